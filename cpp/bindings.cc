@@ -1,0 +1,272 @@
+// The only file that knows Python. It translates arguments, results and errors, and holds no logic of its own.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ceiling.h"
+#include "engine.h"
+#include "error.h"
+
+namespace py = pybind11;
+
+namespace zarrfeed {
+namespace {
+
+using Int64Array = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+
+/// How long a wait may last before signals are looked at.
+constexpr std::chrono::milliseconds kSignalInterval{50};
+
+const char* error_class(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kConfig:
+      return "ConfigError";
+    case ErrorKind::kBudget:
+      return "MemoryBudgetError";
+    case ErrorKind::kUnsupported:
+      return "UnsupportedError";
+    case ErrorKind::kCorrupt:
+      return "CorruptChunkError";
+    case ErrorKind::kIo:
+      return "StoreReadError";
+    case ErrorKind::kClosed:
+      return "ClosedError";
+  }
+  return "ZarrfeedError";
+}
+
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    const py::object type = py::module_::import("zarrfeed.errors").attr(error_class(error.kind()));
+    const py::object value =
+        error.kind() == ErrorKind::kIo ? type(error.errno_value(), error.what()) : type(error.what());
+    PyErr_SetObject(type.ptr(), value.ptr());
+  }
+}
+
+CodecSpec parse_codec(const py::dict& codec) {
+  const auto name = codec["name"].cast<std::string>();
+  const std::pair<const char*, CodecSpec::Kind> known[] = {
+      {"blosc", CodecSpec::Kind::kBlosc}, {"zstd", CodecSpec::Kind::kZstd}, {"gzip", CodecSpec::Kind::kGzip},
+      {"zlib", CodecSpec::Kind::kZlib},   {"lz4", CodecSpec::Kind::kLz4},   {"crc32c", CodecSpec::Kind::kCrc32c}};
+  for (const auto& [known_name, kind] : known) {
+    if (name == known_name) return {kind, codec.contains("at_start") && codec["at_start"].cast<bool>()};
+  }
+  throw Error(ErrorKind::kUnsupported, "codec " + name);
+}
+
+FieldSpec parse_field(const py::dict& field) {
+  FieldSpec spec;
+  const auto kind = field["kind"].cast<std::string>();
+  if (kind == "index") {
+    spec.kind = FieldSpec::Kind::kIndex;
+    return spec;
+  }
+  if (kind == "resident") {
+    spec.kind = FieldSpec::Kind::kResident;
+    spec.rows = reinterpret_cast<const uint8_t*>(field["address"].cast<uintptr_t>());
+    spec.sample_bytes = field["sample_bytes"].cast<size_t>();
+    return spec;
+  }
+  ArraySpec& array = spec.array;
+  array.name = field["name"].cast<std::string>();
+  array.shape = field["shape"].cast<std::vector<int64_t>>();
+  array.chunk_shape = field["chunk_shape"].cast<std::vector<int64_t>>();
+  array.storage_order = field["storage_order"].cast<std::vector<int>>();
+  array.sample_axis = field["sample_axis"].cast<int>();
+  array.item_bytes = field["item_bytes"].cast<size_t>();
+  array.swap_bytes = field["swap_bytes"].cast<size_t>();
+  const auto fill = field["fill"].cast<std::string>();
+  array.fill.assign(fill.begin(), fill.end());
+  for (const py::handle codec : field["codecs"]) array.codecs.push_back(parse_codec(codec.cast<py::dict>()));
+  array.root = field["root"].cast<std::string>();
+  array.metadata_key = field["metadata_key"].cast<std::string>();
+  array.key.prefix = field["key_prefix"].cast<std::string>();
+  array.key.separator = field["key_separator"].cast<std::string>().at(0);
+  return spec;
+}
+
+std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
+  auto owned = std::make_unique<OwnedPlan>();
+  EpochPlan& plan = owned->plan;
+  plan.seed = dict["seed"].cast<uint64_t>();
+  plan.epoch = dict["epoch"].cast<uint64_t>();
+  plan.shuffle = dict["shuffle"].cast<bool>();
+  plan.lanes = dict["lanes"].cast<int64_t>();
+  plan.num_samples = dict["num_samples"].cast<int64_t>();
+  plan.block_rows = dict["block_rows"].cast<int64_t>();
+  plan.first = dict["first"].cast<int64_t>();
+  plan.stride = dict["stride"].cast<int64_t>();
+  plan.steps = dict["steps"].cast<int64_t>();
+  const auto copy = [&dict](const char* name, std::vector<int64_t>& out) {
+    const auto array = dict[name].cast<Int64Array>();
+    out.assign(array.data(), array.data() + array.size());
+  };
+  copy("group_begin", owned->group_begin);
+  copy("group_lane", owned->group_lane);
+  copy("group_offset", owned->group_offset);
+  copy("group_number", owned->group_number);
+  copy("first_step", owned->first_step);
+  copy("last_step", owned->last_step);
+  copy("segment_block", owned->segment_block);
+  copy("segment_start", owned->segment_start);
+  copy("segment_length", owned->segment_length);
+  owned->bind();
+  return owned;
+}
+
+/// A uint8 array over a buffer of the engine; the buffer goes back to its pool when the last reference is dropped.
+py::array_t<uint8_t> borrow(const std::shared_ptr<BatchMemory>& memory, uint8_t* buffer, size_t size) {
+  struct Loan {
+    std::shared_ptr<BatchMemory> memory;
+    uint8_t* buffer;
+  };
+  auto loan = std::make_unique<Loan>(Loan{memory, buffer});
+  const py::capsule owner(loan.get(), [](void* p) {
+    const std::unique_ptr<Loan> returned(static_cast<Loan*>(p));
+    returned->memory->release(returned->buffer);
+  });
+  loan.release();  // NOLINT(bugprone-unused-return-value): the capsule owns it now
+  return py::array_t<uint8_t>({size}, {size_t{1}}, buffer, owner);
+}
+
+/// (rows, one array of bytes a field), or None at the end of the epoch.
+py::object next_batch(Engine& engine) {
+  ReadyBatch batch;
+  NextStatus status = NextStatus::kTimeout;
+  while (status == NextStatus::kTimeout) {
+    {
+      const py::gil_scoped_release release;
+      status = engine.next(batch, kSignalInterval);
+    }
+    if (status == NextStatus::kTimeout && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  if (status == NextStatus::kEnd) return py::none();
+  py::list arrays;
+  for (size_t f = 0; f < batch.buffers.size(); ++f) {
+    const size_t size = static_cast<size_t>(batch.rows) * engine.fields()[f].sample_bytes();
+    if (engine.lends_memory()) {
+      arrays.append(reinterpret_cast<uintptr_t>(batch.buffers[f]));
+    } else {
+      arrays.append(borrow(engine.memory(f), batch.buffers[f], size));
+    }
+  }
+  return py::make_tuple(batch.rows, arrays);
+}
+
+py::dict stats_dict(const Engine& engine) {
+  const Stats& s = engine.stats();
+  py::dict d;
+  const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {
+      {"chunks_read", &s.chunks_read},     {"chunks_missing", &s.chunks_missing},
+      {"chunks_waited", &s.chunks_waited}, {"bytes_read", &s.bytes_read},
+      {"bytes_decoded", &s.bytes_decoded}, {"bytes_scattered", &s.bytes_scattered},
+      {"batches", &s.batches},             {"samples", &s.samples},
+      {"fetch_ns", &s.fetch_ns},           {"decode_ns", &s.decode_ns},
+      {"scatter_ns", &s.scatter_ns},       {"order_ns", &s.order_ns},
+      {"worker_idle_ns", &s.worker_idle_ns}, {"consumer_wait_ns", &s.consumer_wait_ns}};
+  for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
+  uint64_t mapped = 0;
+  for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
+  d["batch_memory_bytes"] = mapped;
+  return d;
+}
+
+/// A forked child must not destroy an engine whose threads exist only in the parent: it leaks it instead.
+struct EngineDeleter {
+  void operator()(Engine* engine) const {
+    if (engine->is_owner() || !engine->is_running()) delete engine;
+  }
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The engine of zarrfeed. Private: use zarrfeed.ZarrIterableDataset.";
+  py::register_exception_translator(translate);
+
+  py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
+      .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
+                       bool lent_memory) {
+             std::vector<FieldSpec> specs;
+             for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
+             const EngineOptions options{num_threads, num_fetch_threads, batch_size, lent_memory};
+             return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
+           }),
+           py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
+           py::arg("num_fetch_threads"), py::arg("lent_memory"))
+      .def(
+          "start",
+          [](Engine& engine, const py::dict& plan, int64_t max_open_batches) {
+            auto owned = parse_plan(plan);
+            const py::gil_scoped_release release;
+            engine.start(std::move(owned), max_open_batches);
+          },
+          py::arg("plan"), py::arg("max_open_batches"))
+      .def("next", &next_batch)
+      .def("stop", &Engine::stop, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "lend",
+          [](Engine& engine, const std::vector<uintptr_t>& addresses) {
+            std::vector<uint8_t*> buffers;
+            for (const uintptr_t address : addresses) buffers.push_back(reinterpret_cast<uint8_t*>(address));
+            const py::gil_scoped_release release;
+            engine.lend(buffers);
+          },
+          py::arg("addresses"))
+      .def("stats", &stats_dict);
+
+  m.def(
+      "required_open_batches",
+      [](const py::dict& plan, int64_t batch_size) {
+        return Engine::required_open_batches(parse_plan(plan)->plan, batch_size);
+      },
+      py::arg("plan"), py::arg("batch_size"));
+  m.def(
+      "sample_order",
+      [](const py::dict& plan) {
+        const auto owned = parse_plan(plan);
+        py::array_t<int64_t> out(owned->plan.steps);
+        const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
+        const py::gil_scoped_release release;
+        list_order(owned->plan, view);
+        return out;
+      },
+      py::arg("plan"));
+  m.def(
+      "decode",
+      [](const py::dict& field, const py::bytes& stored) {
+        const FieldSpec spec = parse_field(field);
+        const FieldReader reader(spec);
+        const CodecPipeline pipeline(spec.array.codecs, reader.decoded_bytes());
+        DecodeScratch scratch;
+        std::vector<uint8_t> room(reader.decoded_bytes());
+        const auto in = static_cast<std::string_view>(stored);
+        const Bytes decoded =
+            pipeline.decode({reinterpret_cast<const uint8_t*>(in.data()), in.size()}, room, scratch);
+        return py::bytes(reinterpret_cast<const char*>(decoded.data()), decoded.size());
+      },
+      py::arg("field"), py::arg("stored"));
+  m.def(
+      "measure_ceiling",
+      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter) {
+        const FieldSpec spec = parse_field(field);
+        CeilingResult result;
+        {
+          const py::gil_scoped_release release;
+          result = measure_ceiling(spec, {num_threads, window_chunks, scatter});
+        }
+        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
+      },
+      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"));
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,71 @@
+#pragma once
+// The bytes-to-bytes codecs. Each decodes one whole chunk from memory to memory, checks every declared size against the
+// room it was given, and allocates nothing on the word of the stored bytes.
+
+#include <cstdlib>
+#include <memory>
+
+#include "../error.h"
+#include "../types.h"
+#include "bundled_api.h"
+
+namespace zarrfeed {
+
+/// A growable byte buffer whose content is not initialised and not kept when it grows.
+class Buffer {
+ public:
+  /// Returns room for `size` bytes, valid until the next call.
+  MutableBytes reserve(size_t size);
+  [[nodiscard]] uint8_t* data() const { return data_.get(); }
+  [[nodiscard]] size_t capacity() const { return capacity_; }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* p) const { std::free(p); }
+  };
+  std::unique_ptr<uint8_t, Free> data_;
+  size_t capacity_ = 0;
+};
+
+/// What one thread keeps between chunks: contexts and temporary buffers. Not thread-safe.
+class DecodeScratch {
+ public:
+  DecodeScratch() = default;
+  ~DecodeScratch();
+  DecodeScratch(const DecodeScratch&) = delete;
+  DecodeScratch& operator=(const DecodeScratch&) = delete;
+
+  ZSTD_DCtx_s* zstd();
+  /// An inflate stream reset to `window_bits` (15: zlib, 31: gzip).
+  zng_stream& inflate(int window_bits);
+
+  Buffer block;            ///< one Blosc block before unshuffling
+  Buffer intermediate[2];  ///< between two codecs of a chain
+
+ private:
+  ZSTD_DCtx_s* zstd_ = nullptr;
+  std::unique_ptr<zng_stream> inflate_;
+};
+
+/// Each decodes `in` into `out` and returns the number of bytes written.
+/// Throws Error(kCorrupt) when the input does not decode, or decodes to more than `out` holds.
+/// `exact` says that anything but out.size() bytes is an error, which lets headers be refused early.
+size_t decode_blosc(Bytes in, MutableBytes out, DecodeScratch& scratch);
+size_t decode_zstd(Bytes in, MutableBytes out, DecodeScratch& scratch);
+size_t decode_gzip(Bytes in, MutableBytes out, DecodeScratch& scratch);
+size_t decode_zlib(Bytes in, MutableBytes out, DecodeScratch& scratch);
+size_t decode_lz4(Bytes in, MutableBytes out, DecodeScratch& scratch);
+
+/// Checks the CRC-32C that stands behind (or in front of) the payload, and returns the payload.
+Bytes verify_crc32c(Bytes in, bool checksum_at_start);
+
+/// CRC-32C (Castagnoli) of `data`, as RFC 3720 appendix B.4 defines it.
+uint32_t crc32c(Bytes data);
+
+/// Little-endian 32-bit integer at `p`.
+inline uint32_t load_le32(const uint8_t* p) {
+  return static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
+         static_cast<uint32_t>(p[3]) << 24;
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,32 @@
+#pragma once
+// The chain of codecs of one array: stored bytes in, exactly one decoded read chunk out.
+
+#include <vector>
+
+#include "codec.h"
+
+namespace zarrfeed {
+
+class CodecPipeline {
+ public:
+  /// `decoded_bytes` is the size of a decoded chunk, from the array's metadata.
+  CodecPipeline(std::vector<CodecSpec> codecs, size_t decoded_bytes);
+
+  /// Decodes `stored`, using `out` (of decoded_bytes) as the place for the result.
+  /// Returns a view of exactly decoded_bytes: of `out`, or of `stored` itself where nothing had to be decompressed.
+  /// Throws Error(kCorrupt) if the chunk does not decode to that size. Thread-safe with a scratch of one's own.
+  Bytes decode(Bytes stored, MutableBytes out, DecodeScratch& scratch) const;
+
+  [[nodiscard]] size_t decoded_bytes() const { return decoded_bytes_; }
+  /// True if every codec only looks at the bytes: decode() then returns a view of its input.
+  [[nodiscard]] bool is_view() const { return last_copy_ < 0; }
+  /// The longest stored object that is still plausible; a longer one is refused before it is read.
+  [[nodiscard]] size_t max_stored_bytes() const;
+
+ private:
+  std::vector<CodecSpec> codecs_;
+  size_t decoded_bytes_;
+  int last_copy_ = -1;  ///< index of the last codec that writes, -1 if none does
+};
+
+}  // namespace zarrfeed

@@ -1,0 +1,85 @@
+// CRC-32C: the SSE4.2 instruction where the processor has it, else a table of 256 entries per byte lane.
+
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "codec.h"
+
+namespace zarrfeed {
+namespace {
+
+using Update = uint32_t (*)(uint32_t crc, Bytes data);
+
+constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
+  constexpr uint32_t kPolynomial = 0x82f63b78;  // Castagnoli, reflected
+  std::array<std::array<uint32_t, 256>, 8> t{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? (crc >> 1) ^ kPolynomial : crc >> 1;
+    t[0][i] = crc;
+  }
+  for (size_t lane = 1; lane < 8; ++lane) {
+    for (size_t i = 0; i < 256; ++i) t[lane][i] = (t[lane - 1][i] >> 8) ^ t[0][t[lane - 1][i] & 0xff];
+  }
+  return t;
+}
+
+constexpr auto kTables = make_tables();
+
+uint32_t update_portable(uint32_t crc, Bytes data) {
+  while (data.size() >= 8) {
+    const uint32_t low = load_le32(data.data()) ^ crc;
+    const uint32_t high = load_le32(data.data() + 4);
+    crc = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^ kTables[4][low >> 24] ^
+          kTables[3][high & 0xff] ^ kTables[2][high >> 8 & 0xff] ^ kTables[1][high >> 16 & 0xff] ^ kTables[0][high >> 24];
+    data = data.subspan(8);
+  }
+  for (const uint8_t byte : data) crc = (crc >> 8) ^ kTables[0][(crc ^ byte) & 0xff];
+  return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) uint32_t update_sse42(uint32_t crc, Bytes data) {
+  uint64_t wide = crc;
+  while (data.size() >= 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, data.data(), 8);
+    wide = __builtin_ia32_crc32di(wide, word);
+    data = data.subspan(8);
+  }
+  auto narrow = static_cast<uint32_t>(wide);
+  for (const uint8_t byte : data) narrow = __builtin_ia32_crc32qi(narrow, byte);
+  return narrow;
+}
+#endif
+
+Update choose_update() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("sse4.2") != 0) return update_sse42;
+#endif
+  return update_portable;
+}
+
+}  // namespace
+
+uint32_t crc32c(Bytes data) {
+  static const Update update = choose_update();
+  return ~update(0xffffffffU, data);
+}
+
+Bytes verify_crc32c(Bytes in, bool checksum_at_start) {
+  constexpr size_t kChecksum = 4;
+  if (in.size() < kChecksum) {
+    throw_corrupt("crc32c needs 4 bytes, the chunk holds " + std::to_string(in.size()));
+  }
+  const Bytes payload = checksum_at_start ? in.subspan(kChecksum) : in.first(in.size() - kChecksum);
+  const uint32_t stored = load_le32(checksum_at_start ? in.data() : in.data() + payload.size());
+  const uint32_t computed = crc32c(payload);
+  if (stored != computed) {
+    throw_corrupt("crc32c is " + std::to_string(computed) + ", the chunk says " + std::to_string(stored));
+  }
+  return payload;
+}
+
+}  // namespace zarrfeed

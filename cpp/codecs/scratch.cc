@@ -1,0 +1,44 @@
+#include <new>
+
+#include "codec.h"
+
+namespace zarrfeed {
+
+MutableBytes Buffer::reserve(size_t size) {
+  if (size > capacity_ || data_ == nullptr) {
+    constexpr size_t kAlignment = 64;
+    const size_t rounded = (size + kAlignment) / kAlignment * kAlignment;
+    data_.reset();
+    capacity_ = 0;
+    data_.reset(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, rounded)));
+    if (data_ == nullptr) throw std::bad_alloc();
+    capacity_ = rounded;
+  }
+  return {data_.get(), size};
+}
+
+DecodeScratch::~DecodeScratch() {
+  if (zstd_ != nullptr) ZSTD_freeDCtx(zstd_);
+  if (inflate_ != nullptr) zng_inflateEnd(inflate_.get());
+}
+
+ZSTD_DCtx_s* DecodeScratch::zstd() {
+  if (zstd_ == nullptr) zstd_ = ZSTD_createDCtx();
+  if (zstd_ == nullptr) throw std::bad_alloc();
+  return zstd_;
+}
+
+zng_stream& DecodeScratch::inflate(int window_bits) {
+  int32_t status = 0;
+  if (inflate_ == nullptr) {
+    auto stream = std::make_unique<zng_stream>();
+    status = zng_inflateInit2(stream.get(), window_bits);
+    if (status == 0) inflate_ = std::move(stream);
+  } else {
+    status = zng_inflateReset2(inflate_.get(), window_bits);
+  }
+  if (status != 0) throw std::bad_alloc();
+  return *inflate_;
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,161 @@
+#pragma once
+// The pipeline: fetch -> decode -> scatter -> ready batches, on threads that never touch Python.
+//
+// Threads live only while an epoch is read. What holds at any moment (all under `mutex_`, unless said):
+//   * Groups are admitted in the order of the first step that they serve. A group is admitted only when every batch that
+//     it serves is open, and at most `max_open_batches` batches are open or ready and not yet delivered.
+//   * No deadlock: a group that the oldest unfinished batch needs, and that is not admitted, is the next to be admitted,
+//     since all before it begin no later; its batches fit, because start() refuses a plan in which they would not.
+//   * Writes to slots are disjoint: a (field, cell, sample) belongs to one task, and no two samples have one slot.
+//   * A batch is ready when `remaining` reaches 0. That counter is the only thing that orders scatter before delivery:
+//     it is decremented with release after the rows were written, and read with acquire before the batch is handed out.
+//   * The first error wins; it reaches the next call of next() that finds no ready batch.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "batch_memory.h"
+#include "field_reader.h"
+#include "shuffle.h"
+#include "stats.h"
+
+namespace zarrfeed {
+
+struct EngineOptions {
+  size_t num_threads = 1;         ///< decode threads
+  size_t num_fetch_threads = 16;  ///< threads that wait for storage; started when the first chunk is not in the cache
+  int64_t batch_size = 1;
+  bool lent_memory = false;  ///< batches are written to memory that lend() provides
+};
+
+/// The arrays of an EpochPlan, owned.
+struct OwnedPlan {
+  EpochPlan plan;  ///< its spans are set by bind()
+  std::vector<int64_t> group_begin, group_lane, group_offset, group_number, first_step, last_step;
+  std::vector<int64_t> segment_block, segment_start, segment_length;
+
+  void bind();
+};
+
+enum class NextStatus { kBatch, kEnd, kTimeout };
+
+/// A finished batch: one buffer a field, owned by the receiver.
+struct ReadyBatch {
+  std::vector<uint8_t*> buffers;
+  int64_t rows = 0;
+};
+
+class Engine {
+ public:
+  Engine(std::vector<FieldSpec> fields, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Begins to read an epoch, with at most `max_open_batches` batches open or waiting to be taken.
+  /// Throws Error(kBudget) if the plan needs more than that at once, Error(kIo) if an array is gone.
+  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches);
+  /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
+  NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
+  /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
+  void stop();
+  /// Lends one buffer a field. For engines with lent memory.
+  void lend(const std::vector<uint8_t*>& buffers);
+
+  /// False in a process forked from the one that made the engine: its threads do not exist there.
+  [[nodiscard]] bool is_owner() const;
+  /// True while an epoch is being read.
+  [[nodiscard]] bool is_running() const { return running_; }
+
+  /// Fewest batches that must be open at once to read `plan`.
+  static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
+
+  [[nodiscard]] const Stats& stats() const { return stats_; }
+  [[nodiscard]] const std::shared_ptr<BatchMemory>& memory(size_t field) const { return memory_[field]; }
+  [[nodiscard]] const std::vector<FieldReader>& fields() const { return fields_; }
+  [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
+
+ private:
+  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes.
+  struct Task {
+    size_t field = 0;
+    size_t cell = 0;
+    int64_t chunk = 0;
+    std::shared_ptr<const std::vector<Placement>> rows;
+    size_t begin = 0;
+    size_t end = 0;
+    PendingRead pending;
+    std::unique_ptr<Buffer> stored;  ///< set while a fetch thread works on the task and after
+    ReadStatus status = ReadStatus::kWouldBlock;
+  };
+
+  struct Batch {
+    std::atomic<int64_t> remaining{0};
+    std::vector<uint8_t*> buffers;
+    int64_t rows = 0;
+  };
+
+  void work(size_t thread);
+  void fetch();
+
+  [[nodiscard]] bool can_admit() const;
+  void admit_groups(std::vector<size_t>& claimed);
+  void open_batches_until(int64_t last);
+  void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) const;
+  void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
+                       size_t end, std::vector<Task>& out) const;
+  void share(std::vector<Task>& tasks);
+  void run(Task& task, WorkerScratch& scratch);
+  void hand_to_fetchers(Task& task);
+  void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
+  void publish(const Task& task);
+  void fail(std::exception_ptr error);
+  void start_fetch_threads();
+
+  Batch& batch_at(int64_t batch) { return ring_[static_cast<size_t>(batch % ring_size_)]; }
+
+  const EngineOptions options_;
+  const pid_t owner_;
+  std::vector<FieldReader> fields_;
+  std::vector<std::shared_ptr<BatchMemory>> memory_;
+  std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
+  int64_t pieces_per_row_ = 0;                           ///< tasks that one sample needs
+  size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
+  Stats stats_;
+
+  // One epoch. Written by start() before threads exist; ring_ slots belong to open batches.
+  std::unique_ptr<OwnedPlan> plan_;
+  int64_t num_batches_ = 0;
+  int64_t max_open_ = 0;
+  int64_t ring_size_ = 1;
+  std::unique_ptr<Batch[]> ring_;
+  std::vector<std::thread> threads_;
+
+  std::mutex mutex_;
+  std::condition_variable work_cv_;   ///< decode threads: something to do
+  std::condition_variable fetch_cv_;  ///< fetch threads: something to read
+  std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
+  bool stopping_ = false;
+  bool running_ = false;
+  bool fetchers_started_ = false;
+  std::exception_ptr error_;
+  size_t next_group_ = 0;
+  int64_t opened_ = 0;     ///< batches [0, opened_) were opened
+  int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
+  int64_t lent_sets_ = 0;
+  size_t in_flight_ = 0;  ///< tasks with the fetch threads, or fetched and not yet decoded
+  std::deque<Task> tasks_;
+  std::deque<Task> to_fetch_;
+  std::deque<Task> fetched_;
+  std::vector<std::unique_ptr<Buffer>> spare_buffers_;
+  std::atomic<int> cold_credit_{0};  ///< tasks to hand to the fetch threads without trying the cache first
+};
+
+}  // namespace zarrfeed

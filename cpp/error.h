@@ -1,0 +1,48 @@
+#pragma once
+// The one error type of the engine. It carries what the user needs to act: which array, which chunk, what is wrong.
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace zarrfeed {
+
+enum class ErrorKind {
+  kConfig,       ///< an argument or a plan that cannot work
+  kBudget,       ///< the memory budget is too small for what was asked
+  kUnsupported,  ///< a valid format that this engine does not decode
+  kCorrupt,      ///< stored bytes that do not decode to what the metadata promises
+  kIo,           ///< the store could not be read
+  kClosed,       ///< used after close()
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+
+  /// Returns the same error with "<array> chunk <key>: " in front of the message.
+  [[nodiscard]] Error at(const std::string& array, const std::string& key) const {
+    return Error(kind_, array + " chunk " + key + ": " + what(), errno_);
+  }
+
+  /// An I/O error with its errno, so that Python can raise an OSError that carries it.
+  static Error io(const std::string& message, int errno_value) {
+    return Error(ErrorKind::kIo, message, errno_value);
+  }
+
+  [[nodiscard]] ErrorKind kind() const { return kind_; }
+  [[nodiscard]] int errno_value() const { return errno_; }
+
+ private:
+  Error(ErrorKind kind, const std::string& message, int errno_value)
+      : std::runtime_error(message), kind_(kind), errno_(errno_value) {}
+
+  ErrorKind kind_;
+  int errno_ = 0;
+};
+
+[[noreturn]] inline void throw_corrupt(const std::string& message) {
+  throw Error(ErrorKind::kCorrupt, message);
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,139 @@
+#include "field_reader.h"
+
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+
+namespace zarrfeed {
+namespace {
+
+/// All grid indices over the axes other than the sample axis, in C order.
+std::vector<std::vector<int64_t>> list_cells(const ArraySpec& array) {
+  const size_t ndim = array.shape.size();
+  std::vector<std::vector<int64_t>> cells(1, std::vector<int64_t>(ndim, 0));
+  for (size_t axis = ndim; axis-- > 0;) {
+    if (static_cast<int>(axis) == array.sample_axis) continue;
+    const int64_t n = (array.shape[axis] + array.chunk_shape[axis] - 1) / array.chunk_shape[axis];
+    std::vector<std::vector<int64_t>> more;
+    more.reserve(cells.size() * static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+      for (const auto& cell : cells) {
+        more.push_back(cell);
+        more.back()[axis] = i;
+      }
+    }
+    cells = std::move(more);
+  }
+  return cells;
+}
+
+size_t chunk_bytes(const ArraySpec& array) {
+  size_t n = array.item_bytes;
+  for (const int64_t extent : array.chunk_shape) n *= static_cast<size_t>(extent);
+  return n;
+}
+
+size_t bytes_of_sample(const ArraySpec& array) {
+  size_t n = array.item_bytes;
+  for (size_t axis = 0; axis < array.shape.size(); ++axis) {
+    if (static_cast<int>(axis) != array.sample_axis) n *= static_cast<size_t>(array.shape[axis]);
+  }
+  return n;
+}
+
+}  // namespace
+
+FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
+  if (!is_stored()) {
+    sample_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : spec_.sample_bytes;
+    cells_.resize(1);
+    return;
+  }
+  const ArraySpec& array = spec_.array;
+  sample_bytes_ = bytes_of_sample(array);
+  rows_per_chunk_ = array.chunk_shape[static_cast<size_t>(array.sample_axis)];
+  cells_ = list_cells(array);
+  boxes_.reserve(cells_.size());
+  for (const auto& cell : cells_) boxes_.emplace_back(array, cell);
+  pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
+  source_ = std::make_unique<LocalSource>(array.root, array.metadata_key, pipeline_->max_stored_bytes());
+}
+
+void FieldReader::open() {
+  if (source_) source_->open();
+}
+
+void FieldReader::close() {
+  if (source_) source_->close();
+}
+
+std::string FieldReader::key(int64_t chunk, size_t cell) const {
+  const KeySpec& encoding = spec_.array.key;
+  std::string key = encoding.prefix;
+  const auto sample_axis = static_cast<size_t>(spec_.array.sample_axis);
+  for (size_t axis = 0; axis < spec_.array.shape.size(); ++axis) {
+    if (!key.empty()) key += encoding.separator;
+    key += std::to_string(axis == sample_axis ? chunk : cells_[cell][axis]);
+  }
+  return key;
+}
+
+template <typename Function>
+auto FieldReader::with_key(int64_t chunk, size_t cell, Function&& function) const {
+  try {
+    return function();
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, key(chunk, cell));
+  }
+}
+
+ReadStatus FieldReader::read_cached(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const {
+  return with_key(chunk, cell, [&] { return source_->read_cached(key(chunk, cell), out, pending); });
+}
+
+ReadStatus FieldReader::read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const {
+  return with_key(chunk, cell, [&] { return source_->read_blocking(key(chunk, cell), out, pending); });
+}
+
+void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
+                                     WorkerScratch& scratch, Stats& stats) const {
+  const BoxCopy& box = boxes_[cell];
+  const size_t size = pipeline_->decoded_bytes();
+  for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
+
+  // A chunk whose rows are all wanted, in order and side by side, is decoded straight into the batch.
+  bool direct = box.is_plain() && !pipeline_->is_view() && targets.size() * box.bytes() == size;
+  for (size_t i = 0; direct && i < targets.size(); ++i) {
+    direct = targets[i].row == static_cast<int64_t>(i) && targets[i].dest == targets[0].dest + i * box.bytes();
+  }
+  StageTimer timer(stats.decode_ns);
+  with_key(chunk, cell, [&] {
+    if (direct) {
+      pipeline_->decode(stored, {targets[0].dest, size}, scratch.codecs);
+      return;
+    }
+    const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
+    const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
+    timer.lap(stats.scatter_ns);
+    box.copy_rows(decoded.data(), targets);
+  });
+  stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
+  stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);
+  stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
+}
+
+void FieldReader::scatter_fill(size_t cell, std::span<RowTarget> targets) const { boxes_[cell].fill_rows(targets); }
+
+void FieldReader::scatter_resident(std::span<RowTarget> targets) const {
+  if (spec_.kind == FieldSpec::Kind::kIndex) {
+    for (const RowTarget& t : targets) std::memcpy(t.dest, &t.row, sizeof(int64_t));
+    return;
+  }
+  for (const RowTarget& t : targets) {
+    std::memcpy(t.dest, spec_.rows + static_cast<size_t>(t.row) * sample_bytes_, sample_bytes_);
+  }
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,73 @@
+#pragma once
+// One field of the dataset: from a chunk's index to rows in slots. Immutable while an epoch is read, hence shared by all
+// threads; what a thread needs for itself is in WorkerScratch.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codecs/codec_pipeline.h"
+#include "local_source.h"
+#include "scatter.h"
+#include "stats.h"
+#include "types.h"
+
+namespace zarrfeed {
+
+/// Temporary memory of one decode thread.
+struct WorkerScratch {
+  DecodeScratch codecs;
+  Buffer stored;   ///< chunk as read, when read by the decode thread itself
+  Buffer decoded;  ///< chunk after decoding: small enough to stay in cache
+  std::vector<RowTarget> targets;
+};
+
+class FieldReader {
+ public:
+  explicit FieldReader(FieldSpec spec);
+
+  /// Opens the source for a new epoch. Throws Error(kIo) if the array is gone.
+  void open();
+  void close();
+
+  [[nodiscard]] size_t sample_bytes() const { return sample_bytes_; }
+  /// Chunks that hold the parts of one sample: the number of grid cells over all axes but the sample axis.
+  [[nodiscard]] size_t num_cells() const { return boxes_.size(); }
+  /// Rows of a chunk along the sample axis; 0 if any run of samples can be taken together.
+  [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
+  [[nodiscard]] size_t decoded_bytes() const { return pipeline_ ? pipeline_->decoded_bytes() : 0; }
+  [[nodiscard]] bool is_stored() const { return spec_.kind == FieldSpec::Kind::kStored; }
+
+  /// Reads chunk (`chunk` on the sample axis, `cell` over the others) from the page cache into `out`.
+  ReadStatus read_cached(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
+  /// Reads it, waiting as long as it takes.
+  ReadStatus read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
+
+  /// Decodes `stored` and copies the rows that `placements` name to their slots.
+  /// `targets[i].dest` is the sample of placement i; targets[i].row is the global sample index and becomes the row.
+  void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
+                          WorkerScratch& scratch, Stats& stats) const;
+  /// The same for a chunk that does not exist: the fill value.
+  void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
+  /// The same for fields that are not stored.
+  void scatter_resident(std::span<RowTarget> targets) const;
+
+  /// Key of a chunk below the array's directory.
+  [[nodiscard]] std::string key(int64_t chunk, size_t cell) const;
+  [[nodiscard]] const FieldSpec& spec() const { return spec_; }
+
+ private:
+  template <typename Function>
+  auto with_key(int64_t chunk, size_t cell, Function&& function) const;
+
+  FieldSpec spec_;
+  size_t sample_bytes_ = 0;
+  int64_t rows_per_chunk_ = 0;
+  std::vector<std::vector<int64_t>> cells_;  ///< grid index of each cell; the sample axis is 0
+  std::vector<BoxCopy> boxes_;
+  std::unique_ptr<CodecPipeline> pipeline_;
+  std::unique_ptr<LocalSource> source_;
+};
+
+}  // namespace zarrfeed

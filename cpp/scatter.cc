@@ -1,0 +1,170 @@
+#include "scatter.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "error.h"
+
+namespace zarrfeed {
+namespace {
+
+template <typename Unit>
+Unit swapped(Unit value) {
+  if constexpr (sizeof(Unit) == 2) return __builtin_bswap16(value);
+  if constexpr (sizeof(Unit) == 4) return __builtin_bswap32(value);
+  if constexpr (sizeof(Unit) == 8) return __builtin_bswap64(value);
+  return value;
+}
+
+/// Copies `count` items of `kUnits` units each, `stride` bytes apart in the source, to consecutive places.
+template <typename Unit, int kUnits, bool kSwap>
+void copy_items(uint8_t* dest, const uint8_t* source, int64_t count, int64_t stride) {
+  for (int64_t i = 0; i < count; ++i) {
+    for (int u = 0; u < kUnits; ++u) {
+      Unit value;
+      std::memcpy(&value, source + static_cast<size_t>(u) * sizeof(Unit), sizeof(Unit));
+      if constexpr (kSwap) value = swapped(value);
+      std::memcpy(dest, &value, sizeof(Unit));
+      dest += sizeof(Unit);
+    }
+    source += stride;
+  }
+}
+
+using ItemCopy = void (*)(uint8_t*, const uint8_t*, int64_t, int64_t);
+
+/// The kernel for items of `item_bytes` whose units of `swap_bytes` are reversed (0: copied as they are).
+ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
+  const auto key = [](size_t item, size_t swap) { return item * 16 + swap; };
+  switch (key(item_bytes, swap_bytes)) {
+    case key(1, 0):
+      return copy_items<uint8_t, 1, false>;
+    case key(2, 0):
+      return copy_items<uint16_t, 1, false>;
+    case key(2, 2):
+      return copy_items<uint16_t, 1, true>;
+    case key(4, 0):
+      return copy_items<uint32_t, 1, false>;
+    case key(4, 4):
+      return copy_items<uint32_t, 1, true>;
+    case key(8, 0):
+      return copy_items<uint64_t, 1, false>;
+    case key(8, 4):
+      return copy_items<uint32_t, 2, true>;
+    case key(8, 8):
+      return copy_items<uint64_t, 1, true>;
+    case key(16, 0):
+      return copy_items<uint64_t, 2, false>;
+    case key(16, 8):
+      return copy_items<uint64_t, 2, true>;
+    default:
+      throw Error(ErrorKind::kUnsupported, "items of " + std::to_string(item_bytes) + " bytes with byte order units of " +
+                                               std::to_string(swap_bytes));
+  }
+}
+
+}  // namespace
+
+BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell)
+    : item_bytes_(array.item_bytes), swap_bytes_(array.swap_bytes), fill_(array.fill) {
+  const size_t ndim = array.shape.size();
+  const auto item = static_cast<int64_t>(item_bytes_);
+  choose_copy(item_bytes_, swap_bytes_);  // refuses unknown widths now rather than in a thread
+
+  // Strides of the chunk as stored, and of the sample, in bytes, by axis of the array.
+  std::vector<int64_t> source_stride(ndim);
+  int64_t stride = item;
+  for (size_t i = ndim; i-- > 0;) {
+    const auto axis = static_cast<size_t>(array.storage_order[i]);
+    source_stride[axis] = stride;
+    stride *= array.chunk_shape[axis];
+  }
+  row_stride_ = source_stride[static_cast<size_t>(array.sample_axis)];
+
+  std::vector<Loop> loops;
+  int64_t dest_stride = item;
+  bool whole = true;
+  box_bytes_ = item_bytes_;
+  for (size_t axis = ndim; axis-- > 0;) {
+    if (static_cast<int>(axis) == array.sample_axis) continue;
+    const int64_t begin = cell[axis] * array.chunk_shape[axis];
+    const int64_t extent = std::min(array.chunk_shape[axis], array.shape[axis] - begin);
+    whole = whole && extent == array.shape[axis];
+    dest_offset_ += begin * dest_stride;
+    box_bytes_ *= static_cast<size_t>(extent);
+    if (extent > 1) {
+      // Innermost first. An axis that continues the one inside it, on both sides, is the same loop.
+      if (!loops.empty() && loops.back().source_stride * loops.back().count == source_stride[axis] &&
+          loops.back().dest_stride * loops.back().count == dest_stride) {
+        loops.back().count *= extent;
+      } else {
+        loops.push_back({extent, source_stride[axis], dest_stride});
+      }
+    }
+    dest_stride *= array.shape[axis];
+  }
+  // The innermost loop becomes the run if it writes consecutive items.
+  run_stride_ = item;
+  if (!loops.empty() && loops.front().dest_stride == item) {
+    run_items_ = loops.front().count;
+    run_stride_ = loops.front().source_stride;
+    loops.erase(loops.begin());
+  }
+  loops_.assign(loops.rbegin(), loops.rend());
+  plain_ = whole && loops_.empty() && run_stride_ == item && swap_bytes_ == 0 &&
+           row_stride_ == static_cast<int64_t>(box_bytes_);
+}
+
+namespace {
+
+/// Calls run(dest, source) for every run of nested loops, innermost last.
+template <typename LoopType, typename Run>
+void for_each_run(std::span<const LoopType> loops, uint8_t* dest, const uint8_t* source, const Run& run) {
+  if (loops.empty()) {
+    run(dest, source);
+    return;
+  }
+  const LoopType& loop = loops.front();
+  for (int64_t i = 0; i < loop.count; ++i) {
+    for_each_run(loops.subspan(1), dest + i * loop.dest_stride, source + i * loop.source_stride, run);
+  }
+}
+
+}  // namespace
+
+void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const {
+  const auto item = static_cast<int64_t>(item_bytes_);
+  const std::span<const Loop> loops(loops_);
+  if (swap_bytes_ == 0 && run_stride_ == item) {
+    const auto run_bytes = static_cast<size_t>(run_items_ * item);
+    for (const RowTarget& t : targets) {
+      for_each_run(loops, t.dest + dest_offset_, chunk + t.row * row_stride_,
+                   [run_bytes](uint8_t* dest, const uint8_t* source) { std::memcpy(dest, source, run_bytes); });
+    }
+    return;
+  }
+  const ItemCopy copy = choose_copy(item_bytes_, swap_bytes_);
+  for (const RowTarget& t : targets) {
+    for_each_run(loops, t.dest + dest_offset_, chunk + t.row * row_stride_,
+                 [this, copy](uint8_t* dest, const uint8_t* source) { copy(dest, source, run_items_, run_stride_); });
+  }
+}
+
+void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
+  const std::span<const Loop> loops(loops_);
+  const bool uniform = std::all_of(fill_.begin(), fill_.end(), [this](uint8_t b) { return b == fill_.front(); });
+  const ItemCopy copy = choose_copy(item_bytes_, 0);
+  const auto run_bytes = static_cast<size_t>(run_items_) * item_bytes_;
+  for (const RowTarget& t : targets) {
+    for_each_run(loops, t.dest + dest_offset_, static_cast<const uint8_t*>(nullptr), [&](uint8_t* dest, const uint8_t*) {
+      if (uniform) {
+        std::memset(dest, fill_.front(), run_bytes);
+      } else {
+        copy(dest, fill_.data(), run_items_, 0);
+      }
+    });
+  }
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,101 @@
+#include "shuffle.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "error.h"
+
+namespace zarrfeed {
+namespace {
+
+// Different purposes must never share a key.
+constexpr uint64_t kRowsOfBlock = 1;
+constexpr uint64_t kRowsOfGroup = 2;
+
+/// Sets `out` to the order of the rows of a block, as positions -> row.
+void permute_block(const EpochPlan& plan, int64_t block, int64_t rows, std::vector<int64_t>& out) {
+  out.resize(static_cast<size_t>(rows));
+  const uint64_t key[] = {plan.seed, plan.epoch, kRowsOfBlock, static_cast<uint64_t>(block)};
+  random_permutation(KeyedRandom(key), out);
+}
+
+}  // namespace
+
+KeyedRandom::KeyedRandom(std::span<const uint64_t> words) {
+  for (const uint64_t word : words) state_ = mix((state_ + kGamma) ^ word);
+}
+
+uint64_t KeyedRandom::mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+void random_permutation(KeyedRandom random, std::span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t j = random.below(i + 1);
+    out[i] = out[j];
+    out[j] = static_cast<int64_t>(i);
+  }
+}
+
+void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, GroupPlacements& out) {
+  const auto begin = static_cast<size_t>(plan.group_begin[group]);
+  const auto end = static_cast<size_t>(plan.group_begin[group + 1]);
+  const int64_t lane = plan.group_lane[group];
+  out.rows.clear();
+  out.begin.assign(1, 0);
+
+  // With mix > 1, position i of the group holds row p[i] of the concatenated segments; what is needed is the inverse:
+  // where does each row of a segment stand? It is drawn directly, since the inverse of a random permutation is one.
+  const bool mixed = plan.shuffle && end - begin > 1;
+  if (mixed) {
+    const int64_t rows = std::accumulate(plan.segment_length.begin() + static_cast<std::ptrdiff_t>(begin),
+                                         plan.segment_length.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
+    scratch.group_permutation.resize(static_cast<size_t>(rows));
+    const uint64_t key[] = {plan.seed, plan.epoch, kRowsOfGroup, static_cast<uint64_t>(lane),
+                            static_cast<uint64_t>(plan.group_number[group])};
+    random_permutation(KeyedRandom(key), scratch.group_permutation);
+  }
+
+  int64_t in_group = 0;  // rows of this group before the current segment
+  for (size_t s = begin; s < end; ++s) {
+    const int64_t block = plan.segment_block[s];
+    const int64_t block_start = block * plan.block_rows;
+    const int64_t block_rows = std::min(plan.block_rows, plan.num_samples - block_start);
+    const int64_t start = plan.segment_start[s];
+    const int64_t length = plan.segment_length[s];
+    if (block < 0 || start < 0 || length < 1 || start > block_rows - length) {
+      throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " + std::to_string(start + length) +
+                                          ") is outside of block " + std::to_string(block));
+    }
+    if (plan.shuffle) permute_block(plan, block, block_rows, scratch.block_permutation);
+    const size_t first_placement = out.rows.size();
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
+      const int64_t at = mixed ? scratch.group_permutation[static_cast<size_t>(in_group + i)] : in_group + i;
+      const int64_t ahead = lane + plan.lanes * (plan.group_offset[group] + at) - plan.first;
+      if (ahead < 0 || ahead % plan.stride != 0) continue;
+      const int64_t step = ahead / plan.stride;
+      if (step < plan.steps) out.rows.push_back({block_start + row, step});
+    }
+    if (mixed) {
+      std::sort(out.rows.begin() + static_cast<std::ptrdiff_t>(first_placement), out.rows.end(),
+                [](const Placement& a, const Placement& b) { return a.step < b.step; });
+    }
+    out.begin.push_back(out.rows.size());
+    in_group += length;
+  }
+}
+
+void list_order(const EpochPlan& plan, std::span<int64_t> out) {
+  ShuffleScratch scratch;
+  GroupPlacements placements;
+  for (size_t group = 0; group < plan.num_groups(); ++group) {
+    expand_group(plan, group, scratch, placements);
+    for (const Placement& p : placements.rows) out[static_cast<size_t>(p.step)] = p.sample;
+  }
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,50 @@
+#pragma once
+// What the engine counts. Times are summed over threads.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace zarrfeed {
+
+struct Stats {
+  std::atomic<uint64_t> chunks_read{0};
+  std::atomic<uint64_t> chunks_missing{0};
+  std::atomic<uint64_t> chunks_waited{0};    ///< not in the page cache: read by a fetch thread
+  std::atomic<uint64_t> bytes_read{0};       ///< as stored
+  std::atomic<uint64_t> bytes_decoded{0};    ///< of whole decoded chunks
+  std::atomic<uint64_t> bytes_scattered{0};  ///< written to batches
+  std::atomic<uint64_t> batches{0};
+  std::atomic<uint64_t> samples{0};
+  std::atomic<uint64_t> fetch_ns{0};
+  std::atomic<uint64_t> decode_ns{0};
+  std::atomic<uint64_t> scatter_ns{0};
+  std::atomic<uint64_t> order_ns{0};          ///< row-level order and task making
+  std::atomic<uint64_t> worker_idle_ns{0};    ///< decode threads with nothing to do (memory full, or waiting for bytes)
+  std::atomic<uint64_t> consumer_wait_ns{0};  ///< the consumer waited for a batch
+};
+
+/// Adds the time between construction and destruction (or lap) to a counter.
+class StageTimer {
+ public:
+  explicit StageTimer(std::atomic<uint64_t>& total) : total_(&total), start_(Clock::now()) {}
+  ~StageTimer() { lap(*total_); }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+  /// Ends the stage under way and begins `next`.
+  void lap(std::atomic<uint64_t>& next) {
+    const auto now = Clock::now();
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now - start_).count();
+    total_->fetch_add(static_cast<uint64_t>(ns), std::memory_order_relaxed);
+    total_ = &next;
+    start_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<uint64_t>* total_;
+  Clock::time_point start_;
+};
+
+}  // namespace zarrfeed

@@ -1,0 +1,396 @@
+"""`ZarrIterableDataset`: a Zarr array as a stream of shuffled, ready batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from zarrfeed._import_core import core
+from zarrfeed.assignment import Consumer, rank_and_world_size, worker_and_count
+from zarrfeed.errors import ClosedError, ConfigError
+from zarrfeed.explain import Explanation, explain
+from zarrfeed.feed import Allocator, Reader, pinned_memory
+from zarrfeed.fields import Field, FieldSource, IndexField, StoredField, make_samples_field, make_targets_field, sample_bytes
+from zarrfeed.layout import ArrayLike
+from zarrfeed.memory import parse_bytes, plan_memory
+from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes
+from zarrfeed.stats import Stats
+
+Batch: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+
+#: Without a batch size, samples are views of internal batches of about this size.
+_INTERNAL_BATCH_BYTES = 4 << 20
+_INTERNAL_BATCH_SAMPLES = 1024
+
+
+class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
+    """Stream samples of a Zarr array, shuffled and batched by a compiled engine.
+
+    Parameters
+    ----------
+    samples
+        A path, a `file://` URL, or an open `zarr.Array` in a local store; Zarr v2 or v3. Its chunks along
+        `sample_axis` are the blocks that are shuffled.
+    targets
+        The same, or a NumPy array or CPU tensor, with as many samples along axis 0. It may be chunked differently.
+        NumPy arrays and tensors are used where they lie, not copied, if they are contiguous.
+    batch_size
+        Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
+        4 MiB.
+    shuffle
+        Whether blocks, and rows inside them, are permuted anew in every epoch.
+    seed
+        Key of all permutations, in [0, 2**64). The order is a function of the arrays' layout, seed, epoch, lanes and
+        mix, whatever the number of threads.
+    drop_last
+        Whether the last batch is dropped if it is short. Without effect for `batch_size=None`.
+    return_index
+        Whether the global sample index (int64) is added as the last tensor.
+    sample_axis
+        The axis of `samples` whose indices are samples. A sample has the other axes, in order.
+    lanes
+        How many blocks are open side by side: consecutive samples come from that many blocks. None: chosen from the
+        layout and `memory_budget`.
+    mix
+        How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
+    num_threads
+        Decode threads. None: the cores that this process may use.
+    memory_budget
+        Bytes, or text such as "2GiB": what may be in flight, open or ready at once. Batches that you hold do not count.
+    pin_memory
+        Whether batches lie in page-locked memory. None: where there is an accelerator.
+
+    Yields
+    ------
+    `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
+    `return_index` the index behind these. For `batch_size=None` the first axis is absent.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, MemoryBudgetError
+        At construction, for what cannot work.
+    CorruptChunkError, StoreReadError
+        From the iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
+
+    Notes
+    -----
+    A tensor owns its memory: a batch that you hold is never overwritten, and dropped ones are recycled. Iterating a
+    second time takes the next epoch, unless `set_epoch` says which. Threads exist only while an epoch is read.
+    """
+
+    def __init__(
+        self,
+        samples: ArrayLike,
+        targets: FieldSource | None = None,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        return_index: bool = False,
+        sample_axis: int = 0,
+        lanes: int | None = None,
+        mix: int = 1,
+        num_threads: int | None = None,
+        memory_budget: int | str = "1GiB",
+        pin_memory: bool | None = None,
+    ) -> None:
+        super().__init__()
+        _check_int("seed", seed, 0, 2**64 - 1)
+        _check_int("mix", mix, 1)
+        if batch_size is not None:
+            _check_int("batch_size", batch_size, 1)
+        if lanes is not None:
+            _check_int("lanes", lanes, 1)
+        if num_threads is not None:
+            _check_int("num_threads", num_threads, 1)
+        budget = parse_bytes(memory_budget)
+        if pin_memory and not _has_accelerator():
+            raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
+
+        driving = make_samples_field(samples, sample_axis=sample_axis)
+        fields: list[Field] = [driving]
+        if targets is not None:
+            fields.append(make_targets_field(targets, driving, resident_bytes=budget // 16))
+        if return_index:
+            fields.append(IndexField(driving.num_samples))
+        n = driving.num_samples
+        block_rows = min(n, driving.spec.rows_per_chunk)
+        if lanes is not None and lanes > n:
+            raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {n}")
+
+        self._fields = tuple(fields)
+        self._batch_size = batch_size
+        self._engine_batch_size = min(n, batch_size or _internal_batch_size(fields))
+        self._drop_last = drop_last
+        self._pin_memory = pin_memory
+        self._num_threads = num_threads or _usable_cores()
+        self._memory = plan_memory(
+            fields, batch_size=self._engine_batch_size, num_threads=self._num_threads, budget=budget
+        )
+        if not shuffle:
+            lanes = 1
+        elif lanes is None:
+            # half of the room: while one round of lanes is consumed, the next one is decoded
+            room = self._memory.batch_room * self._engine_batch_size // self._memory.batch_bytes
+            lanes = choose_lanes(n, block_rows, mix=mix, max_open_samples=room // 2)
+        self._order = Order(num_samples=n, block_rows=block_rows, shuffle=shuffle, seed=seed, lanes=lanes, mix=mix)
+        self._max_open_batches(self._order, Consumer(), self._num_threads)  # refuses a budget that is too small
+
+        self._next_epoch = 0
+        self._reset_process()
+
+    def _reset_process(self) -> None:
+        """Forget engines: they belong to the process that made them."""
+        self._pid = os.getpid()
+        self._closed = getattr(self, "_closed", False)
+        self._idle: list[Reader] = []
+        self._running: list[_Epoch] = []
+        self._past_stats = Stats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        for name in ("_pid", "_idle", "_running", "_past_stats"):
+            state.pop(name)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset_process()
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch, or of samples for `batch_size=None`, on this rank."""
+        steps = self._consumer(ignore_workers=True).steps(self._order.num_samples)
+        if self._batch_size is None:
+            return steps
+        return steps // self._batch_size if self._drop_last else -(-steps // self._batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin the next epoch, or the one that `set_epoch` named."""
+        self._check_open()
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        feed = _Epoch(self, epoch)
+        return feed if self._batch_size is not None else _unbatch(feed)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that the next iteration reads: any int from 0. The one under way is not changed."""
+        _check_int("epoch", epoch, 0, 2**63 - 1)
+        self._next_epoch = epoch
+
+    def sample_order(self, epoch: int | None = None) -> Int64:
+        """List the global sample indices in the order of delivery, without reading data.
+
+        Parameters
+        ----------
+        epoch
+            Which epoch; the next one to be read, unless given.
+
+        Returns
+        -------
+        int64 array of shape (samples delivered on this rank,)
+        """
+        plan = self._plan(self._next_epoch if epoch is None else epoch, self._consumer(ignore_workers=True))
+        order: Int64 = core.sample_order(plan.to_core())
+        return order
+
+    def explain(self) -> Explanation:
+        """Describe how this dataset is read: arrays, blocks, lanes, amplification, memory, quality of the shuffle.
+
+        Returns
+        -------
+        An object with the figures as attributes; `str()` of it is a page for people.
+        """
+        consumer = self._consumer(ignore_workers=True)
+        order = self._order_for(consumer)
+        return explain(
+            fields=self._fields,
+            plan=self._plan(0, consumer),
+            batch_size=self._engine_batch_size,
+            memory=self._memory,
+            max_open_batches=self._max_open_batches(order, consumer, self._num_threads),
+            num_threads=self._num_threads,
+            pinned=self._pins(),
+        )
+
+    def stats(self) -> Stats:
+        """Return counters since this dataset was made (in this process)."""
+        self._check_process()
+        live = [*self._idle, *(feed.reader for feed in self._running if feed.reader is not None)]
+        total = self._past_stats
+        for reader in live:
+            total = total + reader.stats()
+        return total
+
+    def close(self) -> None:
+        """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
+        self._check_process()
+        self._closed = True
+        for feed in list(self._running):
+            feed.close()
+        for reader in self._idle:
+            self._past_stats = self._past_stats + reader.stats()
+        self._idle.clear()
+
+    def __enter__(self) -> ZarrIterableDataset:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        spec = self._samples.spec
+        return (
+            f"ZarrIterableDataset({spec.name}: {spec.num_samples} samples of {spec.sample_shape} {spec.dtype.name}, "
+            f"batch_size={self._batch_size}, shuffle={self._order.shuffle}, lanes={self._order.lanes})"
+        )
+
+    @property
+    def _samples(self) -> StoredField:
+        driving = self._fields[0]
+        assert isinstance(driving, StoredField)
+        return driving
+
+    def _check_open(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise ClosedError("this dataset was closed")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:  # forked: the parent's threads are not here
+            self._reset_process()
+
+    def _consumer(self, *, ignore_workers: bool = False) -> Consumer:
+        rank, world_size = rank_and_world_size()
+        worker, num_workers = (0, 1) if ignore_workers else worker_and_count()
+        return Consumer(rank, world_size, worker, num_workers)
+
+    def _order_for(self, consumer: Consumer) -> Order:
+        """Return the order: without shuffling every consumer reads one contiguous piece."""
+        if self._order.shuffle:
+            return self._order
+        o = self._order
+        return Order(o.num_samples, o.block_rows, shuffle=False, seed=o.seed, lanes=consumer.stride, mix=o.mix)
+
+    def _plan(self, epoch: int, consumer: Consumer) -> EpochPlan:
+        steps = consumer.steps(self._order.num_samples)
+        if self._drop_last and self._batch_size is not None:
+            steps = steps // self._batch_size * self._batch_size
+        return self._order_for(consumer).plan(epoch, first=consumer.first, stride=consumer.stride, steps=steps)
+
+    def _max_open_batches(self, order: Order, consumer: Consumer, num_threads: int) -> int:
+        return self._memory.max_open_batches(
+            order,
+            stride=consumer.stride,
+            batch_size=self._engine_batch_size,
+            num_threads=num_threads,
+            cells=self._samples.spec.num_cells,
+        )
+
+    def _pins(self) -> bool:
+        if self._pin_memory is None:
+            return torch.utils.data.get_worker_info() is None and _has_accelerator()
+        return self._pin_memory
+
+    def _allocator(self) -> Allocator | None:
+        return pinned_memory if self._pins() else None
+
+    def _take_reader(self, num_threads: int) -> Reader:
+        if self._idle:
+            return self._idle.pop()
+        return Reader(
+            self._fields,
+            batch_size=self._engine_batch_size,
+            num_threads=num_threads,
+            memory=self._memory,
+            allocator=self._allocator(),
+        )
+
+
+class _Epoch(Iterator[Batch]):
+    """One pass over a dataset: yields batches, and gives its reader back when it ends for whatever reason."""
+
+    def __init__(self, dataset: ZarrIterableDataset, epoch: int) -> None:
+        self.reader: Reader | None = None
+        self._dataset = dataset
+        consumer = dataset._consumer()
+        num_threads = max(1, dataset._num_threads // consumer.num_workers)
+        plan = dataset._plan(epoch, consumer)
+        max_open = dataset._max_open_batches(plan.order, consumer, num_threads)
+        self.reader = dataset._take_reader(num_threads)
+        dataset._running.append(self)
+        try:
+            self.reader.start(plan, max_open)
+        except BaseException:
+            self.close()
+            raise
+
+    def __next__(self) -> Batch:
+        if self.reader is None:
+            if self._dataset._closed:
+                raise ClosedError("this dataset was closed")
+            raise StopIteration
+        try:
+            batch = self.reader.next()
+        except BaseException:
+            self.close()
+            raise
+        if batch is None:
+            self.close()
+            raise StopIteration
+        return batch if len(batch) > 1 else batch[0]
+
+    def close(self) -> None:
+        """Stop reading; the reader and its memory serve the next epoch."""
+        reader, self.reader = self.reader, None
+        if reader is None:
+            return
+        reader.stop()
+        dataset = self._dataset
+        if self in dataset._running:
+            dataset._running.remove(self)
+        if dataset._closed:
+            dataset._past_stats = dataset._past_stats + reader.stats()
+        else:
+            dataset._idle.append(reader)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _unbatch(feed: Iterator[Batch]) -> Iterator[Batch]:
+    for batch in feed:
+        if isinstance(batch, tuple):
+            yield from zip(*(tensor.unbind(0) for tensor in batch), strict=True)
+        else:
+            yield from batch.unbind(0)
+
+
+def _internal_batch_size(fields: list[Field]) -> int:
+    return int(np.clip(_INTERNAL_BATCH_BYTES // sum(sample_bytes(f) for f in fields), 1, _INTERNAL_BATCH_SAMPLES))
+
+
+def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ConfigError(f"{name} = {value!r}, must be an integer")
+    if value < low:
+        raise ConfigError(f"{name} = {value}, must be at least {low}")
+    if high is not None and value > high:
+        raise ConfigError(f"{name} = {value}, must be at most {high}")
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _has_accelerator() -> bool:
+    accelerator = getattr(torch, "accelerator", None)
+    return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())

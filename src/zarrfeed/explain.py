@@ -1,0 +1,191 @@
+"""`dataset.explain()`: what will be read, how often, with how much memory, and how well it is shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zarrfeed._import_core import core
+from zarrfeed.fields import Field, StoredField
+from zarrfeed.memory import MemoryPlan
+from zarrfeed.order import EpochPlan
+from zarrfeed.stats import format_bytes
+
+#: The quality of the shuffle is measured on the first batches of the epoch.
+_SAMPLED_BATCHES = 32
+
+
+@dataclass(frozen=True)
+class FieldExplanation:
+    """One field.
+
+    Attributes
+    ----------
+    name, source
+        Of the field, and of the array behind it.
+    description
+        Shape, dtype, chunks and codecs.
+    native
+        Whether all of its codecs are decoded by the engine.
+    chunks
+        Stored chunks of the whole array.
+    chunk_reads
+        Chunks that are read and decoded in one epoch by this consumer.
+    amplification
+        `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
+    """
+
+    name: str
+    source: str
+    description: str
+    native: bool
+    chunks: int
+    chunk_reads: int
+    amplification: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a dataset is read by one consumer; `str()` of it is a page."""
+
+    num_samples: int
+    steps: int
+    batch_size: int
+    shuffle: bool
+    num_blocks: int
+    block_rows: int
+    lanes: int
+    mix: int
+    fields: tuple[FieldExplanation, ...]
+    memory: MemoryPlan
+    max_open_batches: int
+    num_threads: int
+    pinned: bool
+    chunks_per_batch: float
+    ideal_chunks_per_batch: float
+
+    @property
+    def memory_bytes(self) -> int:
+        """Most memory that is used at once, in bytes, but for batches that the user holds."""
+        return self.memory.budget - self.memory.batch_room + self.max_open_batches * self.memory.batch_bytes
+
+    def __str__(self) -> str:
+        lines = [
+            f"samples     {self.num_samples} in the array, {self.steps} delivered per epoch in batches of {self.batch_size}",
+        ]
+        for f in self.fields:
+            lines.append(f"{f.name:<11} {f.source}")
+            lines.append(f"            {f.description}")
+            if f.chunks:
+                how = "native" if f.native else "through zarr-python, slow"
+                lines.append(
+                    f"            {how}; {f.chunk_reads} chunk reads per epoch of {f.chunks} chunks: "
+                    f"amplification {f.amplification:.2f}"
+                )
+        order = "shuffled" if self.shuffle else "in order"
+        lines += [
+            f"order       {order}: {self.num_blocks} blocks of {self.block_rows} samples in {self.lanes} lanes, mix {self.mix}",
+            f"shuffle     a batch draws from {self.chunks_per_batch:.1f} blocks; a perfect shuffle would give "
+            f"{self.ideal_chunks_per_batch:.1f}",
+            f"memory      at most {format_bytes(self.memory_bytes)} of {format_bytes(self.memory.budget)}: "
+            f"{self.max_open_batches} open batches of {format_bytes(self.memory.batch_bytes)}, "
+            f"{format_bytes(self.memory.scratch_bytes)} to decode, {format_bytes(self.memory.fetch_bytes)} to fetch, "
+            f"{format_bytes(self.memory.resident_bytes)} resident" + (", pinned" if self.pinned else ""),
+            f"threads     {self.num_threads} decode, up to {self.memory.num_fetch_threads} fetch what is not in the page cache",
+        ]
+        return "\n".join(lines)
+
+
+def explain(
+    *,
+    fields: Sequence[Field],
+    plan: EpochPlan,
+    batch_size: int,
+    memory: MemoryPlan,
+    max_open_batches: int,
+    num_threads: int,
+    pinned: bool,
+) -> Explanation:
+    """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data."""
+    order = plan.order
+    per_batch, ideal = _shuffle_quality(plan, batch_size)
+    return Explanation(
+        num_samples=order.num_samples,
+        steps=plan.steps,
+        batch_size=batch_size,
+        shuffle=order.shuffle,
+        num_blocks=order.num_blocks,
+        block_rows=order.block_rows,
+        lanes=order.lanes,
+        mix=order.mix,
+        fields=tuple(_explain_field(field, plan) for field in fields),
+        memory=memory,
+        max_open_batches=max_open_batches,
+        num_threads=num_threads,
+        pinned=pinned,
+        chunks_per_batch=per_batch,
+        ideal_chunks_per_batch=ideal,
+    )
+
+
+def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
+    if not isinstance(field, StoredField):
+        where = "computed" if field.name == "index" else "in memory"
+        description = f"{(field.num_samples, *field.sample_shape)} {str(field.torch_dtype).removeprefix('torch.')}"
+        return FieldExplanation(field.name, where, description, True, 0, 0, 1.0)
+    spec = field.spec
+    rows = spec.rows_per_chunk
+    chunks = -(-spec.num_samples // rows) * spec.num_cells
+    reads, used = (chunks, chunks) if field.resident else _chunk_reads(plan, rows, spec.num_cells)
+    order = "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
+    codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
+    return FieldExplanation(
+        name=field.name,
+        source=spec.name,
+        description=(
+            f"{spec.shape} {spec.dtype.name}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape} "
+            f"({format_bytes(spec.decoded_bytes)}), {codecs}{order}"
+            + (", kept in memory" if field.resident else "")
+            + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
+        ),
+        native=True,
+        chunks=chunks,
+        chunk_reads=reads,
+        amplification=reads / max(1, used),
+    )
+
+
+def _chunk_reads(plan: EpochPlan, rows_per_chunk: int, cells: int) -> tuple[int, int]:
+    """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
+    order = plan.order
+    # one entry per segment: the samples of its block, and the chunks over them
+    begin = plan.segment_block * order.block_rows
+    length = np.minimum(order.block_rows, order.num_samples - begin)
+    low = begin // rows_per_chunk
+    high = (begin + length - 1) // rows_per_chunk
+    # a piece of k rows cannot touch more than k chunks
+    touched = np.minimum(high - low + 1, plan.segment_length)
+    edges = np.zeros(-(-order.num_samples // rows_per_chunk) + 1, dtype=np.int64)
+    np.add.at(edges, low, 1)
+    np.add.at(edges, high + 1, -1)
+    distinct = int((np.cumsum(edges[:-1]) > 0).sum())
+    return int(touched.sum()) * cells, distinct * cells
+
+
+def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
+    """Return distinct blocks per batch: measured on the first batches, and expected of a perfect shuffle."""
+    order = plan.order
+    steps = min(plan.steps, _SAMPLED_BATCHES * batch_size)
+    if steps == 0:
+        return 0.0, 0.0
+    head = order.plan(plan.epoch, first=plan.first, stride=plan.stride, steps=steps)
+    blocks = core.sample_order(replace(head).to_core()) // order.block_rows
+    batches = [blocks[i : i + batch_size] for i in range(0, steps, batch_size)]
+    full = [b for b in batches if len(b) == batch_size] or batches
+    measured = float(np.mean([len(np.unique(b)) for b in full]))
+    # Each block is left out of a batch of b with probability about (1 - b / n) ** rows.
+    drawn = min(len(full[0]), order.num_samples)
+    left_out = (1 - drawn / order.num_samples) ** order.block_rows
+    return measured, order.num_blocks * (1 - left_out)

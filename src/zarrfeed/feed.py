@@ -1,0 +1,146 @@
+"""One epoch being read: an engine and a plan in, batches of tensors out.
+
+Who owns what: the engine writes batches into memory of its own pool (or, for pinned memory, into tensors that this
+module lends). A delivered batch belongs to the tensors over it; when the last of them is dropped the memory goes back
+to the pool, or to torch's allocator. So a batch that a user holds is never overwritten.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from zarrfeed._import_core import core
+from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.memory import MemoryPlan
+from zarrfeed.order import EpochPlan, Order
+from zarrfeed.stats import Stats
+
+Allocator = Callable[[int], torch.Tensor]
+
+
+def pinned_memory(size: int) -> torch.Tensor:
+    """Allocate page-locked bytes from torch's caching allocator."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+class Reader:
+    """An engine with its fields and its memory; reads one epoch at a time, and keeps memory between epochs.
+
+    Parameters
+    ----------
+    fields
+        Of one batch, in the order in which tensors are returned. Resident stored fields are read now.
+    batch_size
+        Samples of a batch.
+    num_threads
+        Decode threads.
+    memory
+        How the budget is divided.
+    allocator
+        Makes the memory of batches; None: the engine's own pool.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        *,
+        batch_size: int,
+        num_threads: int,
+        memory: MemoryPlan,
+        allocator: Allocator | None = None,
+    ) -> None:
+        self._fields = [load_resident(f) if isinstance(f, StoredField) and f.resident else f for f in fields]
+        self._sizes = [sample_bytes(f) for f in self._fields]
+        self._batch_size = batch_size
+        self._allocator = allocator
+        self._lent: dict[int, torch.Tensor] = {}
+        self._engine = core.Engine(
+            [_field_to_core(f) for f in self._fields],
+            batch_size=batch_size,
+            num_threads=num_threads,
+            num_fetch_threads=memory.num_fetch_threads,
+            lent_memory=allocator is not None,
+        )
+        # Also runs at interpreter exit, so that no thread outlives the interpreter.
+        self._finalizer = weakref.finalize(self, self._engine.stop)
+
+    def start(self, plan: EpochPlan, max_open_batches: int) -> None:
+        """Begin an epoch; an epoch under way is given up.
+
+        Raises
+        ------
+        StoreReadError
+            If an array is gone.
+        MemoryBudgetError
+            If the plan needs more open batches.
+        """
+        self._engine.start(plan.to_core(), max_open_batches)
+        self._lent.clear()
+        if self._allocator is not None:
+            for _ in range(min(max_open_batches, -(-plan.steps // self._batch_size))):
+                self._lend()
+
+    def next(self) -> tuple[torch.Tensor, ...] | None:
+        """Return the next batch, one tensor a field of shape (rows, *sample_shape), or None at the end.
+
+        Waits without the GIL; signals are looked at while waiting.
+        """
+        result = self._engine.next()
+        if result is None:
+            return None
+        rows, buffers = result
+        if self._allocator is not None:
+            flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
+            self._lend()
+        else:
+            flat = [torch.from_numpy(buffer) for buffer in buffers]
+        return tuple(
+            bytes_.view(field.torch_dtype).view(rows, *field.sample_shape)
+            for bytes_, field in zip(flat, self._fields, strict=True)
+        )
+
+    def stop(self) -> None:
+        """End the epoch under way: threads finish their chunk and are gone when this returns."""
+        self._engine.stop()
+        self._lent.clear()
+
+    def stats(self) -> Stats:
+        """Return the counters since this reader was made."""
+        return Stats.from_core(self._engine.stats())
+
+    def _lend(self) -> None:
+        assert self._allocator is not None
+        buffers = [self._allocator(self._batch_size * size) for size in self._sizes]
+        addresses = [buffer.data_ptr() for buffer in buffers]
+        self._lent.update(zip(addresses, buffers, strict=True))
+        self._engine.lend(addresses)
+
+
+def _field_to_core(field: Field) -> dict[str, Any]:
+    if isinstance(field, IndexField):
+        return {"kind": "index"}
+    if isinstance(field, StoredField):
+        return field.spec.to_core()
+    return field.to_core()
+
+
+def load_resident(field: StoredField) -> ResidentField:
+    """Read a whole (small) stored field into memory, with the same engine."""
+    spec = field.spec
+    n = spec.num_samples
+    order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
+    engine = core.Engine(
+        [spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, lent_memory=False
+    )
+    try:
+        engine.start(order.plan(0).to_core(), 1)
+        batch = engine.next()
+    finally:
+        engine.stop()
+    assert batch is not None
+    rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
+    return ResidentField(field.name, rows.clone())

@@ -1,0 +1,327 @@
+"""Zarr metadata -> `ArraySpec`: everything the engine must know to read one array.
+
+zarr-python opens the array and parses its metadata; this module only translates, and refuses what the engine
+cannot decode.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+import torch
+import zarr
+from zarr.core.chunk_grids import RegularChunkGrid
+from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+from zarr.storage import LocalStore
+
+from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
+
+ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
+
+#: NumPy dtype name -> torch dtype, for every dtype that both have.
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+
+#: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
+NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
+
+
+@dataclass(frozen=True)
+class CodecSpec:
+    """One codec of bytes, in the order of decoding."""
+
+    name: str
+    label: str
+    checksum_at_start: bool = False
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A stored array as the engine sees it.
+
+    Attributes
+    ----------
+    name
+        What messages call the array: its path or URL.
+    shape, chunk_shape
+        Of the array and of its read chunk, one entry per axis.
+    storage_order
+        Axes as stored, outermost first: (0, 1, ...) for C order.
+    dtype
+        NumPy dtype in native byte order.
+    swap_bytes
+        0 if stored in native byte order, else the width in bytes of the units to reverse.
+    fill
+        One item of the fill value in native byte order.
+    codecs
+        In the order of decoding.
+    root, metadata_key
+        Directory of the array, and the metadata file in it.
+    key_prefix, key_separator
+        How chunk indices become file names.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    storage_order: tuple[int, ...]
+    sample_axis: int
+    dtype: np.dtype[Any]
+    swap_bytes: int
+    fill: bytes
+    codecs: tuple[CodecSpec, ...]
+    root: str
+    metadata_key: str
+    key_prefix: str
+    key_separator: str
+    zarr_format: int
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of the tensors."""
+        return TORCH_DTYPES[self.dtype.name]
+
+    @property
+    def num_samples(self) -> int:
+        """Length of the sample axis."""
+        return self.shape[self.sample_axis]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: the other axes, in order."""
+        return self.shape[: self.sample_axis] + self.shape[self.sample_axis + 1 :]
+
+    @property
+    def sample_bytes(self) -> int:
+        """Decoded bytes of one sample."""
+        return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Length of a read chunk along the sample axis; it may exceed the array."""
+        return self.chunk_shape[self.sample_axis]
+
+    @property
+    def num_cells(self) -> int:
+        """Read chunks that hold the parts of one sample."""
+        return math.prod(
+            -(-n // c)
+            for axis, (n, c) in enumerate(zip(self.shape, self.chunk_shape, strict=True))
+            if axis != self.sample_axis
+        )
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of one decoded read chunk, padding included."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the specification in the form that the engine takes."""
+        return {
+            "kind": "stored",
+            "name": self.name,
+            "shape": self.shape,
+            "chunk_shape": self.chunk_shape,
+            "storage_order": self.storage_order,
+            "sample_axis": self.sample_axis,
+            "item_bytes": self.dtype.itemsize,
+            "swap_bytes": self.swap_bytes,
+            "fill": self.fill,
+            "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs],
+            "root": self.root,
+            "metadata_key": self.metadata_key,
+            "key_prefix": self.key_prefix,
+            "key_separator": self.key_separator,
+        }
+
+
+def open_array(source: ArrayLike) -> zarr.Array[Any]:
+    """Open `source` with zarr-python, for reading.
+
+    Parameters
+    ----------
+    source
+        A path, a `file://` URL, or an open `zarr.Array`, which is returned as it is.
+
+    Raises
+    ------
+    ConfigError
+        If there is a group, or nothing that zarr-python can read.
+    StoreReadError
+        If the path does not exist or may not be read.
+    UnsupportedError
+        If the URL is not of a local store.
+    """
+    if isinstance(source, zarr.Array):
+        return source
+    if isinstance(source, zarr.Group):
+        raise _group_error(str(source.store_path), source)
+    if not isinstance(source, str | Path):
+        raise ConfigError(
+            f"got a {type(source).__name__}, an array must be a path, a file:// URL or a zarr.Array"
+        )
+    path = _local_path(source)
+    try:
+        node = zarr.open(store=path, mode="r")
+    except PermissionError as error:
+        raise StoreReadError(error.errno, f"{source}: permission denied") from error
+    except FileNotFoundError as error:
+        raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
+    except (ValueError, KeyError, TypeError, OSError, NotImplementedError) as error:
+        raise ConfigError(f"{source}: zarr-python cannot open it: {error}") from error
+    if isinstance(node, zarr.Group):
+        raise _group_error(str(source), node)
+    return node
+
+
+def _local_path(source: str | Path) -> Path:
+    parts = urlsplit(str(source))
+    if parts.scheme == "file":
+        return Path(url2pathname(parts.path))
+    if "://" in str(source):
+        raise UnsupportedError(
+            f"{source}: {parts.scheme}:// stores are not supported yet, only local ones (a path or file://)"
+        )
+    return Path(source)
+
+
+def _group_error(name: str, group: zarr.Group) -> ConfigError:
+    arrays = ", ".join(sorted(group.array_keys())) or "none"
+    return ConfigError(f"{name}: is a group, must be an array; arrays in it: {arrays}")
+
+
+def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
+    """Describe a stored array for the engine, or refuse it.
+
+    Parameters
+    ----------
+    source
+        A path, a `file://` URL, or an open `zarr.Array` in a local store.
+    sample_axis
+        The axis whose indices are samples; negative ones count from the end.
+
+    Raises
+    ------
+    ConfigError
+        If the array has no axis, no element, or no such sample axis.
+    UnsupportedError
+        If the engine does not decode the array's dtype, codecs, chunk grid or store; names the array and the reason.
+    """
+    array = open_array(source)
+    metadata = array.metadata
+    root, name = _directory(array, source)
+    if len(metadata.shape) == 0:
+        raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
+    if math.prod(metadata.shape) == 0:
+        raise ConfigError(f"{name}: has no elements, shape {tuple(metadata.shape)}")
+    ndim = len(metadata.shape)
+    if not -ndim <= sample_axis < ndim:
+        raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
+    dtype = array.dtype
+    if dtype.name not in TORCH_DTYPES:
+        raise UnsupportedError(f"{name}: dtype {dtype} has no torch equivalent")
+    if type(metadata.chunk_grid) is not RegularChunkGrid:
+        raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
+    chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
+    if isinstance(metadata, ArrayV2Metadata):
+        stored_big = dtype.byteorder == ">"
+        storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
+        codecs = _codecs_v2(metadata, name)
+        keys = {"metadata_key": ".zarray", "key_prefix": "", "key_separator": metadata.dimension_separator}
+    else:
+        if metadata.storage_transformers:
+            raise UnsupportedError(f"{name}: storage transformers are not supported")
+        codecs, storage_order, stored_big = _codecs_v3(metadata, name)
+        keys = {"metadata_key": "zarr.json", **_key_encoding(metadata, name)}
+    native = dtype.newbyteorder("=")
+    unit = native.itemsize // 2 if native.kind == "c" else native.itemsize
+    return ArraySpec(
+        name=name,
+        shape=tuple(int(n) for n in metadata.shape),
+        chunk_shape=chunk_shape,
+        storage_order=storage_order,
+        sample_axis=sample_axis % ndim,
+        dtype=native,
+        swap_bytes=unit if unit > 1 and stored_big != (sys.byteorder == "big") else 0,
+        fill=np.asarray(0 if metadata.fill_value is None else metadata.fill_value).astype(native).tobytes(),
+        codecs=codecs,
+        root=root,
+        zarr_format=metadata.zarr_format,
+        **keys,
+    )
+
+
+def _directory(array: zarr.Array[Any], source: ArrayLike) -> tuple[str, str]:
+    store = array.store_path.store
+    name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
+    if type(store) is not LocalStore:
+        raise UnsupportedError(f"{name}: {type(store).__name__} is not supported yet, only local stores are")
+    return str((Path(store.root) / array.store_path.path).absolute()), name.removeprefix("file://")
+
+
+def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
+    """Translate a codec of bytes, named as in the metadata."""
+    short = name.removeprefix("numcodecs.")
+    if short not in NATIVE_CODECS:
+        raise UnsupportedError(
+            f"{array}: codec {name!r} is not supported; supported are {', '.join(NATIVE_CODECS)}"
+        )
+    label = short
+    if short == "blosc":
+        if config.get("cname") == "snappy":
+            raise UnsupportedError(f"{array}: Blosc with snappy is not supported, the bundled Blosc lacks it")
+        label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'))})"
+    if short == "crc32c" and config.get("location", "end") not in ("start", "end"):
+        raise UnsupportedError(f"{array}: crc32c location {config['location']!r}, must be 'start' or 'end'")
+    return CodecSpec(name=short, label=label, checksum_at_start=config.get("location", "end") == "start")
+
+
+def _shuffle_label(shuffle: object) -> str:
+    return {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: "autoshuffle"}.get(shuffle, str(shuffle))  # type: ignore[call-overload,no-any-return]
+
+
+def _codecs_v2(metadata: ArrayV2Metadata, name: str) -> tuple[CodecSpec, ...]:
+    encoded = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else ())]
+    configs = [codec.get_config() for codec in reversed(encoded)]
+    return tuple(_codec(str(config["id"]), config, name) for config in configs)
+
+
+def _codecs_v3(
+    metadata: ArrayV3Metadata, name: str
+) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
+    """Return the codecs of bytes in decoding order, the storage order, and whether items are big-endian."""
+    order = tuple(range(len(metadata.shape)))
+    stored_big = False
+    codecs: list[CodecSpec] = []
+    for codec in metadata.codecs:
+        described: Any = codec.to_dict()
+        kind, config = str(described["name"]), dict(described.get("configuration") or {})
+        if kind == "transpose":
+            order = tuple(order[axis] for axis in config["order"])
+        elif kind == "bytes":
+            stored_big = str(config.get("endian", "little")) == "big"
+        elif kind == "sharding_indexed":
+            raise UnsupportedError(f"{name}: codec 'sharding_indexed' is not supported yet")
+        else:
+            codecs.append(_codec(kind, config, name))
+    return tuple(reversed(codecs)), order, stored_big
+
+
+def _key_encoding(metadata: ArrayV3Metadata, name: str) -> dict[str, str]:
+    encoding = metadata.chunk_key_encoding
+    if encoding.name not in ("default", "v2"):
+        raise UnsupportedError(f"{name}: chunk key encoding {encoding.name!r}, must be 'default' or 'v2'")
+    separator = str(getattr(encoding, "separator"))  # noqa: B009 (the base class does not declare it)
+    return {"key_prefix": "c" if encoding.name == "default" else "", "key_separator": separator}

@@ -1,0 +1,117 @@
+"""How the memory budget is spent: scratch of the threads, bytes in flight, and open batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zarrfeed.errors import ConfigError, MemoryBudgetError
+from zarrfeed.fields import Field, StoredField, sample_bytes
+from zarrfeed.order import Order, open_steps
+from zarrfeed.stats import format_bytes
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_MAX_FETCH_THREADS = 16
+
+
+def parse_bytes(value: int | str) -> int:
+    """Return a number of bytes from an int, or from text such as "2GiB", "512 MB" or "1e9".
+
+    Raises
+    ------
+    ConfigError
+        If it is no size, or below 1.
+    """
+    text = str(value).strip()
+    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([KMGT]?)(i?)B?", text, flags=re.IGNORECASE)
+    try:
+        if match is None:
+            raise ValueError(text)
+        unit = match[2].upper()
+        size = int(float(match[1]) * (_UNITS[unit] if match[3] else _DECIMAL_UNITS[unit]))
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f'memory_budget = {value!r}, must be bytes or text such as "2GiB"') from error
+    if size < 1:
+        raise ConfigError(f"memory_budget = {value!r}, must be at least 1 byte")
+    return size
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What an engine may use.
+
+    Attributes
+    ----------
+    budget
+        All of it, in bytes.
+    scratch_bytes
+        Temporary memory of the decode threads, at most.
+    fetch_bytes
+        Stored bytes in flight, at most.
+    resident_bytes
+        Stored fields that are kept in memory.
+    batch_bytes
+        One batch of all fields.
+    num_fetch_threads
+        Threads that wait for storage.
+    """
+
+    budget: int
+    scratch_bytes: int
+    fetch_bytes: int
+    resident_bytes: int
+    batch_bytes: int
+    num_fetch_threads: int
+
+    @property
+    def batch_room(self) -> int:
+        """Bytes that are left for batches."""
+        return self.budget - self.scratch_bytes - self.fetch_bytes - self.resident_bytes
+
+    def max_open_batches(self, order: Order, *, stride: int, batch_size: int, num_threads: int, cells: int) -> int:
+        """Return how many batches may be open: enough for the threads to be busy, no more than the budget.
+
+        The batches of the current round of lanes have to be open; another round lets the threads go on while the
+        consumer takes them.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the batches that must be open at once do not fit.
+        """
+        span = open_steps(order, stride)
+        required = (span - 1) // batch_size + 2
+        room = self.batch_room // self.batch_bytes
+        if required > room:
+            needed = self.budget - self.batch_room + required * self.batch_bytes
+            raise MemoryBudgetError(
+                f"memory_budget = {format_bytes(self.budget)}, must be at least {format_bytes(needed)}: "
+                f"{format_bytes(self.scratch_bytes)} to decode, {format_bytes(self.fetch_bytes)} to fetch, "
+                f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
+                f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
+                f"{order.block_rows} samples)"
+            )
+        tasks_in_round = max(1, order.lanes // stride) * order.mix * cells
+        rounds = 1 + -(-(2 * num_threads + self.num_fetch_threads) // tasks_in_round)
+        return min(room, max(2, rounds) * required)
+
+
+def plan_memory(fields: Sequence[Field], *, batch_size: int, num_threads: int, budget: int) -> MemoryPlan:
+    """Divide the budget, for fields that are read in batches of `batch_size` samples."""
+    streamed = [f.spec for f in fields if isinstance(f, StoredField) and not f.resident]
+    chunk = max(spec.decoded_bytes for spec in streamed)
+    # as read, as decoded, and one more between each two decompressors
+    copies = 2 + max(max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed)
+    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, budget // 8 // chunk))
+    return MemoryPlan(
+        budget=budget,
+        scratch_bytes=num_threads * copies * chunk,
+        fetch_bytes=num_fetch_threads * chunk,
+        resident_bytes=sum(
+            f.spec.sample_bytes * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
+        ),
+        batch_bytes=batch_size * sum(sample_bytes(f) for f in fields),
+        num_fetch_threads=num_fetch_threads,
+    )

@@ -1,0 +1,250 @@
+"""The order of an epoch, down to blocks: pure numpy, no I/O.
+
+docs/design.md section 4 is the definition. All samples of an epoch stand on one line; the line is cut into lanes,
+lanes are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces of which
+blocks a consumer needs and when; the rows inside of them are permuted by the engine (cpp/shuffle), from the same keys.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
+LANE_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 96, 120, 128, 144, 192, 240, 256, 288, 360, 384, 480, 512, 720)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the line of an epoch depends on, but for the epoch's number.
+
+    Attributes
+    ----------
+    num_samples
+        n, the length of the line.
+    block_rows
+        Samples of a full block; the last one may be shorter.
+    shuffle
+        False: blocks and rows keep their order.
+    seed
+        Key of all permutations, in [0, 2**64).
+    lanes
+        L, at most `num_samples`.
+    mix
+        Consecutive blocks of a lane whose rows are permuted together.
+    """
+
+    num_samples: int
+    block_rows: int
+    shuffle: bool
+    seed: int
+    lanes: int
+    mix: int = 1
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, the short one at the end included."""
+        return -(-self.num_samples // self.block_rows)
+
+    def block_order(self, epoch: int) -> Int64:
+        """Return the order of the blocks in an epoch, shape (num_blocks,).
+
+        Random keys are sorted with the block's number in their low bits: no two are equal, so that the result depends
+        on the keys alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose
+        stream numpy guarantees to stay as it is.
+        """
+        blocks = np.arange(self.num_blocks, dtype=np.uint64)
+        if not self.shuffle:
+            return blocks.astype(np.int64)
+        low_bits = np.uint64((1 << max(1, (self.num_blocks - 1).bit_length())) - 1)
+        # 128-bit key: seed and epoch side by side, so that no two pairs share one
+        keys = np.random.Philox(key=self.seed | (epoch << 64)).random_raw(self.num_blocks)
+        keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | blocks
+        keys.sort()
+        return (keys & low_bits).astype(np.int64)
+
+    def plan(self, epoch: int, *, first: int = 0, stride: int = 1, steps: int | None = None) -> EpochPlan:
+        """Return the pieces of blocks that a consumer needs, in the order in which it needs them.
+
+        Parameters
+        ----------
+        epoch
+            Number of the epoch, in [0, 2**63).
+        first, stride
+            The consumer takes global positions first, first + stride, ...
+        steps
+            How many of them; all that there are, unless given.
+        """
+        n, num_lanes = self.num_samples, self.lanes
+        available = max(0, -(-(n - first) // stride))
+        steps = available if steps is None else min(steps, available)
+
+        # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
+        common = math.gcd(stride, num_lanes)
+        lane = np.arange(first % common, num_lanes, common, dtype=np.int64)
+        quotient, longer = divmod(n, num_lanes)
+        lane_begin = lane * quotient + np.minimum(lane, longer)
+        lane_end = lane_begin + quotient + (lane < longer)
+
+        # Cut the line at the ends of blocks and lanes.
+        blocks = self.block_order(epoch)
+        line_begin = self._line(blocks)
+        first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1
+        last_piece = np.searchsorted(line_begin, lane_end, side="left")
+        pieces = np.where(lane_end > lane_begin, last_piece - first_piece, 0)
+        # one entry per piece from here on
+        in_lane = np.repeat(np.arange(len(lane)), pieces)
+        number = np.arange(len(in_lane)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        piece = number + first_piece[in_lane]
+        begin = np.maximum(line_begin[piece], lane_begin[in_lane])
+        end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
+
+        # Groups of `mix` pieces.
+        starts = np.flatnonzero(number % self.mix == 0)
+        ends = np.append(starts[1:], len(number))
+        group_lane = lane[in_lane[starts]]
+        group_offset = begin[starts] - lane_begin[in_lane[starts]]
+        group_rows = np.add.reduceat(end - begin, starts) if len(starts) else starts
+        first_step, last_step = self._steps(group_lane, group_offset, group_rows, first, stride, steps)
+        used = np.flatnonzero(first_step <= last_step)
+        used = used[np.argsort(first_step[used], kind="stable")]
+
+        # Segments of the used groups, group after group.
+        sizes = (ends - starts)[used]
+        group_begin = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        segment = np.repeat(starts[used] - group_begin[:-1], sizes) + np.arange(group_begin[-1])
+        return EpochPlan(
+            order=self,
+            epoch=epoch,
+            first=first,
+            stride=stride,
+            steps=steps,
+            group_begin=group_begin,
+            group_lane=group_lane[used],
+            group_offset=group_offset[used],
+            group_number=number[starts[used]] // self.mix,
+            first_step=first_step[used],
+            last_step=last_step[used],
+            segment_block=blocks[piece[segment]],
+            segment_start=(begin - line_begin[piece])[segment],
+            segment_length=(end - begin)[segment],
+        )
+
+    def _line(self, blocks: Int64) -> Int64:
+        """Where each block begins on the line, with the end of the last one: shape (num_blocks + 1,)."""
+        begin = np.arange(self.num_blocks + 1, dtype=np.int64) * self.block_rows
+        missing = self.num_blocks * self.block_rows - self.num_samples
+        if missing:
+            short = int(np.flatnonzero(blocks == self.num_blocks - 1)[0])
+            begin[short + 1 :] -= missing
+        return begin
+
+    def _steps(
+        self, lane: Int64, offset: Int64, rows: Int64, first: int, stride: int, steps: int
+    ) -> tuple[Int64, Int64]:
+        """First and last step that each run of lane positions [offset, offset + rows) serves; first > last for none.
+
+        Lane position j is global position lane + L * j; the consumer has it if that is first + stride * step.
+        """
+        common = math.gcd(stride, self.lanes)
+        period = stride // common
+        # L * j = first - lane (mod stride)  <=>  j = residue (mod period)
+        inverse = pow(self.lanes // common, -1, period) if period > 1 else 0
+        residue = ((first - lane) // common % period) * inverse % period
+        low = np.maximum(offset, -(-(first - lane) // self.lanes))
+        high = np.minimum(offset + rows - 1, (first + stride * (steps - 1) - lane) // self.lanes)
+        j_first = low + (residue - low) % period
+        j_last = high - (high - residue) % period
+        nothing = j_first > j_last
+        first_step = (lane + self.lanes * j_first - first) // stride
+        last_step = (lane + self.lanes * j_last - first) // stride
+        return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The pieces of blocks that one consumer reads in one epoch.
+
+    A group is a run of positions of one lane; it has the segments `group_begin[i]:group_begin[i + 1]`, each a run of
+    positions inside one (permuted) block. Groups are sorted by the first step that they serve.
+    """
+
+    order: Order
+    epoch: int
+    first: int
+    stride: int
+    steps: int
+    group_begin: Int64
+    group_lane: Int64
+    group_offset: Int64
+    group_number: Int64
+    first_step: Int64
+    last_step: Int64
+    segment_block: Int64
+    segment_start: Int64
+    segment_length: Int64
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the plan in the form that the engine takes."""
+        return {
+            "seed": self.order.seed,
+            "epoch": self.epoch,
+            "shuffle": self.order.shuffle,
+            "lanes": self.order.lanes,
+            "num_samples": self.order.num_samples,
+            "block_rows": self.order.block_rows,
+            "first": self.first,
+            "stride": self.stride,
+            "steps": self.steps,
+            **{
+                name: getattr(self, name)
+                for name in (
+                    *("group_begin", "group_lane", "group_offset", "group_number", "first_step", "last_step"),
+                    *("segment_block", "segment_start", "segment_length"),
+                )
+            },
+        }
+
+
+def open_steps(order: Order, stride: int = 1) -> int:
+    """Return an upper bound of the steps between the first and the last row of a group, both included.
+
+    This is what has to be in memory at once: a group's rows are spread over that many consecutive samples.
+    """
+    return min(-(-order.mix * order.block_rows * order.lanes // stride), -(-order.num_samples // stride))
+
+
+def choose_lanes(num_samples: int, block_rows: int, *, mix: int, max_open_samples: int) -> int:
+    """Choose the number of lanes from the layout and the memory.
+
+    More lanes mix more chunks into a batch, cost memory (`mix` blocks each), and may cut more blocks in two, each of
+    which is then read twice. The largest count is taken that fits into memory and adds at most a tenth to the reads,
+    or none at all; small arrays get at least 8 lanes where memory allows, since a batch of one chunk is hardly
+    shuffled.
+
+    Parameters
+    ----------
+    num_samples, block_rows
+        Of the driving field.
+    mix
+        Blocks of a group.
+    max_open_samples
+        Samples that may be open at once.
+    """
+    num_blocks = -(-num_samples // block_rows)
+    best = 1
+    for lanes in LANE_COUNTS:
+        if lanes > num_samples or lanes * mix * block_rows > max(max_open_samples, block_rows * mix):
+            break
+        aligned = num_samples % (lanes * block_rows) == 0
+        cuts = 0 if aligned else lanes - 1
+        affordable = aligned and num_blocks >= 4 * lanes * mix
+        if affordable or cuts <= 0.1 * num_blocks or lanes <= min(8, num_blocks):
+            best = lanes
+    return best

@@ -1,0 +1,81 @@
+"""Counters of a running dataset, as a person reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+def format_bytes(n: float) -> str:
+    """Return a size as text with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What was read and where time went, since the dataset was made. Times of stages are summed over threads.
+
+    Attributes
+    ----------
+    chunks_read, chunks_missing
+        Stored chunks that were decoded; chunks that do not exist, hence are fill value.
+    chunks_waited
+        Chunks that were not in the page cache and were read by a fetch thread.
+    bytes_read, bytes_decoded, bytes_scattered
+        As stored; of whole decoded chunks; written to batches.
+    batches, samples
+        Handed to the consumer.
+    fetch_s, decode_s, scatter_s, order_s
+        Seconds of the stages, summed over threads.
+    worker_idle_s
+        Seconds that decode threads had nothing to do: memory was full, or bytes were awaited.
+    consumer_wait_s
+        Seconds that the consumer waited for a batch.
+    batch_memory_bytes
+        Memory mapped for batches now.
+    """
+
+    chunks_read: int = 0
+    chunks_missing: int = 0
+    chunks_waited: int = 0
+    bytes_read: int = 0
+    bytes_decoded: int = 0
+    bytes_scattered: int = 0
+    batches: int = 0
+    samples: int = 0
+    fetch_s: float = 0.0
+    decode_s: float = 0.0
+    scatter_s: float = 0.0
+    order_s: float = 0.0
+    worker_idle_s: float = 0.0
+    consumer_wait_s: float = 0.0
+    batch_memory_bytes: int = 0
+
+    @classmethod
+    def from_core(cls, counters: dict[str, int]) -> Stats:
+        """Convert the engine's counters: nanoseconds become seconds."""
+        return cls(
+            **{
+                name[:-3] + "_s" if name.endswith("_ns") else name: value * 1e-9 if name.endswith("_ns") else value
+                for name, value in counters.items()
+            }  # type: ignore[arg-type]
+        )
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"delivered   {self.samples} samples in {self.batches} batches; the consumer waited {self.consumer_wait_s:.3f} s",
+                f"read        {self.chunks_read} chunks, {format_bytes(self.bytes_read)} stored, {format_bytes(self.bytes_decoded)} decoded",
+                f"missing     {self.chunks_missing} chunks (fill value)",
+                f"not cached  {self.chunks_waited} chunks",
+                f"threads     fetch {self.fetch_s:.3f} s, decode {self.decode_s:.3f} s, scatter {self.scatter_s:.3f} s, "
+                f"order {self.order_s:.3f} s, idle {self.worker_idle_s:.3f} s",
+                f"memory      {format_bytes(self.batch_memory_bytes)} of batches",
+            ]
+        )
