@@ -165,14 +165,20 @@ py::object next_batch(Engine& engine) {
 py::dict stats_dict(const Engine& engine) {
   const Stats& s = engine.stats();
   py::dict d;
-  const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {
-      {"chunks_read", &s.chunks_read},     {"chunks_missing", &s.chunks_missing},
-      {"chunks_waited", &s.chunks_waited}, {"bytes_read", &s.bytes_read},
-      {"bytes_decoded", &s.bytes_decoded}, {"bytes_scattered", &s.bytes_scattered},
-      {"batches", &s.batches},             {"samples", &s.samples},
-      {"fetch_ns", &s.fetch_ns},           {"decode_ns", &s.decode_ns},
-      {"scatter_ns", &s.scatter_ns},       {"order_ns", &s.order_ns},
-      {"worker_idle_ns", &s.worker_idle_ns}, {"consumer_wait_ns", &s.consumer_wait_ns}};
+  const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {{"chunks_read", &s.chunks_read},
+                                                                           {"chunks_missing", &s.chunks_missing},
+                                                                           {"chunks_waited", &s.chunks_waited},
+                                                                           {"bytes_read", &s.bytes_read},
+                                                                           {"bytes_decoded", &s.bytes_decoded},
+                                                                           {"bytes_scattered", &s.bytes_scattered},
+                                                                           {"batches", &s.batches},
+                                                                           {"samples", &s.samples},
+                                                                           {"fetch_ns", &s.fetch_ns},
+                                                                           {"decode_ns", &s.decode_ns},
+                                                                           {"scatter_ns", &s.scatter_ns},
+                                                                           {"order_ns", &s.order_ns},
+                                                                           {"worker_idle_ns", &s.worker_idle_ns},
+                                                                           {"consumer_wait_ns", &s.consumer_wait_ns}};
   for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
   uint64_t mapped = 0;
   for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
@@ -250,8 +256,7 @@ PYBIND11_MODULE(_core, m) {
         DecodeScratch scratch;
         std::vector<uint8_t> room(reader.decoded_bytes());
         const auto in = static_cast<std::string_view>(stored);
-        const Bytes decoded =
-            pipeline.decode({reinterpret_cast<const uint8_t*>(in.data()), in.size()}, room, scratch);
+        const Bytes decoded = pipeline.decode({reinterpret_cast<const uint8_t*>(in.data()), in.size()}, room, scratch);
         return py::bytes(reinterpret_cast<const char*>(decoded.data()), decoded.size());
       },
       py::arg("field"), py::arg("stored"));

@@ -31,8 +31,7 @@ void OwnedPlan::bind() {
   plan.segment_length = segment_length;
 }
 
-Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options)
-    : options_(options), owner_(getpid()) {
+Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(options), owner_(getpid()) {
   fields_.reserve(fields.size());
   for (FieldSpec& field : fields) {
     const FieldReader& reader = fields_.emplace_back(std::move(field));
@@ -49,7 +48,9 @@ Engine::~Engine() {
   for (const auto& memory : memory_) memory->retire();
 }
 
-bool Engine::is_owner() const { return getpid() == owner_; }
+bool Engine::is_owner() const {
+  return getpid() == owner_;
+}
 
 int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size) {
   int64_t required = 1;
@@ -65,8 +66,9 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   stop();
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
   if (required > max_open_batches) {
-    throw Error(ErrorKind::kBudget, "this epoch needs " + std::to_string(required) + " batches open at once, the memory " +
-                                        "budget has room for " + std::to_string(max_open_batches));
+    throw Error(ErrorKind::kBudget, "this epoch needs " + std::to_string(required) +
+                                        " batches open at once, the memory " + "budget has room for " +
+                                        std::to_string(max_open_batches));
   }
   for (FieldReader& field : fields_) field.open();
   plan_ = std::move(plan);

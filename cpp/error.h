@@ -26,9 +26,7 @@ class Error : public std::runtime_error {
   }
 
   /// An I/O error with its errno, so that Python can raise an OSError that carries it.
-  static Error io(const std::string& message, int errno_value) {
-    return Error(ErrorKind::kIo, message, errno_value);
-  }
+  static Error io(const std::string& message, int errno_value) { return Error(ErrorKind::kIo, message, errno_value); }
 
   [[nodiscard]] ErrorKind kind() const { return kind_; }
   [[nodiscard]] int errno_value() const { return errno_; }

@@ -124,7 +124,9 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
   stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
 }
 
-void FieldReader::scatter_fill(size_t cell, std::span<RowTarget> targets) const { boxes_[cell].fill_rows(targets); }
+void FieldReader::scatter_fill(size_t cell, std::span<RowTarget> targets) const {
+  boxes_[cell].fill_rows(targets);
+}
 
 void FieldReader::scatter_resident(std::span<RowTarget> targets) const {
   if (spec_.kind == FieldSpec::Kind::kIndex) {

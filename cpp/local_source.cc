@@ -41,7 +41,9 @@ PendingRead& PendingRead::operator=(PendingRead&& other) noexcept {
   return *this;
 }
 
-PendingRead::~PendingRead() { close(); }
+PendingRead::~PendingRead() {
+  close();
+}
 
 void PendingRead::close() {
   if (fd >= 0) ::close(fd);
@@ -51,7 +53,9 @@ void PendingRead::close() {
 LocalSource::LocalSource(std::string root, std::string metadata_key, size_t max_bytes)
     : root_(std::move(root)), metadata_key_(std::move(metadata_key)), max_bytes_(max_bytes) {}
 
-LocalSource::~LocalSource() { close(); }
+LocalSource::~LocalSource() {
+  close();
+}
 
 void LocalSource::close() {
   if (directory_ >= 0) ::close(directory_);
@@ -84,7 +88,7 @@ ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingR
     }
     throw io_error("cannot be opened", errno);
   }
-  struct stat info {};
+  struct stat info{};
   if (fstat(pending.fd, &info) != 0) throw io_error("cannot be examined", errno);
   if (!S_ISREG(info.st_mode)) {
     throw Error::io(S_ISDIR(info.st_mode) ? "is a directory, not a chunk" : "is not a regular file",
@@ -124,8 +128,8 @@ ReadStatus LocalSource::read_blocking(const std::string& key, Buffer& out, Pendi
     if (opened != ReadStatus::kOk) return opened;
   }
   while (pending.done < pending.size) {
-    const ssize_t n = pread(pending.fd, out.data() + pending.done, pending.size - pending.done,
-                            static_cast<off_t>(pending.done));
+    const ssize_t n =
+        pread(pending.fd, out.data() + pending.done, pending.size - pending.done, static_cast<off_t>(pending.done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw io_error("cannot be read", errno);
     if (n == 0) {

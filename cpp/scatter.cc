@@ -59,8 +59,8 @@ ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
     case key(16, 8):
       return copy_items<uint64_t, 2, true>;
     default:
-      throw Error(ErrorKind::kUnsupported, "items of " + std::to_string(item_bytes) + " bytes with byte order units of " +
-                                               std::to_string(swap_bytes));
+      throw Error(ErrorKind::kUnsupported, "items of " + std::to_string(item_bytes) +
+                                               " bytes with byte order units of " + std::to_string(swap_bytes));
   }
 }
 
@@ -157,13 +157,14 @@ void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
   const ItemCopy copy = choose_copy(item_bytes_, 0);
   const auto run_bytes = static_cast<size_t>(run_items_) * item_bytes_;
   for (const RowTarget& t : targets) {
-    for_each_run(loops, t.dest + dest_offset_, static_cast<const uint8_t*>(nullptr), [&](uint8_t* dest, const uint8_t*) {
-      if (uniform) {
-        std::memset(dest, fill_.front(), run_bytes);
-      } else {
-        copy(dest, fill_.data(), run_items_, 0);
-      }
-    });
+    for_each_run(loops, t.dest + dest_offset_, static_cast<const uint8_t*>(nullptr),
+                 [&](uint8_t* dest, const uint8_t*) {
+                   if (uniform) {
+                     std::memset(dest, fill_.front(), run_bytes);
+                   } else {
+                     copy(dest, fill_.data(), run_items_, 0);
+                   }
+                 });
   }
 }
 

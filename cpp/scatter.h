@@ -40,11 +40,11 @@ class BoxCopy {
     int64_t dest_stride;
   };
 
-  std::vector<Loop> loops_;   ///< outermost first; around runs of `run_items_` items
-  int64_t run_items_ = 1;     ///< items of a run
-  int64_t run_stride_ = 0;    ///< bytes between items of a run in the chunk
-  int64_t row_stride_ = 0;    ///< bytes between rows in the chunk
-  int64_t dest_offset_ = 0;   ///< where the box begins in the sample
+  std::vector<Loop> loops_;  ///< outermost first; around runs of `run_items_` items
+  int64_t run_items_ = 1;    ///< items of a run
+  int64_t run_stride_ = 0;   ///< bytes between items of a run in the chunk
+  int64_t row_stride_ = 0;   ///< bytes between rows in the chunk
+  int64_t dest_offset_ = 0;  ///< where the box begins in the sample
   size_t item_bytes_;
   size_t swap_bytes_;
   size_t box_bytes_ = 0;

@@ -67,8 +67,9 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     const int64_t start = plan.segment_start[s];
     const int64_t length = plan.segment_length[s];
     if (block < 0 || start < 0 || length < 1 || start > block_rows - length) {
-      throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " + std::to_string(start + length) +
-                                          ") is outside of block " + std::to_string(block));
+      throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " +
+                                          std::to_string(start + length) + ") is outside of block " +
+                                          std::to_string(block));
     }
     if (plan.shuffle) permute_block(plan, block, block_rows, scratch.block_permutation);
     const size_t first_placement = out.rows.size();

@@ -45,7 +45,7 @@ struct EpochPlan {
   int64_t block_rows = 1;   ///< rows of a full block
   int64_t first = 0;        ///< global position of step 0
   int64_t stride = 1;
-  int64_t steps = 0;        ///< samples that this consumer delivers
+  int64_t steps = 0;  ///< samples that this consumer delivers
 
   // Groups, sorted by the first step that they serve; group i has the segments [group_begin[i], group_begin[i + 1]).
   std::span<const int64_t> group_begin;

@@ -45,9 +45,9 @@ struct ArraySpec {
 struct FieldSpec {
   enum class Kind { kStored, kResident, kIndex };
   Kind kind = Kind::kStored;
-  ArraySpec array;                 ///< kStored
-  const uint8_t* rows = nullptr;   ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
-  size_t sample_bytes = 0;         ///< kResident: bytes of one row
+  ArraySpec array;                ///< kStored
+  const uint8_t* rows = nullptr;  ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
+  size_t sample_bytes = 0;        ///< kResident: bytes of one row
 };
 
 /// One row of one sample: which sample, and where it goes.

@@ -59,8 +59,8 @@ Header parse_header(Bytes in, size_t out_bytes) {
   }
   if (h.typesize < 1) throw_corrupt(quantity("typesize", h.typesize, "at least", 1));
   if (h.nbytes > 0 && (h.blocksize < 1 || h.blocksize > h.nbytes)) {
-    throw_corrupt("Blosc blocksize = " + std::to_string(h.blocksize) + ", must be between 1 and nbytes = " +
-                  std::to_string(h.nbytes));
+    throw_corrupt("Blosc blocksize = " + std::to_string(h.blocksize) +
+                  ", must be between 1 and nbytes = " + std::to_string(h.nbytes));
   }
   return h;
 }

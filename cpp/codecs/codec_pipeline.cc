@@ -7,7 +7,9 @@ namespace zarrfeed {
 namespace {
 
 /// Room for what one more compressor may have made of `size` bytes that do not compress.
-size_t with_overhead(size_t size) { return size + size / 8 + 65536; }
+size_t with_overhead(size_t size) {
+  return size + size / 8 + 65536;
+}
 
 size_t decompress(CodecSpec::Kind kind, Bytes in, MutableBytes out, DecodeScratch& scratch) {
   switch (kind) {

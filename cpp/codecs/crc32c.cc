@@ -32,7 +32,8 @@ uint32_t update_portable(uint32_t crc, Bytes data) {
     const uint32_t low = load_le32(data.data()) ^ crc;
     const uint32_t high = load_le32(data.data() + 4);
     crc = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^ kTables[4][low >> 24] ^
-          kTables[3][high & 0xff] ^ kTables[2][high >> 8 & 0xff] ^ kTables[1][high >> 16 & 0xff] ^ kTables[0][high >> 24];
+          kTables[3][high & 0xff] ^ kTables[2][high >> 8 & 0xff] ^ kTables[1][high >> 16 & 0xff] ^
+          kTables[0][high >> 24];
     data = data.subspan(8);
   }
   for (const uint8_t byte : data) crc = (crc >> 8) ^ kTables[0][(crc ^ byte) & 0xff];

@@ -46,8 +46,8 @@ size_t inflate_stream(Bytes& in, MutableBytes out, DecodeScratch& scratch, int w
                     " bytes that the metadata implies");
     }
     if (status != kOk) {
-      throw_corrupt(std::string(name) + " data is corrupt: " +
-                    (stream.msg != nullptr ? stream.msg : "status " + std::to_string(status)));
+      throw_corrupt(std::string(name) +
+                    " data is corrupt: " + (stream.msg != nullptr ? stream.msg : "status " + std::to_string(status)));
     }
   }
   in = in.subspan(read);

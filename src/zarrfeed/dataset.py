@@ -16,7 +16,15 @@ from zarrfeed.assignment import Consumer, rank_and_world_size, worker_and_count
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.feed import Allocator, Reader, pinned_memory
-from zarrfeed.fields import Field, FieldSource, IndexField, StoredField, make_samples_field, make_targets_field, sample_bytes
+from zarrfeed.fields import (
+    Field,
+    FieldSource,
+    IndexField,
+    StoredField,
+    make_samples_field,
+    make_targets_field,
+    sample_bytes,
+)
 from zarrfeed.layout import ArrayLike
 from zarrfeed.memory import parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes
@@ -137,9 +145,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if not shuffle:
             lanes = 1
         elif lanes is None:
-            # half of the room: while one round of lanes is consumed, the next one is decoded
-            room = self._memory.batch_room * self._engine_batch_size // self._memory.batch_bytes
-            lanes = choose_lanes(n, block_rows, mix=mix, max_open_samples=room // 2)
+            room_samples = self._memory.batch_room * self._engine_batch_size // self._memory.batch_bytes
+            lanes = choose_lanes(n, block_rows, mix=mix, room_samples=room_samples)
         self._order = Order(num_samples=n, block_rows=block_rows, shuffle=shuffle, seed=seed, lanes=lanes, mix=mix)
         self._max_open_batches(self._order, Consumer(), self._num_threads)  # refuses a budget that is too small
 

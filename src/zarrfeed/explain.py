@@ -72,30 +72,34 @@ class Explanation:
         return self.memory.budget - self.memory.batch_room + self.max_open_batches * self.memory.batch_bytes
 
     def __str__(self) -> str:
-        lines = [
-            f"samples     {self.num_samples} in the array, {self.steps} delivered per epoch in batches of {self.batch_size}",
-        ]
+        memory = self.memory
+        rows = [("samples", f"{self.num_samples} in the array, {self.steps} delivered in batches of {self.batch_size}")]
         for f in self.fields:
-            lines.append(f"{f.name:<11} {f.source}")
-            lines.append(f"            {f.description}")
+            rows += [(f.name, f.source), ("", f.description)]
             if f.chunks:
                 how = "native" if f.native else "through zarr-python, slow"
-                lines.append(
-                    f"            {how}; {f.chunk_reads} chunk reads per epoch of {f.chunks} chunks: "
-                    f"amplification {f.amplification:.2f}"
-                )
+                reads = f"{f.chunk_reads} chunk reads per epoch, {f.chunks} chunks stored"
+                rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
         order = "shuffled" if self.shuffle else "in order"
-        lines += [
-            f"order       {order}: {self.num_blocks} blocks of {self.block_rows} samples in {self.lanes} lanes, mix {self.mix}",
-            f"shuffle     a batch draws from {self.chunks_per_batch:.1f} blocks; a perfect shuffle would give "
-            f"{self.ideal_chunks_per_batch:.1f}",
-            f"memory      at most {format_bytes(self.memory_bytes)} of {format_bytes(self.memory.budget)}: "
-            f"{self.max_open_batches} open batches of {format_bytes(self.memory.batch_bytes)}, "
-            f"{format_bytes(self.memory.scratch_bytes)} to decode, {format_bytes(self.memory.fetch_bytes)} to fetch, "
-            f"{format_bytes(self.memory.resident_bytes)} resident" + (", pinned" if self.pinned else ""),
-            f"threads     {self.num_threads} decode, up to {self.memory.num_fetch_threads} fetch what is not in the page cache",
+        blocks = f"{self.num_blocks} blocks of {self.block_rows} samples"
+        rows += [
+            ("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"),
+            ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} blocks"),
+            ("", f"a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
+            ("memory", f"at most {format_bytes(self.memory_bytes)} of a budget of {format_bytes(memory.budget)}:"),
+            (
+                "",
+                f"{self.max_open_batches} open batches of {format_bytes(memory.batch_bytes)}"
+                + " (pinned)" * self.pinned,
+            ),
+            ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
+            ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
+            (
+                "threads",
+                f"{self.num_threads} decode; up to {memory.num_fetch_threads} fetch what is not in the page cache",
+            ),
         ]
-        return "\n".join(lines)
+        return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
 
 def explain(
@@ -139,7 +143,9 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
     rows = spec.rows_per_chunk
     chunks = -(-spec.num_samples // rows) * spec.num_cells
     reads, used = (chunks, chunks) if field.resident else _chunk_reads(plan, rows, spec.num_cells)
-    order = "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
+    order = (
+        "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
+    )
     codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
     return FieldExplanation(
         name=field.name,

@@ -133,9 +133,7 @@ def load_resident(field: StoredField) -> ResidentField:
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
-    engine = core.Engine(
-        [spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, lent_memory=False
-    )
+    engine = core.Engine([spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, lent_memory=False)
     try:
         engine.start(order.plan(0).to_core(), 1)
         batch = engine.next()

@@ -95,7 +95,9 @@ def make_samples_field(source: ArrayLike, *, sample_axis: int) -> StoredField:
     return StoredField("samples", read_layout(source, sample_axis=sample_axis))
 
 
-def make_targets_field(source: FieldSource, samples: StoredField, *, resident_bytes: int) -> StoredField | ResidentField:
+def make_targets_field(
+    source: FieldSource, samples: StoredField, *, resident_bytes: int
+) -> StoredField | ResidentField:
     """Return the targets as a field aligned with `samples` along axis 0.
 
     A stored array whose chunks do not nest in the blocks would be decoded several times; it is kept in memory

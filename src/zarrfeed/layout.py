@@ -169,9 +169,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     if isinstance(source, zarr.Group):
         raise _group_error(str(source.store_path), source)
     if not isinstance(source, str | Path):
-        raise ConfigError(
-            f"got a {type(source).__name__}, an array must be a path, a file:// URL or a zarr.Array"
-        )
+        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a file:// URL or a zarr.Array")
     path = _local_path(source)
     try:
         node = zarr.open(store=path, mode="r")
@@ -275,9 +273,7 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
     """Translate a codec of bytes, named as in the metadata."""
     short = name.removeprefix("numcodecs.")
     if short not in NATIVE_CODECS:
-        raise UnsupportedError(
-            f"{array}: codec {name!r} is not supported; supported are {', '.join(NATIVE_CODECS)}"
-        )
+        raise UnsupportedError(f"{array}: codec {name!r} is not supported; supported are {', '.join(NATIVE_CODECS)}")
     label = short
     if short == "blosc":
         if config.get("cname") == "snappy":
@@ -298,9 +294,7 @@ def _codecs_v2(metadata: ArrayV2Metadata, name: str) -> tuple[CodecSpec, ...]:
     return tuple(_codec(str(config["id"]), config, name) for config in configs)
 
 
-def _codecs_v3(
-    metadata: ArrayV3Metadata, name: str
-) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
+def _codecs_v3(metadata: ArrayV3Metadata, name: str) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
     """Return the codecs of bytes in decoding order, the storage order, and whether items are big-endian."""
     order = tuple(range(len(metadata.shape)))
     stored_big = False

@@ -17,7 +17,35 @@ import numpy.typing as npt
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
-LANE_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 96, 120, 128, 144, 192, 240, 256, 288, 360, 384, 480, 512, 720)
+LANE_COUNTS = (
+    *(
+        1,
+        2,
+        4,
+        6,
+        8,
+        12,
+        16,
+        24,
+        32,
+        48,
+        64,
+        72,
+        96,
+        120,
+        128,
+        144,
+        192,
+        240,
+        256,
+        288,
+        360,
+        384,
+        480,
+        512,
+        720,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -220,13 +248,14 @@ def open_steps(order: Order, stride: int = 1) -> int:
     return min(-(-order.mix * order.block_rows * order.lanes // stride), -(-order.num_samples // stride))
 
 
-def choose_lanes(num_samples: int, block_rows: int, *, mix: int, max_open_samples: int) -> int:
+def choose_lanes(num_samples: int, block_rows: int, *, mix: int, room_samples: int) -> int:
     """Choose the number of lanes from the layout and the memory.
 
     More lanes mix more chunks into a batch, cost memory (`mix` blocks each), and may cut more blocks in two, each of
-    which is then read twice. The largest count is taken that fits into memory and adds at most a tenth to the reads,
-    or none at all; small arrays get at least 8 lanes where memory allows, since a batch of one chunk is hardly
-    shuffled.
+    which is then read twice. The largest count is taken that adds at most a tenth to the reads, or nothing at all;
+    small arrays get up to 8 lanes in any case, since a batch of one chunk is hardly shuffled. One round of lanes takes
+    at most half of the memory, so that the next one can be decoded meanwhile, and beyond 16 lanes an eighth: fresh
+    memory is slow, and little is left to gain.
 
     Parameters
     ----------
@@ -234,17 +263,16 @@ def choose_lanes(num_samples: int, block_rows: int, *, mix: int, max_open_sample
         Of the driving field.
     mix
         Blocks of a group.
-    max_open_samples
-        Samples that may be open at once.
+    room_samples
+        Samples that the memory for batches holds.
     """
     num_blocks = -(-num_samples // block_rows)
     best = 1
     for lanes in LANE_COUNTS:
-        if lanes > num_samples or lanes * mix * block_rows > max(max_open_samples, block_rows * mix):
+        share = room_samples // (2 if lanes <= 16 else 8)
+        if lanes > num_samples or lanes * mix * block_rows > share:
             break
-        aligned = num_samples % (lanes * block_rows) == 0
-        cuts = 0 if aligned else lanes - 1
-        affordable = aligned and num_blocks >= 4 * lanes * mix
-        if affordable or cuts <= 0.1 * num_blocks or lanes <= min(8, num_blocks):
+        aligned = num_samples % (lanes * block_rows) == 0 and num_blocks >= 4 * lanes * mix
+        if aligned or lanes - 1 <= 0.1 * num_blocks or lanes <= min(8, num_blocks):
             best = lanes
     return best

@@ -68,14 +68,19 @@ class Stats:
         return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"delivered   {self.samples} samples in {self.batches} batches; the consumer waited {self.consumer_wait_s:.3f} s",
-                f"read        {self.chunks_read} chunks, {format_bytes(self.bytes_read)} stored, {format_bytes(self.bytes_decoded)} decoded",
-                f"missing     {self.chunks_missing} chunks (fill value)",
-                f"not cached  {self.chunks_waited} chunks",
-                f"threads     fetch {self.fetch_s:.3f} s, decode {self.decode_s:.3f} s, scatter {self.scatter_s:.3f} s, "
-                f"order {self.order_s:.3f} s, idle {self.worker_idle_s:.3f} s",
-                f"memory      {format_bytes(self.batch_memory_bytes)} of batches",
-            ]
-        )
+        stages = {"fetch": self.fetch_s, "decode": self.decode_s, "scatter": self.scatter_s, "order": self.order_s}
+        rows = [
+            ("delivered", f"{self.samples} samples in {self.batches} batches"),
+            ("consumer", f"waited {self.consumer_wait_s:.3f} s for them"),
+            ("read", f"{self.chunks_read} chunks: {format_bytes(self.bytes_read)} stored,"),
+            (
+                "",
+                f"{format_bytes(self.bytes_decoded)} decoded, {format_bytes(self.bytes_scattered)} written to batches",
+            ),
+            ("missing", f"{self.chunks_missing} chunks (fill value)"),
+            ("not cached", f"{self.chunks_waited} chunks"),
+            ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),
+            ("", f"idle {self.worker_idle_s:.3f} s"),
+            ("memory", f"{format_bytes(self.batch_memory_bytes)} mapped for batches"),
+        ]
+        return "\n".join(f"{name:<12}{text}" for name, text in rows)
