@@ -98,19 +98,24 @@ void Engine::stop() {
   // Fetch threads are started by decode threads under the lock and only while not stopping, so the list is final.
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
-  tasks_.clear();
-  to_fetch_.clear();
-  fetched_.clear();
-  for (int64_t b = delivered_; b < opened_; ++b) {
-    Batch& batch = batch_at(b);
-    for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(batch.buffers[f]);
+  {
+    // The consumer may be waiting in next() on another thread.
+    const std::lock_guard lock(mutex_);
+    tasks_.clear();
+    to_fetch_.clear();
+    fetched_.clear();
+    for (int64_t b = delivered_; b < opened_; ++b) {
+      Batch& batch = batch_at(b);
+      for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(batch.buffers[f]);
+    }
+    ring_.reset();
+    running_ = false;
   }
-  ring_.reset();
+  ready_cv_.notify_all();
   if (options_.lent_memory) {
     for (const auto& memory : memory_) memory->retire();  // every epoch is lent its memory anew
   }
   for (FieldReader& field : fields_) field.close();
-  running_ = false;
 }
 
 void Engine::lend(const std::vector<uint8_t*>& buffers) {
@@ -131,7 +136,8 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   const auto is_ready = [this] {
     return delivered_ < opened_ && batch_at(delivered_).remaining.load(std::memory_order_acquire) == 0;
   };
-  ready_cv_.wait_for(lock, timeout, [&] { return is_ready() || error_; });
+  ready_cv_.wait_for(lock, timeout, [&] { return !running_ || error_ || is_ready(); });
+  if (!running_) throw Error(ErrorKind::kClosed, "reading was stopped while a batch was awaited");
   if (!is_ready()) {
     if (error_) std::rethrow_exception(error_);
     return NextStatus::kTimeout;

@@ -143,7 +143,7 @@ class Engine {
   std::condition_variable fetch_cv_;  ///< fetch threads: something to read
   std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
   bool stopping_ = false;
-  bool running_ = false;
+  std::atomic<bool> running_{false};
   bool fetchers_started_ = false;
   std::exception_ptr error_;
   size_t next_group_ = 0;

@@ -79,7 +79,12 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
       const int64_t ahead = lane + plan.lanes * (plan.group_offset[group] + at) - plan.first;
       if (ahead < 0 || ahead % plan.stride != 0) continue;
       const int64_t step = ahead / plan.stride;
-      if (step < plan.steps) out.rows.push_back({block_start + row, step});
+      if (step >= plan.steps) continue;
+      if (step < plan.first_step[group] || step > plan.last_step[group]) {  // batches beyond would not be open
+        throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
+                                            std::to_string(step) + ", outside of what it declares");
+      }
+      out.rows.push_back({block_start + row, step});
     }
     if (mixed) {
       std::sort(out.rows.begin() + static_cast<std::ptrdiff_t>(first_placement), out.rows.end(),

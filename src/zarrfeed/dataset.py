@@ -30,7 +30,8 @@ from zarrfeed.memory import parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes
 from zarrfeed.stats import Stats
 
-Batch: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+#: A tensor, or a tuple of tensors: which one depends on the arguments, so that type checkers cannot know.
+Batch: TypeAlias = Any
 
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20

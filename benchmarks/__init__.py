@@ -1,0 +1,1 @@
+"""Benchmarks of zarrfeed: `python -m benchmarks.run`, from the root of the repository."""

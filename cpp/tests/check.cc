@@ -1,0 +1,68 @@
+#include "check.h"
+
+#include <cstdio>
+#include <exception>
+#include <string_view>
+#include <vector>
+
+namespace zarrfeed::testing {
+namespace {
+
+struct Test {
+  const char* name;
+  void (*body)();
+};
+
+std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+std::vector<std::string>& contexts() {
+  static std::vector<std::string> all;
+  return all;
+}
+
+bool passes(const Test& test) {
+  try {
+    test.body();
+    return true;
+  } catch (const std::exception& error) {
+    static_cast<void>(std::fprintf(stderr, "FAILED %s\n  %s\n", test.name, error.what()));
+  }
+  return false;
+}
+
+}  // namespace
+
+void fail(const std::string& what, const std::source_location& where) {
+  std::string message = std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " + what;
+  for (const std::string& context : contexts()) message += "\n  with " + context;
+  throw CheckFailed(message);
+}
+
+bool register_test(const char* name, void (*body)()) {
+  tests().push_back({name, body});
+  return true;
+}
+
+Context::Context(std::string what) { contexts().push_back(std::move(what)); }
+
+Context::~Context() { contexts().pop_back(); }
+
+/// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
+static int run_tests(std::string_view part) {
+  int run = 0;
+  int failed = 0;
+  for (const Test& test : tests()) {
+    if (std::string_view(test.name).find(part) == std::string_view::npos) continue;
+    ++run;
+    if (!passes(test)) ++failed;
+  }
+  static_cast<void>(std::printf("%d tests, %d failed\n", run, failed));
+  return failed == 0 && run > 0 ? 0 : 1;
+}
+
+}  // namespace zarrfeed::testing
+
+int main(int argc, char** argv) { return zarrfeed::testing::run_tests(argc > 1 ? argv[1] : ""); }

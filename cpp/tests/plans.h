@@ -1,0 +1,47 @@
+#pragma once
+// Plans for tests, made position by position from the definition in docs/design.md section 4. Slow, and without a line in
+// common with the engine or with order.py.
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+namespace zarrfeed::testing {
+
+/// An order and one of its consumers, in the words of EpochPlan.
+struct LineSpec {
+  uint64_t seed = 0;
+  uint64_t epoch = 0;
+  bool shuffle = false;
+  int64_t num_samples = 1;
+  int64_t block_rows = 1;
+  int64_t lanes = 1;
+  int64_t mix = 1;
+  std::vector<int64_t> block_order;  ///< all blocks, in the order in which they stand on the line
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t steps = -1;  ///< -1: as many as there are
+
+  [[nodiscard]] int64_t num_blocks() const { return (num_samples + block_rows - 1) / block_rows; }
+  [[nodiscard]] int64_t num_steps() const;
+};
+
+/// All fields at random, with at most `max_samples` samples. Blocks are in order where `shuffle` is false.
+LineSpec random_line(std::mt19937_64& random, int64_t max_samples);
+
+/// The plan of `line`, as order.py would hand it over.
+std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line);
+
+/// The sample at every step, by the definition.
+std::vector<int64_t> reference_order(const LineSpec& line);
+
+/// A number from [low, high].
+int64_t pick(std::mt19937_64& random, int64_t low, int64_t high);
+
+std::string describe(const LineSpec& line);
+
+}  // namespace zarrfeed::testing

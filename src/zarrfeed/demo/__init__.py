@@ -1,0 +1,9 @@
+"""`zarrfeed demo`: from netCDF files to a trained model and a measured rate, without network.
+
+climate: real climate-model output -> Zarr stores. training: a small model learns from them. streaming: a generated
+store, read by zarrfeed and by plain zarr. plot: both results as a picture. report: what is printed meanwhile.
+"""
+
+from zarrfeed.demo.report import run_demo
+
+__all__ = ["run_demo"]

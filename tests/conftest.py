@@ -1,0 +1,34 @@
+"""Options and profiles of the tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# --import-mode=importlib puts nothing on sys.path: test modules find the helpers in oracle.py by this.
+sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("oracle")
+
+_DETERMINISTIC = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=_DETERMINISTIC, max_examples=60)
+settings.register_profile("large", parent=_DETERMINISTIC, max_examples=2000)
+settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--large", action="store_true", help="run tests marked slow, and many more random examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("large" if config.getoption("--large") else "ci")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--large"):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: runs with --large"))

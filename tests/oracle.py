@@ -1,0 +1,337 @@
+"""What the tests compare with: zarr-python and numcodecs on the same store, byte for byte."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numcodecs
+import numpy as np
+import numpy.typing as npt
+import torch
+import zarr
+from numcodecs.checksum32 import CRC32C
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import numcodecs as zarr_numcodecs
+
+from zarrfeed import ZarrIterableDataset
+from zarrfeed._import_core import core
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+ZarrFormat: TypeAlias = Literal[2, 3]
+
+ZARR_FORMATS: tuple[ZarrFormat, ...] = (2, 3)
+
+#: pytest filter: zarr warns of every v3 codec that it takes from numcodecs, when written and when opened.
+NUMCODECS_WARNING = "ignore:Numcodecs codecs are not in the Zarr version 3:zarr.errors.ZarrUserWarning"
+
+# --- data -------------------------------------------------------------------------------------------------------
+
+#: Every dtype that zarr 3.1.6 and torch share, without byte order.
+DTYPES = (
+    *("b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"),
+    *("f2", "f4", "f8", "c8", "c16"),
+)
+
+
+def numbered(shape: tuple[int, ...], dtype: str = "f4", *, sample_axis: int = 0, period: int | None = None) -> AnyArray:
+    """Make an array in which every sample says which one it is, and every item where it is.
+
+    Bits are set as integers, so floats hold denormals, infinities and NaNs with payloads. With `period`, items repeat
+    inside a sample (and still differ between samples), so that the array compresses.
+    """
+    native = np.dtype(dtype).newbyteorder("=")
+    n = shape[sample_axis]
+    rest = shape[:sample_axis] + shape[sample_axis % len(shape) + 1 :]
+    units = math.prod(rest) * (2 if native.kind == "c" else 1)
+    unit_bytes = native.itemsize // (2 if native.kind == "c" else 1)
+    # (n, 1) and (1, units)
+    sample = np.arange(1, n + 1, dtype=np.uint64)[:, None]
+    unit = np.arange(units, dtype=np.uint64)[None, :]
+    words: AnyArray
+    if native.kind == "b":
+        words = ((sample >> (unit % 11)) & 1) ^ (unit // 11 % 2)
+    elif unit_bytes == 1:
+        words = np.where(unit == 1, sample >> 8, sample + unit % (period or 251))
+    else:
+        words = sample * 1009 + unit % (period or units or 1)
+    words = words.astype(f"u{unit_bytes}", copy=False)
+    if native.kind != "b" and unit_bytes > 1:
+        noise = np.random.default_rng(7)
+        where = noise.random((n, units)) < 1 / 32
+        where[:, 0] = False  # the sample's own number stays
+        words[where] = noise.integers(0, 2 ** (8 * unit_bytes), int(where.sum()), words.dtype, endpoint=False)
+    return np.moveaxis(words.view(native).reshape(n, *rest), 0, sample_axis)
+
+
+def raw_rows(rows: AnyArray | torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return the bytes of each row, shape (rows, bytes of a row)."""
+    if isinstance(rows, torch.Tensor):
+        rows = rows.contiguous().view(torch.uint8).numpy() if rows.dtype == torch.bfloat16 else rows.numpy()
+    flat = np.ascontiguousarray(rows.astype(rows.dtype.newbyteorder("="), copy=False))
+    return flat.reshape(len(flat), -1).view(np.uint8).reshape(len(flat), -1)
+
+
+# --- codecs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A chain of codecs of bytes, in the order of encoding, for items of some size. None: not in that format."""
+
+    v2: Callable[[int], list[Any]] | None
+    v3: Callable[[int], list[Any]] | None
+
+
+def _blosc(cname: str, shuffle: int, *, typesize: int | None = None, blocksize: int = 0) -> Compression:
+    name: Any = ("noshuffle", "shuffle", "bitshuffle")[shuffle]
+    compressor: Any = cname
+    return Compression(
+        lambda _: [
+            numcodecs.Blosc(cname=cname, shuffle=shuffle, blocksize=blocksize)
+            if typesize is None
+            else numcodecs.Blosc(cname=cname, shuffle=shuffle, blocksize=blocksize, typesize=typesize)
+        ],
+        lambda item: [BloscCodec(cname=compressor, shuffle=name, typesize=typesize or item, blocksize=blocksize)],
+    )
+
+
+BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+
+CODECS: dict[str, Compression] = {
+    "none": Compression(lambda _: [], lambda _: []),
+    **{
+        f"blosc-{cname}-{name}": _blosc(cname, shuffle)
+        for cname in BLOSC_COMPRESSORS
+        for shuffle, name in enumerate(SHUFFLES)
+    },
+    # the trap: nbytes is no multiple of such a typesize
+    **{f"blosc-bitshuffle-typesize{n}": _blosc("lz4", 2, typesize=n) for n in (3, 7, 16)},
+    "blosc-shuffle-typesize5": _blosc("zstd", 1, typesize=5),
+    "blosc-many-blocks": _blosc("lz4", 1, blocksize=512),
+    "zstd": Compression(lambda _: [numcodecs.Zstd(level=1)], lambda _: [ZstdCodec(level=1)]),
+    "zstd-checksum": Compression(
+        lambda _: [numcodecs.Zstd(level=1, checksum=True)], lambda _: [ZstdCodec(level=1, checksum=True)]
+    ),
+    "gzip": Compression(lambda _: [numcodecs.GZip(level=1)], lambda _: [GzipCodec(level=1)]),
+    "zlib": Compression(lambda _: [numcodecs.Zlib(level=1)], lambda _: [zarr_numcodecs.Zlib(level=1)]),
+    "lz4": Compression(lambda _: [numcodecs.LZ4()], lambda _: [zarr_numcodecs.LZ4()]),
+    "crc32c": Compression(lambda _: [CRC32C()], lambda _: [Crc32cCodec()]),
+    "crc32c-at-start": Compression(
+        lambda _: [CRC32C(location="start")], lambda _: [zarr_numcodecs.CRC32C(location="start")]
+    ),
+    "zstd-crc32c": Compression(
+        lambda _: [numcodecs.Zstd(level=1), CRC32C()], lambda _: [ZstdCodec(level=1), Crc32cCodec()]
+    ),
+    "crc32c-blosc-crc32c": Compression(
+        lambda _: [CRC32C(), numcodecs.Blosc(cname="lz4"), CRC32C()],
+        lambda n: [Crc32cCodec(), BloscCodec(cname="lz4", typesize=n), Crc32cCodec()],
+    ),
+    "blosc-zstd": Compression(
+        lambda _: [numcodecs.Blosc(cname="lz4"), numcodecs.Zstd(level=1)],
+        lambda n: [BloscCodec(cname="lz4", typesize=n), ZstdCodec(level=1)],
+    ),
+    "zlib-blosc": Compression(
+        lambda _: [numcodecs.Zlib(level=1), numcodecs.Blosc(cname="zstd")],
+        lambda _: [zarr_numcodecs.Zlib(level=1), BloscCodec(cname="zstd", typesize=1)],
+    ),
+    "gzip-lz4-zstd": Compression(
+        lambda _: [numcodecs.GZip(level=1), numcodecs.LZ4(), numcodecs.Zstd(level=1)],
+        lambda _: [GzipCodec(level=1), zarr_numcodecs.LZ4(), ZstdCodec(level=1)],
+    ),
+    # v3 arrays whose metadata says numcodecs.<name>
+    "numcodecs-blosc": Compression(None, lambda _: [zarr_numcodecs.Blosc(cname="zstd", shuffle=1)]),
+    "numcodecs-zstd": Compression(None, lambda _: [zarr_numcodecs.Zstd(level=1)]),
+    "numcodecs-gzip": Compression(None, lambda _: [zarr_numcodecs.GZip(level=1)]),
+    "numcodecs-crc32c": Compression(None, lambda _: [zarr_numcodecs.CRC32C()]),
+}
+
+
+def blosc_buffer(
+    data: bytes,
+    *,
+    cname: str = "lz4",
+    clevel: int = 5,
+    shuffle: int = 1,
+    typesize: int = 4,
+    blocksize: int = 0,
+) -> bytes:
+    """Compress with c-blosc 1, as numcodecs does, with any typesize."""
+    out: bytes = numcodecs.blosc.compress(data, cname.encode(), clevel, shuffle, blocksize, typesize)
+    return out
+
+
+def decode(stored: bytes, size: int, *codecs: str | dict[str, Any]) -> bytes:
+    """Decode with the engine: `codecs` in the order of decoding, `size` the bytes that the metadata implies."""
+    field = {
+        "kind": "stored",
+        "name": "array",
+        "shape": (size,),
+        "chunk_shape": (size,),
+        "storage_order": (0,),
+        "sample_axis": 0,
+        "item_bytes": 1,
+        "swap_bytes": 0,
+        "fill": b"\0",
+        "codecs": [{"name": codec} if isinstance(codec, str) else codec for codec in codecs],
+        "root": "/nonexistent",
+        "metadata_key": "",
+        "key_prefix": "c",
+        "key_separator": "/",
+    }
+    return core.decode(field, stored)
+
+
+# --- stores -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an array is stored."""
+
+    zarr_format: ZarrFormat = 3
+    shape: tuple[int, ...] = (23, 4, 5)
+    chunks: tuple[int, ...] = (5, 3, 2)
+    dtype: str = "f4"
+    big_endian: bool = False
+    codec: str = "none"
+    sample_axis: int = 0
+    order: str = "C"
+    transposes: tuple[tuple[int, ...], ...] = ()
+    keys: tuple[str, str] | None = None
+    period: int | None = None
+
+    def but(self, **changes: Any) -> Layout:
+        """Return the same with some changes."""
+        return replace(self, **changes)
+
+    def data(self) -> AnyArray:
+        """Return what is stored."""
+        return numbered(self.shape, self.dtype, sample_axis=self.sample_axis, period=self.period)
+
+    def write(self, path: Path, data: AnyArray | None = None, **options: Any) -> zarr.Array[Any]:
+        """Store `data`, or numbered samples, at `path` with zarr-python."""
+        data = self.data() if data is None else data
+        item_bytes = np.dtype(self.dtype).itemsize
+        compression = CODECS[self.codec]
+        byte_order: Literal[">", "<"] = ">" if self.big_endian and item_bytes > 1 else "<"
+        if self.zarr_format == 2:
+            assert compression.v2 is not None
+            chain = compression.v2(item_bytes)
+            options |= {
+                "filters": chain[:-1] or None,
+                "compressors": chain[-1] if chain else None,
+                "order": self.order,
+                "dtype": np.dtype(self.dtype).newbyteorder(byte_order),
+            }
+        else:
+            assert compression.v3 is not None
+            options |= {
+                "filters": [TransposeCodec(order=order) for order in self.transposes] or None,
+                "serializer": BytesCodec(endian=None if item_bytes == 1 else "big" if self.big_endian else "little"),
+                "compressors": compression.v3(item_bytes) or None,
+                "dtype": np.dtype(self.dtype),
+            }
+        if self.keys is not None:
+            options["chunk_key_encoding"] = {"name": self.keys[0], "separator": self.keys[1]}
+        array: zarr.Array[Any] = zarr.create_array(
+            path, shape=self.shape, chunks=self.chunks, zarr_format=self.zarr_format, **options
+        )
+        array[...] = data
+        return array
+
+
+def chunk_files(path: Path) -> list[Path]:
+    """List the chunk files of the array at `path`, sorted."""
+    hidden = {"zarr.json", ".zarray", ".zattrs", ".zgroup"}
+    return sorted(p for p in path.rglob("*") if not p.is_dir() and p.name not in hidden)
+
+
+def read_all(path: Path | zarr.Array[Any], *, sample_axis: int = 0) -> AnyArray:
+    """Read an array with zarr-python: shape (samples, *sample_shape), in native byte order."""
+    array = path if isinstance(path, zarr.Array) else zarr.open_array(path, mode="r")
+    values = np.moveaxis(np.asarray(array[...]), sample_axis, 0)
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+
+
+def assert_rows_equal(rows: torch.Tensor, index: torch.Tensor, expected: AnyArray) -> None:
+    """Fail unless row i of `rows` is exactly sample index[i] of `expected`."""
+    assert tuple(rows.shape) == (len(index), *expected.shape[1:])
+    assert rows.dtype == torch.empty(0, dtype=getattr(torch, expected.dtype.name)).dtype
+    assert rows.is_contiguous()
+    got, want = raw_rows(rows), raw_rows(expected)[index.numpy()]
+    wrong = np.flatnonzero((got != want).any(axis=1))
+    assert wrong.size == 0, (
+        f"{wrong.size} of {len(index)} rows differ, the first is slot {wrong[0]}, sample {index[wrong[0]]}:\n"
+        f"{rows[wrong[0]]}\nshould be\n{expected[int(index[wrong[0]])]}"
+    )
+
+
+def assert_parity(
+    source: Any,
+    expected: AnyArray,
+    targets: Any = None,
+    expected_targets: AnyArray | None = None,
+    *,
+    batch_size: int | None = 7,
+    shuffle: bool = True,
+    num_threads: int = 2,
+    **options: Any,
+) -> ZarrIterableDataset:
+    """Read an epoch and fail unless every sample is delivered once, in the announced order, and byte for byte.
+
+    Returns the dataset, closed, for its counters.
+    """
+    n = len(expected)
+    seen: list[int] = []
+    with ZarrIterableDataset(
+        source,
+        targets,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        return_index=True,
+        num_threads=num_threads,
+        **options,
+    ) as dataset:
+        announced = dataset.sample_order(0)
+        for batch in dataset:
+            assert isinstance(batch, tuple)
+            parts = batch if batch_size is not None else tuple(part.unsqueeze(0) for part in batch)
+            index = parts[-1]
+            assert_rows_equal(parts[0], index, expected)
+            if expected_targets is not None:
+                assert_rows_equal(parts[1], index, expected_targets)
+            seen += index.tolist()
+    assert sorted(seen) == list(range(n))
+    assert seen == announced.tolist()
+    if not shuffle:
+        assert seen == list(range(n))
+    return dataset
+
+
+# --- threads ----------------------------------------------------------------------------------------------------
+
+
+def thread_ids() -> set[str]:
+    """Return the ids of the threads of this process, those that Python does not know included."""
+    return {entry.name for entry in Path("/proc/self/task").iterdir()}
+
+
+@contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Fail if threads that were started inside the block are alive after it.
+
+    A joined thread may be listed for another moment, so this looks again before it fails.
+    """
+    before = thread_ids()
+    yield
+    deadline = time.monotonic() + 10
+    while thread_ids() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not thread_ids() - before

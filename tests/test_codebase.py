@@ -1,0 +1,75 @@
+"""Rules about the code base that a reader should be able to rely on (docs/design.md section 5)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import zarrfeed
+from zarrfeed import _core
+
+ROOT = Path(__file__).parent.parent
+CPP = sorted(p for p in (ROOT / "cpp").rglob("*") if p.suffix in {".cc", ".h"})
+PYTHON = sorted((ROOT / "src").rglob("*.py"))
+
+
+def test_the_tree_is_where_it_is_looked_for() -> None:
+    assert len(CPP) > 15
+    assert len(PYTHON) > 10
+
+
+def test_only_the_bindings_know_python() -> None:
+    knowing = [p.name for p in CPP if re.search(r"pybind11/|Python\.h", p.read_text())]
+    assert knowing == ["bindings.cc"]
+
+
+def test_no_cpp_file_knows_torch() -> None:
+    assert [p.name for p in CPP if re.search(r"#include\s*[<\"](torch|ATen|c10)/", p.read_text())] == []
+
+
+@pytest.mark.parametrize("path", CPP + PYTHON, ids=lambda p: p.name)
+def test_files_stay_below_500_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", CPP + PYTHON, ids=lambda p: p.name)
+def test_no_note_to_do_something_later_is_left(path: Path) -> None:
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert zarrfeed.__version__ == project["version"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_stub_matches_the_compiled_module() -> None:
+    stub = (ROOT / "src" / "zarrfeed" / "_core.pyi").read_text()
+    declared = set(re.findall(r"^(?:class|def) (\w+)", stub, flags=re.MULTILINE))
+    methods = set(re.findall(r"^    def (\w+)", stub, flags=re.MULTILINE)) - {"__init__"}
+    assert declared == {name for name in dir(_core) if not name.startswith("_")}
+    assert methods == {name for name in dir(_core.Engine) if not name.startswith("_")}
+    for name in declared - {"Engine"}:
+        text = inspect.getdoc(getattr(_core, name)) or ""
+        in_module = re.findall(r"(\w+): ", text.splitlines()[0])
+        in_stub = re.search(rf"def {name}\((.*?)\) ->", stub, flags=re.DOTALL)
+        assert in_stub is not None
+        assert in_module == re.findall(r"(\w+): ", in_stub[1])
+
+
+def test_everything_public_is_documented() -> None:
+    for name in zarrfeed.__all__:
+        if name != "__version__":
+            assert inspect.getdoc(getattr(zarrfeed, name)), name
+
+
+def test_the_codecs_in_the_readme_are_the_native_ones() -> None:
+    from zarrfeed.layout import NATIVE_CODECS
+
+    readme = (ROOT / "README.md").read_text()
+    for codec in NATIVE_CODECS:
+        assert f"`{codec}`" in readme

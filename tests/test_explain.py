@@ -1,0 +1,87 @@
+"""What `explain()` predicts is what `stats()` then counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from zarrfeed import ZarrIterableDataset
+
+N = 1000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    path = str(tmp_path / "samples.zarr")
+    zarr.create_array(path, data=np.zeros((N, 6), dtype=np.float32) + 1, chunks=(16, 4))
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True},
+        {"shuffle": True, "lanes": 1},
+        {"shuffle": True, "lanes": 40},
+        {"shuffle": True, "lanes": 7, "mix": 3},
+        {"drop_last": True, "batch_size": 300, "shuffle": True},
+    ],
+)
+def test_predicted_chunk_reads_are_what_is_counted(store: str, options: dict[str, Any]) -> None:
+    dataset = ZarrIterableDataset(store, **{"batch_size": 50, **options})
+    predicted = dataset.explain().fields[0]
+    for _ in dataset:
+        pass
+    assert dataset.stats().chunks_read == predicted.chunk_reads
+    assert predicted.chunks == 126
+    assert predicted.amplification >= 1
+
+
+def test_amplification_of_targets_with_longer_chunks_is_shown(store: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "targets.zarr")
+    zarr.create_array(path, data=np.arange(1, N + 1), chunks=(100,))
+    streamed = ZarrIterableDataset(store, path, batch_size=50, memory_budget="64KB").explain().fields[1]
+    resident = ZarrIterableDataset(store, path, batch_size=50).explain().fields[1]
+    assert (streamed.chunk_reads, streamed.chunks) == (70, 10)  # 63 blocks, 7 of which lie over two chunks
+    assert streamed.amplification == pytest.approx(7.0)
+    assert (resident.chunk_reads, resident.amplification) == (10, 1.0)
+    assert "kept in memory" in resident.description
+
+
+def test_the_quality_of_the_shuffle_is_measured_against_a_perfect_one(store: str) -> None:
+    ordered = ZarrIterableDataset(store, batch_size=32).explain()
+    shuffled = ZarrIterableDataset(store, batch_size=32, shuffle=True, lanes=32).explain()
+    assert ordered.chunks_per_batch == pytest.approx(2, abs=0.2)
+    assert shuffled.chunks_per_batch > 25
+    # 63 blocks, 32 draws: 63 * (1 - (1 - 32 / 1000) ** 16) blocks are expected to be hit
+    assert shuffled.ideal_chunks_per_batch == pytest.approx(63 * (1 - 0.968**16))
+    rng = np.random.default_rng(0)
+    drawn = [len(np.unique(rng.permutation(N)[:32] // 16)) for _ in range(500)]
+    assert shuffled.ideal_chunks_per_batch == pytest.approx(np.mean(drawn), rel=0.02)
+
+
+@pytest.mark.parametrize("budget", ["1MiB", "16MiB", "1GiB"])
+def test_predicted_memory_stays_within_the_budget(store: str, budget: str) -> None:
+    explanation = ZarrIterableDataset(store, batch_size=32, shuffle=True, memory_budget=budget).explain()
+    assert 0 < explanation.memory_bytes <= explanation.memory.budget
+
+
+def test_the_page_names_arrays_codecs_and_order(store: str) -> None:
+    text = str(
+        ZarrIterableDataset(store, np.arange(N), batch_size=32, shuffle=True, lanes=8, return_index=True).explain()
+    )
+    for part in (
+        "samples.zarr",
+        "(1000, 6) float32, Zarr v3, read chunks (16, 4) (256 B), zstd",
+        "targets     in memory",
+        "index       computed",
+        "shuffled: 63 blocks of 16 samples in 8 lanes, mix 1",
+        "native",
+        "amplification 1.11",
+    ):
+        assert part in text

@@ -1,0 +1,192 @@
+"""The order of DESIGN section 4, as properties: what follows from it must hold for every layout and every consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zarrfeed import _core
+from zarrfeed.assignment import Consumer
+from zarrfeed.order import Int64, Order, choose_lanes, open_steps
+
+SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@st.composite
+def orders(draw: st.DrawFn, *, shuffle: bool | None = None) -> Order:
+    num_samples = draw(st.integers(1, 400))
+    return Order(
+        num_samples=num_samples,
+        block_rows=draw(st.integers(1, num_samples)),
+        shuffle=draw(st.booleans()) if shuffle is None else shuffle,
+        seed=draw(st.integers(0, 2**64 - 1)),
+        lanes=draw(st.integers(1, min(24, num_samples))),
+        mix=draw(st.integers(1, 4)),
+    )
+
+
+def line(order: Order, epoch: int = 0, **consumer: Any) -> Int64:
+    result: Int64 = _core.sample_order(order.plan(epoch, **consumer).to_core())
+    return result
+
+
+@SETTINGS
+@given(orders(), st.integers(0, 2**63 - 1))
+def test_every_sample_stands_on_the_line_exactly_once(order: Order, epoch: int) -> None:
+    assert np.array_equal(np.sort(line(order, epoch)), np.arange(order.num_samples))
+
+
+@SETTINGS
+@given(orders(), st.integers(1, 9), st.integers(1, 4))
+def test_consumers_partition_the_line_by_their_stride(order: Order, world_size: int, num_workers: int) -> None:
+    whole = line(order, 3)
+    for rank in range(world_size):
+        for worker in range(num_workers):
+            consumer = Consumer(rank, world_size, worker, num_workers)
+            mine = line(order, 3, first=consumer.first, stride=consumer.stride)
+            assert np.array_equal(mine, whole[consumer.first :: consumer.stride])
+
+
+@SETTINGS
+@given(orders(), st.data())
+def test_a_consumer_can_begin_and_end_anywhere(order: Order, data: st.DataObject) -> None:
+    whole = line(order, 1)
+    first = data.draw(st.integers(0, order.num_samples))
+    stride = data.draw(st.integers(1, 7))
+    steps = data.draw(st.integers(0, order.num_samples))
+    mine = line(order, 1, first=first, stride=stride, steps=steps)
+    assert np.array_equal(mine, whole[first::stride][:steps])
+
+
+@SETTINGS
+@given(orders(shuffle=True))
+def test_each_lane_walks_through_its_piece_of_the_line_group_by_group(order: Order) -> None:
+    whole = line(order)
+    position = np.argsort(order.block_order(0))  # block -> its place on the line
+    for lane in range(order.lanes):
+        places = position[whole[lane :: order.lanes] // order.block_rows]
+        groups = (places - places.min()) // order.mix
+        assert np.all(np.diff(groups) >= 0), "a group is used up before the next one begins"
+        assert np.array_equal(np.unique(places), np.arange(places.min(), places.max() + 1))
+
+
+@SETTINGS
+@given(orders(), st.integers(1, 5))
+def test_groups_declare_the_steps_that_they_serve_exactly(order: Order, stride: int) -> None:
+    plan = order.plan(0, first=stride - 1, stride=stride)
+    samples = _core.sample_order(plan.to_core())
+    step_of = {int(sample): step for step, sample in enumerate(samples)}
+    assert np.all(np.diff(plan.first_step) >= 0)
+    if order.mix == 1:  # one segment a group: its rows are the block's, and all of them if the lane is not cut
+        blocks = samples // order.block_rows
+        for group in range(len(plan.first_step)):
+            segment = plan.group_begin[group]
+            if plan.segment_length[segment] == order.block_rows:
+                steps = [step_of[int(s)] for s in samples[blocks == plan.segment_block[segment]]]
+                assert (min(steps), max(steps)) == (plan.first_step[group], plan.last_step[group])
+
+
+@SETTINGS
+@given(orders(), st.integers(1, 5), st.integers(1, 64))
+def test_the_bound_on_open_steps_covers_what_a_plan_needs(order: Order, stride: int, batch_size: int) -> None:
+    plan = order.plan(0, stride=stride)
+    needed = _core.required_open_batches(plan.to_core(), batch_size)
+    assert needed <= (open_steps(order, stride) - 1) // batch_size + 2
+
+
+@SETTINGS
+@given(orders(shuffle=False).filter(lambda o: o.mix == 1), st.integers(1, 6))
+def test_without_shuffling_every_consumer_reads_one_contiguous_piece(order: Order, stride: int) -> None:
+    order = Order(order.num_samples, order.block_rows, shuffle=False, seed=0, lanes=stride)
+    pieces = [line(order, first=v, stride=stride) for v in range(stride)]
+    assert np.array_equal(np.concatenate(pieces), np.arange(order.num_samples))
+
+
+def test_epochs_and_seeds_give_different_orders_and_the_same_ones_again() -> None:
+    order = Order(num_samples=1000, block_rows=16, shuffle=True, seed=5, lanes=8)
+    other_seed = Order(num_samples=1000, block_rows=16, shuffle=True, seed=6, lanes=8)
+    assert np.array_equal(line(order, 2), line(order, 2))
+    assert not np.array_equal(line(order, 2), line(order, 3))
+    assert not np.array_equal(line(order, 2), line(other_seed, 2))
+    assert not np.array_equal(order.block_order(2), order.block_order(3))
+
+
+def test_seed_and_epoch_do_not_stand_in_for_each_other() -> None:
+    swapped = Order(1000, 16, shuffle=True, seed=3, lanes=8), Order(1000, 16, shuffle=True, seed=5, lanes=8)
+    assert not np.array_equal(line(swapped[0], 5), line(swapped[1], 3))
+
+
+def test_the_order_stays_what_it_was() -> None:
+    """A change of these numbers breaks every run that resumes, so it must be meant."""
+    order = Order(num_samples=23, block_rows=4, shuffle=True, seed=42, lanes=3, mix=2)
+    assert order.block_order(7).tolist() == PINNED_BLOCKS
+    assert line(order, 7).tolist() == PINNED_LINE
+
+
+PINNED_BLOCKS = [4, 5, 2, 0, 1, 3]
+PINNED_LINE = [17, 0, 14, 20, 2, 12, 18, 9, 15, 19, 8, 4, 22, 10, 6, 21, 3, 13, 16, 1, 7, 11, 5]
+
+
+def test_rows_inside_of_a_block_are_uniformly_permuted() -> None:
+    """Each of the 24 orders of a 4-row block turns up about equally often: chi-square over blocks, fixed seed."""
+    order = Order(num_samples=4 * 24_000, block_rows=4, shuffle=True, seed=1, lanes=1)
+    rows = (line(order) % 4).reshape(-1, 4)
+    _, counts = np.unique(rows @ np.array([64, 16, 4, 1]), return_counts=True)
+    assert len(counts) == 24
+    chi_square = ((counts - 1000) ** 2 / 1000).sum()
+    assert chi_square < 49.7  # 23 degrees of freedom, p = 0.001
+
+
+def test_blocks_are_uniformly_permuted() -> None:
+    counts: dict[tuple[int, ...], int] = {}
+    for epoch in range(6000):
+        key = tuple(Order(3, 1, shuffle=True, seed=9, lanes=1).block_order(epoch).tolist())
+        counts[key] = counts.get(key, 0) + 1
+    assert len(counts) == 6
+    assert sum((c - 1000) ** 2 / 1000 for c in counts.values()) < 20.5  # 5 degrees of freedom, p = 0.001
+
+
+def test_mixing_spreads_the_rows_of_a_block_over_its_group() -> None:
+    plain = line(Order(1024, 16, shuffle=True, seed=0, lanes=1, mix=1)) // 16
+    mixed = line(Order(1024, 16, shuffle=True, seed=0, lanes=1, mix=8)) // 16
+    assert len(np.unique(plain[:64])) == 4
+    assert len(np.unique(mixed[:64])) == 8
+    assert len(np.unique(mixed[:128])) == 8, "a group is used up before the next one begins"
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "block_rows", "room", "expected"),
+    [
+        (8192, 16, 16_000, 64),  # aligned cuts cost nothing; an eighth of the memory
+        (8192, 16, 100, 2),  # half of the memory
+        (10_000, 16, 10**6, 48),  # unaligned: at most a tenth more reads
+        (100, 100, 10**6, 1),  # one chunk
+        (3, 1, 10**6, 2),
+        (200, 10, 10**6, 8),  # small: mixing counts more than reading twice
+    ],
+)
+def test_lanes_follow_from_layout_and_memory(num_samples: int, block_rows: int, room: int, expected: int) -> None:
+    assert choose_lanes(num_samples, block_rows, mix=1, room_samples=room) == expected
+
+
+def test_ranks_get_the_same_number_of_samples_whatever_the_size() -> None:
+    for num_samples in range(40):
+        for world_size in range(1, 6):
+            for num_workers in range(1, 4):
+                for worker in range(num_workers):
+                    counts = {
+                        Consumer(rank, world_size, worker, num_workers).steps(num_samples) for rank in range(world_size)
+                    }
+                    assert len(counts) == 1
+
+
+def test_the_engine_refuses_a_plan_that_understates_its_steps() -> None:
+    """Rows behind the declared last step would be written to batches that are not open."""
+    plan = Order(100, 10, shuffle=True, seed=0, lanes=2).plan(0).to_core()
+    plan["last_step"] = plan["last_step"] - 1
+    with pytest.raises(ValueError, match="outside of what it declares"):
+        _core.sample_order(plan)
