@@ -110,7 +110,8 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
   StageTimer timer(stats.decode_ns);
   with_key(chunk, cell, [&] {
     if (direct) {
-      pipeline_->decode(stored, {targets[0].dest, size}, scratch.codecs);
+      const Bytes decoded = pipeline_->decode(stored, {targets[0].dest, size}, scratch.codecs);
+      if (decoded.data() != targets[0].dest) std::memcpy(targets[0].dest, decoded.data(), size);
       return;
     }
     const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);

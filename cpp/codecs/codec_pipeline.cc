@@ -33,9 +33,7 @@ size_t decompress(CodecSpec::Kind kind, Bytes in, MutableBytes out, DecodeScratc
 
 CodecPipeline::CodecPipeline(std::vector<CodecSpec> codecs, size_t decoded_bytes)
     : codecs_(std::move(codecs)), decoded_bytes_(decoded_bytes) {
-  for (size_t i = 0; i < codecs_.size(); ++i) {
-    if (codecs_[i].kind != CodecSpec::Kind::kCrc32c) last_copy_ = static_cast<int>(i);
-  }
+  for (const CodecSpec& codec : codecs_) is_view_ = is_view_ && codec.kind == CodecSpec::Kind::kCrc32c;
 }
 
 size_t CodecPipeline::max_stored_bytes() const {
@@ -54,8 +52,9 @@ Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scrat
       current = verify_crc32c(current, codec.checksum_at_start);
       continue;
     }
+    // What comes after the last decompressor are checksums, and their bytes have no room in `out`.
     MutableBytes room = out;
-    if (static_cast<int>(i) != last_copy_) {
+    if (i + 1 != codecs_.size()) {
       room = scratch.intermediate[parity].reserve(with_overhead(decoded_bytes_));
       parity ^= 1;
     }

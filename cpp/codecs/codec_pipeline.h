@@ -13,20 +13,21 @@ class CodecPipeline {
   CodecPipeline(std::vector<CodecSpec> codecs, size_t decoded_bytes);
 
   /// Decodes `stored`, using `out` (of decoded_bytes) as the place for the result.
-  /// Returns a view of exactly decoded_bytes: of `out`, or of `stored` itself where nothing had to be decompressed.
+  /// Returns a view of exactly decoded_bytes: of `out`, of `stored` where nothing had to be decompressed, or of the
+  /// scratch where a checksum lies behind the decompressed bytes.
   /// Throws Error(kCorrupt) if the chunk does not decode to that size. Thread-safe with a scratch of one's own.
   Bytes decode(Bytes stored, MutableBytes out, DecodeScratch& scratch) const;
 
   [[nodiscard]] size_t decoded_bytes() const { return decoded_bytes_; }
   /// True if every codec only looks at the bytes: decode() then returns a view of its input.
-  [[nodiscard]] bool is_view() const { return last_copy_ < 0; }
+  [[nodiscard]] bool is_view() const { return is_view_; }
   /// The longest stored object that is still plausible; a longer one is refused before it is read.
   [[nodiscard]] size_t max_stored_bytes() const;
 
  private:
   std::vector<CodecSpec> codecs_;
   size_t decoded_bytes_;
-  int last_copy_ = -1;  ///< index of the last codec that writes, -1 if none does
+  bool is_view_ = true;
 };
 
 }  // namespace zarrfeed

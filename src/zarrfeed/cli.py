@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -33,9 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        return _demo(arguments) if arguments.command == "demo" else _explain(arguments)
+        status = _demo(arguments) if arguments.command == "demo" else _explain(arguments)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `zarrfeed ... | head`: nobody reads on. What is left in the buffer must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except (ZarrfeedError, OSError) as error:
         _complain(str(error))
         return EXIT_ERROR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ import torch.utils.data
 
 from zarrfeed._import_core import core
 from zarrfeed.assignment import Consumer, rank_and_world_size, worker_and_count
+from zarrfeed.checks import check_bool, check_int
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.feed import Allocator, Reader, pinned_memory
@@ -27,7 +29,7 @@ from zarrfeed.fields import (
 )
 from zarrfeed.layout import ArrayLike
 from zarrfeed.memory import parse_bytes, plan_memory
-from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes
+from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes, open_batches
 from zarrfeed.stats import Stats
 
 #: A tensor, or a tuple of tensors: which one depends on the arguments, so that type checkers cannot know.
@@ -36,6 +38,7 @@ Batch: TypeAlias = Any
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
 _INTERNAL_BATCH_SAMPLES = 1024
+_INT64_MAX = 2**63 - 1
 
 
 class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
@@ -111,14 +114,16 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         pin_memory: bool | None = None,
     ) -> None:
         super().__init__()
-        _check_int("seed", seed, 0, 2**64 - 1)
-        _check_int("mix", mix, 1)
-        if batch_size is not None:
-            _check_int("batch_size", batch_size, 1)
-        if lanes is not None:
-            _check_int("lanes", lanes, 1)
-        if num_threads is not None:
-            _check_int("num_threads", num_threads, 1)
+        check_int("seed", seed, 0, 2**64 - 1)
+        check_int("sample_axis", sample_axis, -_INT64_MAX, _INT64_MAX)
+        check_int("mix", mix, 1, _INT64_MAX)
+        for name, value in (("batch_size", batch_size), ("lanes", lanes), ("num_threads", num_threads)):
+            if value is not None:
+                check_int(name, value, 1)
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last), ("return_index", return_index)):
+            check_bool(name, flag)
+        if pin_memory is not None:
+            check_bool("pin_memory", pin_memory)
         budget = parse_bytes(memory_budget)
         if pin_memory and not _has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
@@ -140,15 +145,25 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._drop_last = drop_last
         self._pin_memory = pin_memory
         self._num_threads = num_threads or _usable_cores()
+        mix = min(mix, -(-n // block_rows))
+        one_round = Order(n, block_rows, shuffle=shuffle, seed=seed, lanes=(lanes or 1) if shuffle else 1, mix=mix)
         self._memory = plan_memory(
-            fields, batch_size=self._engine_batch_size, num_threads=self._num_threads, budget=budget
+            fields,
+            batch_size=self._engine_batch_size,
+            num_threads=self._num_threads,
+            budget=budget,
+            min_open_batches=open_batches(one_round, self._engine_batch_size),
         )
-        if not shuffle:
-            lanes = 1
-        elif lanes is None:
-            room_samples = self._memory.batch_room * self._engine_batch_size // self._memory.batch_bytes
-            lanes = choose_lanes(n, block_rows, mix=mix, room_samples=room_samples)
-        self._order = Order(num_samples=n, block_rows=block_rows, shuffle=shuffle, seed=seed, lanes=lanes, mix=mix)
+        if shuffle and lanes is None:
+            lanes = choose_lanes(
+                n,
+                block_rows,
+                mix=mix,
+                batch_size=self._engine_batch_size,
+                max_open_batches=self._memory.batch_room // self._memory.batch_bytes,
+            )
+            one_round = replace(one_round, lanes=lanes)
+        self._order = one_round
         self._max_open_batches(self._order, Consumer(), self._num_threads)  # refuses a budget that is too small
 
         self._next_epoch = 0
@@ -189,8 +204,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next iteration reads: any int from 0. The one under way is not changed."""
-        _check_int("epoch", epoch, 0, 2**63 - 1)
-        self._next_epoch = epoch
+        check_int("epoch", epoch, 0, _INT64_MAX)
+        self._next_epoch = int(epoch)
 
     def sample_order(self, epoch: int | None = None) -> Int64:
         """List the global sample indices in the order of delivery, without reading data.
@@ -204,7 +219,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         -------
         int64 array of shape (samples delivered on this rank,)
         """
-        plan = self._plan(self._next_epoch if epoch is None else epoch, self._consumer(ignore_workers=True))
+        if epoch is None:
+            epoch = self._next_epoch
+        check_int("epoch", epoch, 0, _INT64_MAX)
+        plan = self._plan(int(epoch), self._consumer(ignore_workers=True))
         order: Int64 = core.sample_order(plan.to_core())
         return order
 
@@ -283,10 +301,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _order_for(self, consumer: Consumer) -> Order:
         """Return the order: without shuffling every consumer reads one contiguous piece."""
-        if self._order.shuffle:
-            return self._order
-        o = self._order
-        return Order(o.num_samples, o.block_rows, shuffle=False, seed=o.seed, lanes=consumer.stride, mix=o.mix)
+        return self._order if self._order.shuffle else replace(self._order, lanes=consumer.stride)
 
     def _plan(self, epoch: int, consumer: Consumer) -> EpochPlan:
         steps = consumer.steps(self._order.num_samples)
@@ -384,15 +399,6 @@ def _unbatch(feed: Iterator[Batch]) -> Iterator[Batch]:
 
 def _internal_batch_size(fields: list[Field]) -> int:
     return int(np.clip(_INTERNAL_BATCH_BYTES // sum(sample_bytes(f) for f in fields), 1, _INTERNAL_BATCH_SAMPLES))
-
-
-def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ConfigError(f"{name} = {value!r}, must be an integer")
-    if value < low:
-        raise ConfigError(f"{name} = {value}, must be at least {low}")
-    if high is not None and value > high:
-        raise ConfigError(f"{name} = {value}, must be at most {high}")
 
 
 def _usable_cores() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,7 +54,15 @@ class Reader:
         memory: MemoryPlan,
         allocator: Allocator | None = None,
     ) -> None:
-        self._fields = [load_resident(f) if isinstance(f, StoredField) and f.resident else f for f in fields]
+        self._fields: list[Field] = []
+        self._load_stats = Stats()
+        for field in fields:
+            if isinstance(field, StoredField) and field.resident:
+                resident, stats = load_resident(field)
+                self._fields.append(resident)
+                self._load_stats = self._load_stats + stats
+            else:
+                self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
         self._batch_size = batch_size
         self._allocator = allocator
@@ -110,7 +119,7 @@ class Reader:
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
-        return Stats.from_core(self._engine.stats())
+        return self._load_stats + Stats.from_core(self._engine.stats())
 
     def _lend(self) -> None:
         assert self._allocator is not None
@@ -128,8 +137,8 @@ def _field_to_core(field: Field) -> dict[str, Any]:
     return field.to_core()
 
 
-def load_resident(field: StoredField) -> ResidentField:
-    """Read a whole (small) stored field into memory, with the same engine."""
+def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
+    """Read a whole (small) stored field into memory, with the same engine; return it and what reading it took."""
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
@@ -141,4 +150,5 @@ def load_resident(field: StoredField) -> ResidentField:
         engine.stop()
     assert batch is not None
     rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
-    return ResidentField(field.name, rows.clone())
+    read = Stats.from_core(engine.stats())
+    return ResidentField(field.name, rows.clone()), replace(read, batches=0, samples=0, batch_memory_bytes=0)

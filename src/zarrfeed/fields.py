@@ -125,7 +125,10 @@ def _rows_in_memory(source: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor:
     if isinstance(source, torch.Tensor):
         if source.device.type != "cpu":
             raise ConfigError(f"targets: is on {source.device}, must be in host memory")
-        return source.detach().contiguous()
+        if source.layout != torch.strided or source.is_quantized:
+            raise UnsupportedError(f"targets: a {source.layout} tensor of {source.dtype} has no plain rows")
+        # conjugation and negation are bits on the tensor: the bytes have to be what they say
+        return source.detach().resolve_conj().resolve_neg().contiguous()
     if source.dtype.name not in TORCH_DTYPES:
         raise UnsupportedError(f"targets: dtype {source.dtype} has no torch equivalent")
     native = np.ascontiguousarray(source, dtype=source.dtype.newbyteorder("="))

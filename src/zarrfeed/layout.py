@@ -7,6 +7,7 @@ cannot decode.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
         *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     )
 }
+
+_MAX_ARRAY_BYTES = 2**62
+_MAX_CHUNKS = 2**32
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
 NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
@@ -140,7 +144,7 @@ class ArraySpec:
             "swap_bytes": self.swap_bytes,
             "fill": self.fill,
             "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs],
-            "root": self.root,
+            "root": os.fsencode(self.root),
             "metadata_key": self.metadata_key,
             "key_prefix": self.key_prefix,
             "key_separator": self.key_separator,
@@ -177,8 +181,8 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:
         raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
-    except (ValueError, KeyError, TypeError, OSError, NotImplementedError) as error:
-        raise ConfigError(f"{source}: zarr-python cannot open it: {error}") from error
+    except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
+        raise ConfigError(f"{printable(source)}: zarr-python cannot open it: {error!r}") from error
     if isinstance(node, zarr.Group):
         raise _group_error(str(source), node)
     return node
@@ -187,6 +191,8 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
 def _local_path(source: str | Path) -> Path:
     parts = urlsplit(str(source))
     if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
         return Path(url2pathname(parts.path))
     if "://" in str(source):
         raise UnsupportedError(
@@ -196,8 +202,16 @@ def _local_path(source: str | Path) -> Path:
 
 
 def _group_error(name: str, group: zarr.Group) -> ConfigError:
-    arrays = ", ".join(sorted(group.array_keys())) or "none"
-    return ConfigError(f"{name}: is a group, must be an array; arrays in it: {arrays}")
+    try:
+        arrays = ", ".join(sorted(group.array_keys())) or "none"
+    except Exception as error:  # noqa: BLE001 (a damaged member: any class, as in open_array)
+        arrays = f"cannot be listed ({error!r})"
+    return ConfigError(f"{printable(name)}: is a group, must be an array; arrays in it: {arrays}")
+
+
+def printable(name: object) -> str:
+    """Return a path as text that can be encoded: bytes of the path that are no UTF-8 are shown as escapes."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
@@ -233,6 +247,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     if type(metadata.chunk_grid) is not RegularChunkGrid:
         raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
     chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
+    _check_sizes(name, tuple(metadata.shape), chunk_shape, dtype.itemsize)
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
@@ -261,12 +276,24 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     )
 
 
+def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
+    """Refuse sizes that no store has, before arithmetic with them overflows."""
+    if min(chunk_shape) < 1:
+        raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
+    covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]
+    if math.prod(covered) * item_bytes > _MAX_ARRAY_BYTES:
+        raise ConfigError(f"{name}: shape {shape} in chunks {chunk_shape} has more than 2**62 bytes")
+    num_chunks = math.prod(n // c for n, c in zip(covered, chunk_shape, strict=True))
+    if num_chunks > _MAX_CHUNKS:
+        raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
+
+
 def _directory(array: zarr.Array[Any], source: ArrayLike) -> tuple[str, str]:
     store = array.store_path.store
     name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
     if type(store) is not LocalStore:
         raise UnsupportedError(f"{name}: {type(store).__name__} is not supported yet, only local stores are")
-    return str((Path(store.root) / array.store_path.path).absolute()), name.removeprefix("file://")
+    return str((Path(store.root) / array.store_path.path).absolute()), printable(name.removeprefix("file://"))
 
 
 def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
 from zarrfeed.fields import Field, StoredField, sample_bytes
-from zarrfeed.order import Order, open_steps
+from zarrfeed.order import Order, open_batches
 from zarrfeed.stats import format_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -81,13 +81,13 @@ class MemoryPlan:
         MemoryBudgetError
             If the batches that must be open at once do not fit.
         """
-        span = open_steps(order, stride)
-        required = (span - 1) // batch_size + 2
+        required = open_batches(order, batch_size, stride)
         room = self.batch_room // self.batch_bytes
         if required > room:
-            needed = self.budget - self.batch_room + required * self.batch_bytes
+            fixed = self.budget - self.batch_room
             raise MemoryBudgetError(
-                f"memory_budget = {format_bytes(self.budget)}, must be at least {format_bytes(needed)}: "
+                f"memory_budget = {format_bytes(self.budget)}, must be at least "
+                f"{format_bytes(fixed + required * self.batch_bytes, round_up=True)}: "
                 f"{format_bytes(self.scratch_bytes)} to decode, {format_bytes(self.fetch_bytes)} to fetch, "
                 f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
                 f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
@@ -98,20 +98,30 @@ class MemoryPlan:
         return min(room, max(2, rounds) * required)
 
 
-def plan_memory(fields: Sequence[Field], *, batch_size: int, num_threads: int, budget: int) -> MemoryPlan:
-    """Divide the budget, for fields that are read in batches of `batch_size` samples."""
+def plan_memory(
+    fields: Sequence[Field], *, batch_size: int, num_threads: int, budget: int, min_open_batches: int
+) -> MemoryPlan:
+    """Divide the budget, for fields that are read in batches of `batch_size` samples.
+
+    The batches that must be open come first; of what is left, fetching gets up to an eighth of the budget, and at
+    least one chunk. So a budget that suffices is not made insufficient by adding to it.
+    """
     streamed = [f.spec for f in fields if isinstance(f, StoredField) and not f.resident]
     chunk = max(spec.decoded_bytes for spec in streamed)
     # as read, as decoded, and one more between each two decompressors
     copies = 2 + max(max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed)
-    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, budget // 8 // chunk))
+    scratch_bytes = num_threads * copies * chunk
+    resident_bytes = sum(
+        f.spec.sample_bytes * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
+    )
+    batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
+    left = budget - scratch_bytes - resident_bytes - min_open_batches * batch_bytes
+    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, min(budget // 8, left) // chunk))
     return MemoryPlan(
         budget=budget,
-        scratch_bytes=num_threads * copies * chunk,
+        scratch_bytes=scratch_bytes,
         fetch_bytes=num_fetch_threads * chunk,
-        resident_bytes=sum(
-            f.spec.sample_bytes * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
-        ),
-        batch_bytes=batch_size * sum(sample_bytes(f) for f in fields),
+        resident_bytes=resident_bytes,
+        batch_bytes=batch_bytes,
         num_fetch_threads=num_fetch_threads,
     )

@@ -248,7 +248,12 @@ def open_steps(order: Order, stride: int = 1) -> int:
     return min(-(-order.mix * order.block_rows * order.lanes // stride), -(-order.num_samples // stride))
 
 
-def choose_lanes(num_samples: int, block_rows: int, *, mix: int, room_samples: int) -> int:
+def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
+    """Return an upper bound of the batches that must be open at once: those that a run of `open_steps` can touch."""
+    return (open_steps(order, stride) - 1) // batch_size + 2
+
+
+def choose_lanes(num_samples: int, block_rows: int, *, mix: int, batch_size: int, max_open_batches: int) -> int:
     """Choose the number of lanes from the layout and the memory.
 
     More lanes mix more chunks into a batch, cost memory (`mix` blocks each), and may cut more blocks in two, each of
@@ -263,14 +268,17 @@ def choose_lanes(num_samples: int, block_rows: int, *, mix: int, room_samples: i
         Of the driving field.
     mix
         Blocks of a group.
-    room_samples
-        Samples that the memory for batches holds.
+    batch_size, max_open_batches
+        Samples of a batch, and how many batches there is memory for.
     """
     num_blocks = -(-num_samples // block_rows)
     best = 1
     for lanes in LANE_COUNTS:
-        share = room_samples // (2 if lanes <= 16 else 8)
-        if lanes > num_samples or lanes * mix * block_rows > share:
+        order = Order(num_samples, block_rows, shuffle=True, seed=0, lanes=lanes, mix=mix)
+        share = max_open_batches // (2 if lanes <= 16 else 8)
+        if lanes > num_samples or lanes * mix * block_rows > share * batch_size:
+            break
+        if open_batches(order, batch_size) > max_open_batches:
             break
         aligned = num_samples % (lanes * block_rows) == 0 and num_blocks >= 4 * lanes * mix
         if aligned or lanes - 1 <= 0.1 * num_blocks or lanes <= min(8, num_blocks):

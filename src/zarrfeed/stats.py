@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 
-def format_bytes(n: float) -> str:
-    """Return a size as text with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(n) < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+def format_bytes(n: float, *, round_up: bool = False) -> str:
+    """Return a size as text with a binary unit and one decimal, rounded to the nearest or up."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(n) < 1024 or unit == "TiB":
+            break
         n /= 1024
-    return f"{n:.1f} TiB"
+    digits = 0 if unit == "B" else 1
+    return f"{math.ceil(n * 10**digits) / 10**digits if round_up else n:.{digits}f} {unit}"
 
 
 @dataclass(frozen=True)

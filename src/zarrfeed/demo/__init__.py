@@ -1,7 +1,8 @@
 """`zarrfeed demo`: from netCDF files to a trained model and a measured rate, without network.
 
-climate: real climate-model output -> Zarr stores. training: a small model learns from them. streaming: a generated
-store, read by zarrfeed and by plain zarr. plot: both results as a picture. report: what is printed meanwhile.
+climate: real climate-model output -> Zarr stores. training: a small model learns from them. generated, rates: a
+larger store, streamed by zarrfeed and by plain zarr. plot: both results as a picture. report: runs these and prints
+what came out.
 """
 
 from zarrfeed.demo.report import run_demo

@@ -43,6 +43,8 @@ class ClimateStore:
         Name of the emission scenario.
     first_year, last_year
         Of the fields, both included.
+    num_years
+        How many samples there are.
     reused
         Whether it was there already.
     """
@@ -51,12 +53,8 @@ class ClimateStore:
     scenario: str
     first_year: int
     last_year: int
+    num_years: int
     reused: bool
-
-    @property
-    def num_years(self) -> int:
-        """How many samples there are."""
-        return self.last_year - self.first_year + 1
 
     @property
     def stations(self) -> Path:
@@ -103,7 +101,7 @@ def _write(
         "scenario": scenario,
         "years": [first_year, last_year],
         "station_spacing": STATION_SPACING,
-        "crc32": zlib.crc32(np.ascontiguousarray(fields)),
+        "crc32": zlib.crc32(fields.tobytes()),
     }
 
     def write(group: zarr.Group) -> None:
@@ -116,7 +114,7 @@ def _write(
             _add(group, f"station_{name}", values[::STATION_SPACING], (f"station_{name}",))
 
     reused = build_store(path, description, write)
-    return ClimateStore(path, scenario, first_year, last_year, reused)
+    return ClimateStore(path, scenario, first_year, last_year, len(years), reused)
 
 
 def _add(group: zarr.Group, name: str, values: npt.NDArray[Any], dimensions: tuple[str, ...]) -> None:

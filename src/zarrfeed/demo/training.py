@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -134,6 +135,29 @@ def train(
     on_epoch
         Called after each epoch, with its errors and with the error of the baseline.
     """
+    with _one_torch_thread():
+        return _train(train_store, held_out_store, epochs=epochs, seed=seed, on_epoch=on_epoch)
+
+
+@contextlib.contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Keep torch to one thread: it is as fast for a model of this size, and never waits for a busy core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(
+    train_store: ClimateStore,
+    held_out_store: ClimateStore,
+    *,
+    epochs: int,
+    seed: int,
+    on_epoch: Callable[[EpochLoss, float], None],
+) -> Training:
     climatology, scale_k = _normals(train_store)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(seed)

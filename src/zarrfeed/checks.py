@@ -1,0 +1,23 @@
+"""Checks of arguments: what, got, allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zarrfeed.errors import ConfigError
+
+
+def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Raise ConfigError unless `value` is an integer (no bool) in [low, high]; no `high`: without end."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ConfigError(f"{name} = {value!r}, must be an integer")
+    if value < low:
+        raise ConfigError(f"{name} = {value}, must be at least {low}")
+    if high is not None and value > high:
+        raise ConfigError(f"{name} = {value}, must be at most {high}")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raise ConfigError unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{name} = {value!r}, must be True or False")
