@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "error.h"
@@ -83,8 +84,15 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   in_flight_ = 0;
   cold_credit_ = 0;
   running_ = true;
-  threads_.reserve(options_.num_threads + options_.num_fetch_threads);
-  for (size_t i = 0; i < options_.num_threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  try {
+    // Decode threads that run already may start the fetch threads, hence the lock.
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < options_.num_threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error::io("cannot start " + std::to_string(options_.num_threads) + " decode threads: " + error.what(),
+                    error.code().value());
+  }
 }
 
 void Engine::stop() {
@@ -95,7 +103,7 @@ void Engine::stop() {
   }
   work_cv_.notify_all();
   fetch_cv_.notify_all();
-  // Fetch threads are started by decode threads under the lock and only while not stopping, so the list is final.
+  // `threads_` grows under the lock and only while not stopping, so it is final now.
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   {
@@ -330,7 +338,14 @@ void Engine::hand_to_fetchers(Task& task) {
 
 void Engine::start_fetch_threads() {
   fetchers_started_ = true;
-  for (size_t i = 0; i < options_.num_fetch_threads; ++i) threads_.emplace_back([this] { fetch(); });
+  for (size_t i = 0; i < options_.num_fetch_threads; ++i) {
+    try {
+      threads_.emplace_back([this] { fetch(); });
+    } catch (const std::system_error& error) {
+      if (i > 0) return;  // fewer do, too
+      throw Error::io(std::string("cannot start a fetch thread: ") + error.what(), error.code().value());
+    }
+  }
 }
 
 void Engine::fetch() {

@@ -136,12 +136,12 @@ class Engine {
   int64_t max_open_ = 0;
   int64_t ring_size_ = 1;
   std::unique_ptr<Batch[]> ring_;
-  std::vector<std::thread> threads_;
 
   std::mutex mutex_;
   std::condition_variable work_cv_;   ///< decode threads: something to do
   std::condition_variable fetch_cv_;  ///< fetch threads: something to read
   std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
+  std::vector<std::thread> threads_;  ///< grows only while not stopping
   bool stopping_ = false;
   std::atomic<bool> running_{false};
   bool fetchers_started_ = false;

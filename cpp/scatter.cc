@@ -118,9 +118,9 @@ BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell)
 
 namespace {
 
-/// Calls run(dest, source) for every run of nested loops, innermost last.
+/// Calls run(dest, offset in the source) for every run of nested loops, innermost last.
 template <typename LoopType, typename Run>
-void for_each_run(std::span<const LoopType> loops, uint8_t* dest, const uint8_t* source, const Run& run) {
+void for_each_run(std::span<const LoopType> loops, uint8_t* dest, int64_t source, const Run& run) {
   if (loops.empty()) {
     run(dest, source);
     return;
@@ -139,15 +139,15 @@ void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets
   if (swap_bytes_ == 0 && run_stride_ == item) {
     const auto run_bytes = static_cast<size_t>(run_items_ * item);
     for (const RowTarget& t : targets) {
-      for_each_run(loops, t.dest + dest_offset_, chunk + t.row * row_stride_,
-                   [run_bytes](uint8_t* dest, const uint8_t* source) { std::memcpy(dest, source, run_bytes); });
+      for_each_run(loops, t.dest + dest_offset_, t.row * row_stride_,
+                   [=](uint8_t* dest, int64_t source) { std::memcpy(dest, chunk + source, run_bytes); });
     }
     return;
   }
   const ItemCopy copy = choose_copy(item_bytes_, swap_bytes_);
   for (const RowTarget& t : targets) {
-    for_each_run(loops, t.dest + dest_offset_, chunk + t.row * row_stride_,
-                 [this, copy](uint8_t* dest, const uint8_t* source) { copy(dest, source, run_items_, run_stride_); });
+    for_each_run(loops, t.dest + dest_offset_, t.row * row_stride_,
+                 [=, this](uint8_t* dest, int64_t source) { copy(dest, chunk + source, run_items_, run_stride_); });
   }
 }
 
@@ -157,14 +157,13 @@ void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
   const ItemCopy copy = choose_copy(item_bytes_, 0);
   const auto run_bytes = static_cast<size_t>(run_items_) * item_bytes_;
   for (const RowTarget& t : targets) {
-    for_each_run(loops, t.dest + dest_offset_, static_cast<const uint8_t*>(nullptr),
-                 [&](uint8_t* dest, const uint8_t*) {
-                   if (uniform) {
-                     std::memset(dest, fill_.front(), run_bytes);
-                   } else {
-                     copy(dest, fill_.data(), run_items_, 0);
-                   }
-                 });
+    for_each_run(loops, t.dest + dest_offset_, 0, [&](uint8_t* dest, int64_t) {
+      if (uniform) {
+        std::memset(dest, fill_.front(), run_bytes);
+      } else {
+        copy(dest, fill_.data(), run_items_, 0);
+      }
+    });
   }
 }
 

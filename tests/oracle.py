@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,6 +169,39 @@ def blosc_buffer(
     return out
 
 
+def craft_blosc(data: bytes, *, typesize: int, blocksize: int, flags: int) -> bytes:
+    """Make a Blosc 1 buffer whose streams are stored raw: any blocksize, split or not, shuffled as `flags` claim."""
+    blocks = [data[i : i + blocksize] for i in range(0, len(data), blocksize)]
+    offset = 16 + 4 * len(blocks)
+    table, body = b"", b""
+    for block in blocks:
+        split = not flags & 0x10 and typesize <= 16 and blocksize // typesize >= 128 and len(block) == blocksize
+        stream_bytes = len(block) // typesize if split else len(block)
+        table += struct.pack("<i", offset + len(body))
+        for i in range(0, len(block), stream_bytes):
+            body += struct.pack("<i", stream_bytes) + block[i : i + stream_bytes]
+    header = struct.pack("<BBBBiii", 2, 1, flags, typesize, len(data), blocksize, offset + len(body))
+    return header + table + body
+
+
+def zstd_frame(data: bytes, *, block_bytes: int = 100_000) -> bytes:
+    """Make a Zstandard frame of raw blocks that does not declare its content size."""
+    blocks = [data[i : i + block_bytes] for i in range(0, len(data), block_bytes)] or [b""]
+    body = b"".join(
+        struct.pack("<I", (number == len(blocks) - 1) | len(block) << 3)[:3] + block
+        for number, block in enumerate(blocks)
+    )
+    return b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x40" + body  # a window of 256 KiB
+
+
+def zstd_bomb(size: int) -> bytes:
+    """Make a Zstandard frame of zeros that does not declare its content size: four bytes for every 128 KiB."""
+    block = 128 << 10
+    count = size // block
+    blocks = [struct.pack("<I", (number == count - 1) | 1 << 1 | block << 3)[:3] + b"\0" for number in range(count)]
+    return b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x40" + b"".join(blocks)
+
+
 def decode(stored: bytes, size: int, *codecs: str | dict[str, Any]) -> bytes:
     """Decode with the engine: `codecs` in the order of decoding, `size` the bytes that the metadata implies."""
     field = {
@@ -251,6 +286,15 @@ def chunk_files(path: Path) -> list[Path]:
     """List the chunk files of the array at `path`, sorted."""
     hidden = {"zarr.json", ".zarray", ".zattrs", ".zgroup"}
     return sorted(p for p in path.rglob("*") if not p.is_dir() and p.name not in hidden)
+
+
+def drop_from_page_cache(files: Iterable[Path]) -> None:
+    """Ask the kernel to forget the contents of files, so that the next read has to wait for the device."""
+    for file in files:
+        fd = os.open(file, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 def read_all(path: Path | zarr.Array[Any], *, sample_axis: int = 0) -> AnyArray:

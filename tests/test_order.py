@@ -170,7 +170,7 @@ def test_mixing_spreads_the_rows_of_a_block_over_its_group() -> None:
     ],
 )
 def test_lanes_follow_from_layout_and_memory(num_samples: int, block_rows: int, room: int, expected: int) -> None:
-    assert choose_lanes(num_samples, block_rows, mix=1, room_samples=room) == expected
+    assert choose_lanes(num_samples, block_rows, mix=1, batch_size=1, max_open_batches=room) == expected
 
 
 def test_ranks_get_the_same_number_of_samples_whatever_the_size() -> None:

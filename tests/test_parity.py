@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from oracle import (
     assert_parity,
     assert_rows_equal,
     chunk_files,
+    drop_from_page_cache,
     numbered,
     read_all,
 )
@@ -199,11 +201,7 @@ def test_chunks_that_are_not_in_the_page_cache_are_the_same(tmp_path: Path) -> N
     array = layout.write(tmp_path / "a")
     expected = read_all(array)
     removed = chunk_files(tmp_path / "a")[5]
-    for file in chunk_files(tmp_path / "a"):
-        fd = os.open(file, os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+    drop_from_page_cache(chunk_files(tmp_path / "a"))
     removed.unlink()
     expected = expected.copy()
     cell = [int(part) for part in removed.relative_to(tmp_path / "a" / "c").parts]
@@ -211,6 +209,43 @@ def test_chunks_that_are_not_in_the_page_cache_are_the_same(tmp_path: Path) -> N
     expected[box] = 0
     dataset = assert_parity(tmp_path / "a", expected)
     assert dataset.stats().chunks_missing >= 1
+
+
+_COLD_EPOCHS_SCRIPT = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from oracle import chunk_files, drop_from_page_cache
+from zarrfeed import ZarrIterableDataset
+
+array, num_threads = Path(sys.argv[2]), int(sys.argv[3])
+with ZarrIterableDataset(array, batch_size=4, num_threads=num_threads, return_index=True) as dataset:
+    for _ in range(300):
+        drop_from_page_cache(chunk_files(array))
+        index = [i for _, part in dataset for i in part.tolist()]
+        assert index == list(range(64)), index
+"""
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 4])
+def test_epochs_that_begin_with_nothing_in_the_page_cache_do_not_crash(num_threads: int, tmp_path: Path) -> None:
+    """A decode thread added the fetch threads to the list to which start() was still adding decode threads.
+
+    One cold epoch in about 40 ended in a segmentation fault, or in a RuntimeError out of the join of a thread that was
+    lost; hence a process of its own.
+    """
+    Layout(shape=(64, 600), chunks=(4, 600)).write(tmp_path / "a")
+    script = [
+        sys.executable,
+        "-c",
+        _COLD_EPOCHS_SCRIPT,
+        str(Path(__file__).parent),
+        str(tmp_path / "a"),
+        str(num_threads),
+    ]
+    run = subprocess.run(script, capture_output=True, text=True, timeout=100, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("options", [{"lanes": 1}, {"lanes": 5}, {"lanes": 64}, {"mix": 3}, {"mix": 100}])
@@ -530,7 +565,7 @@ def test_any_combination_equals_zarr_python(layout: Layout, target: Layout, data
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@settings(max_examples=20_000)
+@settings(max_examples=3000)
 @given(layout=layouts(), target=layouts(), data=st.data())
 def test_very_many_combinations_equal_zarr_python(layout: Layout, target: Layout, data: st.DataObject) -> None:
     check_any(layout, target, data)
@@ -538,13 +573,9 @@ def test_very_many_combinations_equal_zarr_python(layout: Layout, target: Layout
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("zarr_format", "codec"), CODEC_CASES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_codec_decodes_every_dtype(
-    zarr_format: ZarrFormat, codec: str, dtype: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    for big_endian, order in itertools.product([False, True], "CF" if zarr_format == 2 else "C"):
-        layout = Layout(zarr_format, (23, 4, 5), (5, 3, 2), dtype, big_endian, codec, order=order)
-        folder = tmp_path_factory.mktemp("parity")
-        check(layout, folder / "a")
-        shutil.rmtree(folder)
+def test_every_codec_decodes_every_dtype(dtype: str, tmp_path: Path) -> None:
+    for (zarr_format, codec), big_endian in itertools.product(CODEC_CASES, [False, True]):
+        for order in "CF" if zarr_format == 2 else "C":
+            check(Layout(zarr_format, (23, 4, 5), (5, 3, 2), dtype, big_endian, codec, order=order), tmp_path / "a")
+            shutil.rmtree(tmp_path / "a")

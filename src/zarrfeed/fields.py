@@ -129,6 +129,8 @@ def _rows_in_memory(source: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor:
             raise UnsupportedError(f"targets: a {source.layout} tensor of {source.dtype} has no plain rows")
         # conjugation and negation are bits on the tensor: the bytes have to be what they say
         return source.detach().resolve_conj().resolve_neg().contiguous()
+    if isinstance(source, np.ma.MaskedArray):
+        raise ConfigError("targets: is a masked array, and tensors have no mask; fill it first (`.filled(value)`)")
     if source.dtype.name not in TORCH_DTYPES:
         raise UnsupportedError(f"targets: dtype {source.dtype} has no torch equivalent")
     native = np.ascontiguousarray(source, dtype=source.dtype.newbyteorder("="))

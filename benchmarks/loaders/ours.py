@@ -1,0 +1,28 @@
+"""zarrfeed as its README uses it: no option but the batch size and `shuffle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.loaders.protocol import Batch
+from benchmarks.stores import Store
+from zarrfeed import ZarrIterableDataset
+
+
+class Zarrfeed:
+    """`ZarrIterableDataset` without a DataLoader."""
+
+    def __init__(self, store: Store) -> None:
+        self._dataset = ZarrIterableDataset(
+            store.samples_path, store.targets_path, batch_size=store.layout.batch_size, shuffle=True
+        )
+        self.samples_per_epoch = store.layout.num_samples
+        plan = self._dataset.explain()
+        self.settings: dict[str, object] = {"lanes": plan.lanes, "num_threads": plan.num_threads}
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        self._dataset.set_epoch(epoch)
+        return iter(self._dataset)
+
+    def close(self) -> None:
+        self._dataset.close()
