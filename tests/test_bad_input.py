@@ -533,7 +533,7 @@ def test_sparse_targets_are_refused(store: Path) -> None:
 
 def test_masked_targets_are_refused_since_tensors_have_no_mask(store: Path) -> None:
     """The mask was ignored without a word."""
-    refused(ConfigError, "masked", store, np.ma.masked_array(np.arange(N), mask=np.arange(N) % 2 == 1))  # type: ignore[no-untyped-call]
+    refused(ConfigError, "masked", store, np.ma.masked_array(np.arange(N), mask=np.arange(N) % 2 == 1))
 
 
 def targets_of_every_kind() -> dict[str, Any]:
