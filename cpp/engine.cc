@@ -17,6 +17,8 @@ constexpr size_t kClaimBytes = size_t{256} << 10;
 constexpr size_t kMaxClaim = 64;
 /// After a read that would have blocked, so many chunks go to the fetch threads before the cache is tried again.
 constexpr int kColdCredit = 16;
+/// With more memory than this in open batches, rows have left the cache when their batch is delivered.
+constexpr size_t kPastCacheBytes = size_t{32} << 20;
 
 }  // namespace
 
@@ -76,6 +78,9 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));
   ring_size_ = max_open_;
+  size_t batch_bytes = 0;
+  for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
+  past_cache_ = static_cast<size_t>(max_open_) * batch_bytes > kPastCacheBytes;
   ring_ = std::make_unique<Batch[]>(static_cast<size_t>(ring_size_));
   stopping_ = fetchers_started_ = false;
   error_ = nullptr;
@@ -391,7 +396,7 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
     field.scatter_fill(task.cell, scratch.targets);
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
   } else {
-    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, scratch, stats_);
+    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, past_cache_, scratch, stats_);
   }
   publish(task);
 }

@@ -135,6 +135,7 @@ class Engine {
   int64_t num_batches_ = 0;
   int64_t max_open_ = 0;
   int64_t ring_size_ = 1;
+  bool past_cache_ = false;  ///< open batches are more than the cache holds
   std::unique_ptr<Batch[]> ring_;
 
   std::mutex mutex_;

@@ -8,6 +8,9 @@
 namespace zarrfeed {
 namespace {
 
+/// Shorter rows are copied from a decoded chunk: taking a Blosc block apart into many small pieces costs more than that.
+constexpr size_t kMinFusedRow = 4096;
+
 /// All grid indices over the axes other than the sample axis, in C order.
 std::vector<std::vector<int64_t>> list_cells(const ArraySpec& array) {
   const size_t ndim = array.shape.size();
@@ -97,7 +100,7 @@ ReadStatus FieldReader::read_blocking(int64_t chunk, size_t cell, Buffer& out, P
 }
 
 void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
-                                     WorkerScratch& scratch, Stats& stats) const {
+                                     bool past_cache, WorkerScratch& scratch, Stats& stats) const {
   const BoxCopy& box = boxes_[cell];
   const size_t size = pipeline_->decoded_bytes();
   for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
@@ -109,6 +112,10 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
   }
   StageTimer timer(stats.decode_ns);
   with_key(chunk, cell, [&] {
+    if (!direct && box.is_plain() && box.bytes() >= kMinFusedRow && pipeline_->is_blosc()) {
+      scatter_blosc(stored, size, box.bytes(), targets, past_cache, scratch.codecs, scratch.blosc);
+      return;
+    }
     if (direct) {
       const Bytes decoded = pipeline_->decode(stored, {targets[0].dest, size}, scratch.codecs);
       if (decoded.data() != targets[0].dest) std::memcpy(targets[0].dest, decoded.data(), size);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blosc_scatter.h"
 #include "codecs/codec_pipeline.h"
 #include "local_source.h"
 #include "scatter.h"
@@ -21,6 +22,7 @@ struct WorkerScratch {
   Buffer stored;   ///< chunk as read, when read by the decode thread itself
   Buffer decoded;  ///< chunk after decoding: small enough to stay in cache
   std::vector<RowTarget> targets;
+  BloscScatterScratch blosc;
 };
 
 class FieldReader {
@@ -45,8 +47,9 @@ class FieldReader {
   ReadStatus read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
 
   /// Decodes `stored` and copies the rows that `placements` name to their slots.
+  /// `past_cache` says that the slots are more than the cache holds.
   /// `targets[i].dest` is the sample of placement i; targets[i].row is the global sample index and becomes the row.
-  void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
+  void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool past_cache,
                           WorkerScratch& scratch, Stats& stats) const;
   /// The same for a chunk that does not exist: the fill value.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;

@@ -579,3 +579,33 @@ def test_every_codec_decodes_every_dtype(dtype: str, tmp_path: Path) -> None:
         for order in "CF" if zarr_format == 2 else "C":
             check(Layout(zarr_format, (23, 4, 5), (5, 3, 2), dtype, big_endian, codec, order=order), tmp_path / "a")
             shutil.rmtree(tmp_path / "a")
+
+
+@pytest.mark.filterwarnings("ignore:.*Numcodecs codecs are not in the Zarr version 3:UserWarning")
+@pytest.mark.parametrize("shuffle", ["noshuffle", "shuffle", "bitshuffle"])
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8", "c16"])
+@pytest.mark.parametrize("blocksize", [0, 1000, 4096, 6000])
+def test_long_rows_go_from_blosc_blocks_to_their_slots(
+    shuffle: Any, dtype: str, blocksize: int, tmp_path: Path
+) -> None:
+    """The fast path for rows of 4 KiB and more, whose blocks end anywhere, against zarr-python; lanes cut blocks."""
+    length = 5003 // np.dtype(dtype).itemsize + 200
+    data = numbered((45, length), dtype)
+    zarr.create_array(
+        tmp_path / "a",
+        data=data,
+        chunks=(7, length),
+        compressors=zarr.codecs.BloscCodec(cname="lz4", shuffle=shuffle, blocksize=blocksize),
+    )
+    assert_parity(tmp_path / "a", data, lanes=4, num_threads=2)
+    # an unfused chain of the same bytes: a checksum behind the container
+    zarr.create_array(
+        tmp_path / "b",
+        data=data,
+        chunks=(7, length),
+        compressors=[
+            zarr.codecs.BloscCodec(cname="lz4", shuffle=shuffle, blocksize=blocksize),
+            zarr.codecs.Crc32cCodec(),
+        ],
+    )
+    assert_parity(tmp_path / "b", data, lanes=4, num_threads=2)

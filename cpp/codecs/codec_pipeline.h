@@ -21,6 +21,8 @@ class CodecPipeline {
   [[nodiscard]] size_t decoded_bytes() const { return decoded_bytes_; }
   /// True if every codec only looks at the bytes: decode() then returns a view of its input.
   [[nodiscard]] bool is_view() const { return is_view_; }
+  /// True if Blosc is the only codec.
+  [[nodiscard]] bool is_blosc() const { return codecs_.size() == 1 && codecs_[0].kind == CodecSpec::Kind::kBlosc; }
   /// The longest stored object that is still plausible; a longer one is refused before it is read.
   [[nodiscard]] size_t max_stored_bytes() const;
 
