@@ -55,13 +55,14 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   std::latch ready(static_cast<std::ptrdiff_t>(options.num_threads));
   std::latch go(1);
 
-  const auto loop = [&] {
+  const auto loop = [&](bool& is_ready) {
     WorkerScratch scratch;
     BatchMemory memory(slots.size() * reader.sample_bytes(), false);
     uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
     if (base != nullptr) touch({base, memory.buffer_bytes()});
     touch(scratch.decoded.reserve(reader.decoded_bytes()));
     const CodecPipeline pipeline(array.codecs, reader.decoded_bytes());
+    is_ready = true;
     ready.count_down();
     go.wait();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
@@ -89,11 +90,15 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   std::vector<std::thread> threads;
   for (size_t t = 0; t < options.num_threads; ++t) {
     threads.emplace_back([&] {
+      bool is_ready = false;
       try {
-        loop();
+        loop(is_ready);
       } catch (...) {
-        const std::lock_guard lock(mutex);
-        error = std::current_exception();
+        {
+          const std::lock_guard lock(mutex);
+          error = std::current_exception();
+        }
+        if (!is_ready) ready.count_down();  // nobody waits for a thread that failed
       }
     });
   }

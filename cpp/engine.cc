@@ -66,7 +66,8 @@ int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size)
 }
 
 void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
-  stop();
+  const std::lock_guard lifecycle(lifecycle_mutex_);
+  stop_locked();
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
   if (required > max_open_batches) {
     throw Error(ErrorKind::kBudget, "this epoch needs " + std::to_string(required) +
@@ -94,14 +95,20 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < options_.num_threads; ++i) threads_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error& error) {
-    stop();
+    stop_locked();
     throw Error::io("cannot start " + std::to_string(options_.num_threads) + " decode threads: " + error.what(),
                     error.code().value());
   }
 }
 
 void Engine::stop() {
-  if (!running_ || !is_owner()) return;
+  if (!is_owner()) return;
+  const std::lock_guard lifecycle(lifecycle_mutex_);
+  stop_locked();
+}
+
+void Engine::stop_locked() {
+  if (!running_) return;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -102,6 +102,7 @@ class Engine {
     int64_t rows = 0;
   };
 
+  void stop_locked();
   void work(size_t thread);
   void fetch();
 
@@ -138,6 +139,7 @@ class Engine {
   bool past_cache_ = false;  ///< open batches are more than the cache holds
   std::unique_ptr<Batch[]> ring_;
 
+  std::mutex lifecycle_mutex_;  ///< start() and stop(), from whatever threads; taken before mutex_
   std::mutex mutex_;
   std::condition_variable work_cv_;   ///< decode threads: something to do
   std::condition_variable fetch_cv_;  ///< fetch threads: something to read

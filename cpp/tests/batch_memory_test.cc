@@ -2,9 +2,6 @@
 
 #include "batch_memory.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -14,10 +11,11 @@
 #include <vector>
 
 #include "check.h"
+#include "child.h"
 #include "plans.h"
 
-using namespace zarrfeed;           // NOLINT(google-build-using-namespace): a test of it
-using namespace zarrfeed::testing;  // NOLINT(google-build-using-namespace)
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
 
 TEST(the_buffer_released_last_is_handed_out_first) {
   BatchMemory memory(1000, false);
@@ -194,12 +192,9 @@ TEST(one_thread_may_release_what_another_acquired) {
 TEST(a_forked_child_gives_nothing_back) {
   BatchMemory memory(64, false);
   uint8_t* const buffer = memory.acquire();
-  const pid_t child = fork();
-  if (child == 0) {
+  const int result = result_of_child([&] {
     memory.release(buffer);
-    _exit(memory.acquire() == buffer ? 1 : 0);
-  }
-  int status = -1;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK_EQ(status, 0);
+    return memory.acquire() == buffer ? 1 : 0;
+  });
+  CHECK_EQ(result, 0);
 }

@@ -8,15 +8,9 @@
 namespace zarrfeed::testing {
 namespace {
 
-struct Test {
-  const char* name;
-  void (*body)();
-};
-
-std::vector<Test>& tests() {
-  static std::vector<Test> all;
-  return all;
-}
+// Set before main() by constructors that must not need another one to have run: constant initialisation, no allocation.
+constinit const Test* first_test = nullptr;
+constinit Test* last_test = nullptr;
 
 std::vector<std::string>& contexts() {
   static std::vector<std::string> all;
@@ -35,29 +29,33 @@ bool passes(const Test& test) {
 
 }  // namespace
 
-void fail(const std::string& what, const std::source_location& where) {
-  std::string message = std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " + what;
+void fail(const Where& where, const std::string& what) {
+  std::string message = std::string(where.file) + ":" + std::to_string(where.line) + ": " + what;
   for (const std::string& context : contexts()) message += "\n  with " + context;
   throw CheckFailed(message);
 }
 
-bool register_test(const char* name, void (*body)()) {
-  tests().push_back({name, body});
-  return true;
+Test::Test(const char* test_name, void (*test_body)()) noexcept : name(test_name), body(test_body) {
+  (last_test == nullptr ? first_test : last_test->next) = this;
+  last_test = this;
 }
 
-Context::Context(std::string what) { contexts().push_back(std::move(what)); }
+Context::Context(std::string what) {
+  contexts().push_back(std::move(what));
+}
 
-Context::~Context() { contexts().pop_back(); }
+Context::~Context() {
+  contexts().pop_back();
+}
 
 /// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
 static int run_tests(std::string_view part) {
   int run = 0;
   int failed = 0;
-  for (const Test& test : tests()) {
-    if (std::string_view(test.name).find(part) == std::string_view::npos) continue;
+  for (const Test* test = first_test; test != nullptr; test = test->next) {
+    if (std::string_view(test->name).find(part) == std::string_view::npos) continue;
     ++run;
-    if (!passes(test)) ++failed;
+    if (!passes(*test)) ++failed;
   }
   static_cast<void>(std::printf("%d tests, %d failed\n", run, failed));
   return failed == 0 && run > 0 ? 0 : 1;
@@ -65,4 +63,6 @@ static int run_tests(std::string_view part) {
 
 }  // namespace zarrfeed::testing
 
-int main(int argc, char** argv) { return zarrfeed::testing::run_tests(argc > 1 ? argv[1] : ""); }
+int main(int argc, char** argv) {
+  return zarrfeed::testing::run_tests(argc > 1 ? argv[1] : "");
+}

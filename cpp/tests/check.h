@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <ostream>
-#include <source_location>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -25,11 +24,23 @@ class CheckFailed : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-[[noreturn]] void fail(const std::string& what,
-                       const std::source_location& where = std::source_location::current());
+/// A line of a test.
+struct Where {
+  const char* file;
+  int line;
+};
 
-/// Adds a test to those that main() runs. Returns true, for use as an initialiser.
-bool register_test(const char* name, void (*body)());
+[[noreturn]] void fail(const Where& where, const std::string& what);
+
+/// One test of this executable; made by TEST, in the order of the source.
+class Test {
+ public:
+  Test(const char* name, void (*body)()) noexcept;
+
+  const char* const name;
+  void (*const body)();
+  const Test* next = nullptr;
+};
 
 /// While it lives, failures say `what` too: the numbers of a random case.
 class Context {
@@ -59,44 +70,48 @@ std::string show(const T& value) {
 }
 
 template <typename A, typename B>
-void check_eq(const A& got, const B& expected, const char* text,
-              const std::source_location& where = std::source_location::current()) {
-  if (!(got == expected)) fail(std::string(text) + ": got " + show(got) + ", expected " + show(expected), where);
+void check_eq(const Where& where, const A& got, const B& expected, const char* text) {
+  if (!(got == expected)) fail(where, std::string(text) + ": got " + show(got) + ", expected " + show(expected));
 }
 
 /// Runs `body`, which must throw an Error of this kind whose message contains `part`.
 template <typename Body>
-void check_throws(const Body& body, ErrorKind kind, const std::string& part, const char* text,
-                  const std::source_location& where = std::source_location::current()) {
+void check_throws(const Where& where, const Body& body, ErrorKind kind, const std::string& part, const char* text) {
   try {
     body();
   } catch (const Error& error) {
-    check_eq(error.kind(), kind, text, where);
+    check_eq(where, error.kind(), kind, text);
     const std::string message = error.what();
     if (message.find(part) == std::string::npos) {
-      fail(std::string(text) + ": the message is \"" + message + "\", must contain \"" + part + "\"", where);
+      fail(where, std::string(text) + ": the message is \"" + message + "\", must contain \"" + part + "\"");
     }
     return;
   }
-  fail(std::string(text) + ": threw nothing", where);
+  fail(where, std::string(text) + ": threw nothing");
 }
 
 }  // namespace zarrfeed::testing
 
-#define TEST(name)                                                                           \
-  static void name();                                                                        \
-  [[maybe_unused]] static const bool registered_##name =                                     \
-      ::zarrfeed::testing::register_test(#name, name); /* NOLINT(bugprone-throwing-static-initialization,cert-err58-cpp) */ \
+#define TEST(name)                                           \
+  static void name();                                        \
+  static ::zarrfeed::testing::Test test_##name{#name, name}; \
   static void name()
 
-#define CHECK(condition)                                \
-  do {                                                  \
-    if (!(condition)) ::zarrfeed::testing::fail(#condition); \
+#define ZARRFEED_HERE          \
+  ::zarrfeed::testing::Where { \
+    __FILE__, __LINE__         \
+  }
+
+#define FAIL(what) ::zarrfeed::testing::fail(ZARRFEED_HERE, what)
+
+#define CHECK(condition)                \
+  do {                                  \
+    if (!(condition)) FAIL(#condition); \
   } while (false)
 
-#define CHECK_EQ(got, expected) ::zarrfeed::testing::check_eq(got, expected, #got)
+#define CHECK_EQ(got, expected) ::zarrfeed::testing::check_eq(ZARRFEED_HERE, got, expected, #got)
 
 /// CHECK_THROWS(kCorrupt, "part of the message", expression)
-#define CHECK_THROWS(kind, part, ...)                                                                   \
-  ::zarrfeed::testing::check_throws([&] { static_cast<void>(__VA_ARGS__); }, ::zarrfeed::ErrorKind::kind, part, \
-                                    #__VA_ARGS__)
+#define CHECK_THROWS(kind, part, ...) \
+  ::zarrfeed::testing::check_throws(  \
+      ZARRFEED_HERE, [&] { static_cast<void>(__VA_ARGS__); }, ::zarrfeed::ErrorKind::kind, part, #__VA_ARGS__)

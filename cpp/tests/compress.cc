@@ -10,6 +10,7 @@
 #include "codecs/codec.h"
 
 extern "C" {
+int blosclz_compress(int level, const void* input, int length, void* output, int max_output, blosc2_context* context);
 int LZ4_compressBound(int size);
 int LZ4_compress_default(const char* source, char* dest, int source_size, int dest_capacity);
 size_t ZSTD_compressBound(size_t size);
@@ -33,7 +34,9 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(std::string("cannot compress: ") + what);
 }
 
-void append(ByteVector& out, ByteView more) { out.insert(out.end(), more.begin(), more.end()); }
+void append(ByteVector& out, ByteView more) {
+  out.insert(out.end(), more.begin(), more.end());
+}
 
 ByteVector blosc_header(uint8_t flags, uint8_t typesize, size_t nbytes, size_t blocksize) {
   ByteVector out = {2, 1, flags, typesize};
@@ -134,17 +137,17 @@ ByteVector lz4_block(ByteView data) {
 }
 
 ByteVector blosclz_block(ByteView data) {
-  // blosclz_compress() wants a context of blosc2, so that blosc2 is asked for a container of one block, and the block is
-  // taken out: header, one offset, size of the stream, stream. A size below 1 stands for a run of one value.
-  blosc1_set_compressor("blosclz");
-  blosc1_set_blocksize(data.size());
-  ByteVector container(data.size() + BLOSC2_MAX_OVERHEAD + 64);
-  const int n = blosc1_compress(9, BLOSC_NOSHUFFLE, 1, data.size(), data.data(), container.data(), container.size());
-  if (n <= 0 || (container[2] & kMemcpyed) != 0) return {};
-  const uint32_t begin = load_le32(&container[kBloscHeader]);
-  const auto size = static_cast<int32_t>(load_le32(&container[begin]));
-  if (size < 1) return {};
-  return {container.begin() + begin + 4, container.begin() + begin + 4 + size};
+  if (data.size() < 16) return {};  // shorter input makes it fail
+  // It looks into the context of blosc2 for hints; the defaults have none.
+  blosc2_cparams parameters = BLOSC2_CPARAMS_DEFAULTS;
+  blosc2_context* const context = blosc2_create_cctx(parameters);
+  require(context != nullptr, "blosclz");
+  ByteVector out(data.size() + data.size() / 20 + 66);
+  const int n = blosclz_compress(9, data.data(), static_cast<int>(data.size()), out.data(),
+                                 static_cast<int>(out.size()), context);
+  blosc2_free_ctx(context);
+  out.resize(n < 0 ? 0 : static_cast<size_t>(n));
+  return out;
 }
 
 ByteVector compress_lz4(ByteView data) {

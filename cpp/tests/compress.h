@@ -27,8 +27,8 @@ struct Blosc1Options {
   Blosc1Compressor compressor = Blosc1Compressor::kLz4;
   Blosc1Shuffle shuffle = Blosc1Shuffle::kByte;
   uint8_t typesize = 4;
-  size_t blocksize = 0;  ///< 0: one block
-  bool split = false;    ///< one stream for each byte of an item, in blocks that are long enough
+  size_t blocksize = 0;         ///< 0: one block
+  bool split = false;           ///< one stream for each byte of an item, in blocks that are long enough
   bool reverse_blocks = false;  ///< write the blocks last to first: only the table of offsets tells
 };
 

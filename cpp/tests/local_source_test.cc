@@ -19,8 +19,8 @@
 #include "check.h"
 #include "temp_dir.h"
 
-using namespace zarrfeed;           // NOLINT(google-build-using-namespace): a test of it
-using namespace zarrfeed::testing;  // NOLINT(google-build-using-namespace)
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
 
 namespace {
 
@@ -84,10 +84,10 @@ void check_refused(const LocalSource& source, const std::string& key, ErrorKind 
     } catch (const Error& error) {
       CHECK_EQ(error.kind(), kind);
       CHECK_EQ(error.errno_value(), errno_value);
-      if (std::string(error.what()).find(part) == std::string::npos) fail(error.what());
+      if (std::string(error.what()).find(part) == std::string::npos) FAIL(error.what());
       continue;
     }
-    fail("was read");
+    FAIL("was read");
   }
 }
 

@@ -224,10 +224,15 @@ std::vector<int64_t> reference_order(const LineSpec& line) {
 
 std::string describe(const LineSpec& line) {
   std::string text;
-  const std::pair<const char*, int64_t> parts[] = {
-      {"shuffle", line.shuffle ? 1 : 0}, {"num_samples", line.num_samples}, {"block_rows", line.block_rows},
-      {"lanes", line.lanes},             {"mix", line.mix},                 {"first", line.first},
-      {"stride", line.stride},           {"steps", line.num_steps()},       {"epoch", static_cast<int64_t>(line.epoch)}};
+  const std::pair<const char*, int64_t> parts[] = {{"shuffle", line.shuffle ? 1 : 0},
+                                                   {"num_samples", line.num_samples},
+                                                   {"block_rows", line.block_rows},
+                                                   {"lanes", line.lanes},
+                                                   {"mix", line.mix},
+                                                   {"first", line.first},
+                                                   {"stride", line.stride},
+                                                   {"steps", line.num_steps()},
+                                                   {"epoch", static_cast<int64_t>(line.epoch)}};
   for (const auto& [name, value] : parts) text += std::string(name) + " = " + std::to_string(value) + ", ";
   return text + "seed = " + std::to_string(line.seed);
 }

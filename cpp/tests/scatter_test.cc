@@ -13,8 +13,8 @@
 #include "guarded_bytes.h"
 #include "plans.h"
 
-using namespace zarrfeed;           // NOLINT(google-build-using-namespace): a test of it
-using namespace zarrfeed::testing;  // NOLINT(google-build-using-namespace)
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
 
 namespace {
 
@@ -271,9 +271,9 @@ TEST(whole_samples_in_c_order_are_plain_and_others_are_not) {
   CHECK(is_plain(array_of({10, 4, 5}, {3, 4, 5}, 4)));
   CHECK(is_plain(array_of({10}, {4}, 8)));
   CHECK(is_plain(array_of({10, 1, 1}, {20, 1, 1}, 2)));
-  CHECK(!is_plain(array_of({10, 4, 5}, {3, 4, 6}, 4)));   // padded rows
-  CHECK(!is_plain(array_of({10, 4, 5}, {3, 2, 5}, 4)));   // half a sample
-  CHECK(!is_plain(array_of({10, 4, 5}, {3, 5, 5}, 4)));   // padded behind each sample
+  CHECK(!is_plain(array_of({10, 4, 5}, {3, 4, 6}, 4)));  // padded rows
+  CHECK(!is_plain(array_of({10, 4, 5}, {3, 2, 5}, 4)));  // half a sample
+  CHECK(!is_plain(array_of({10, 4, 5}, {3, 5, 5}, 4)));  // padded behind each sample
   ArraySpec swapped = array_of({10, 4}, {3, 4}, 4);
   swapped.swap_bytes = 4;
   CHECK(!is_plain(swapped));

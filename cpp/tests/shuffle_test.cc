@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <random>
@@ -13,8 +14,8 @@
 #include "check.h"
 #include "plans.h"
 
-using namespace zarrfeed;           // NOLINT(google-build-using-namespace): a test of it
-using namespace zarrfeed::testing;  // NOLINT(google-build-using-namespace)
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
 
 namespace {
 
@@ -48,8 +49,8 @@ LineSpec hand_made() {
 
 TEST(the_generator_without_a_key_is_splitmix64_of_seed_zero) {
   KeyedRandom random{std::span<const uint64_t>{}};
-  for (const uint64_t expected : {0xe220a8397b1dcdafU, 0x6e789e6aa1b965f4U, 0x06c45d188009454fU, 0xf88bb8a8724c81ecU,
-                                  0x1b39896a51a8749bU}) {
+  for (const uint64_t expected :
+       {0xe220a8397b1dcdafU, 0x6e789e6aa1b965f4U, 0x06c45d188009454fU, 0xf88bb8a8724c81ecU, 0x1b39896a51a8749bU}) {
     CHECK_EQ(random.next(), expected);
   }
 }
@@ -142,9 +143,9 @@ TEST(all_permutations_of_four_are_equally_likely) {
 TEST(the_order_of_a_seed_is_the_same_in_every_version) {
   LineSpec line = hand_made();
   line.shuffle = true;
-  CHECK_EQ(listed(line), (std::vector<int64_t>{GOLDEN_1}));
+  CHECK_EQ(listed(line), (std::vector<int64_t>{17, 19, 10, 14, 0, 7, 16, 2, 9, 13, 1, 8, 15, 3, 11, 12, 4, 6, 18, 5}));
   line.mix = 2;
-  CHECK_EQ(listed(line), (std::vector<int64_t>{GOLDEN_2}));
+  CHECK_EQ(listed(line), (std::vector<int64_t>{14, 2, 10, 15, 0, 7, 17, 19, 9, 12, 1, 8, 16, 3, 11, 13, 5, 6, 18, 4}));
 }
 
 TEST(lanes_cut_blocks_and_are_dealt_round_robin) {
@@ -233,8 +234,7 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
           const Placement& p = placements.rows[r];
           CHECK(p.step >= plan.first_step[g] && p.step <= plan.last_step[g]);
           CHECK(r == placements.begin[s] || placements.rows[r - 1].step < p.step);
-          CHECK_EQ(p.sample / plan.block_rows,
-                   plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
+          CHECK_EQ(p.sample / plan.block_rows, plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
         }
       }
     }

@@ -62,8 +62,8 @@ ByteVector make_chunk(const ArrayLayout& layout, const std::vector<int64_t>& cel
   size_t elements = 1;
   for (const int64_t extent : layout.chunk_shape) elements *= static_cast<size_t>(extent);
   ByteVector chunk(elements * kItem, 0xee);  // what padding holds does not matter
+  std::vector<int64_t> index(ndim);
   for_each_index(layout.chunk_shape, [&](const std::vector<int64_t>& within) {
-    std::vector<int64_t> index(ndim);
     for (size_t axis = 0; axis < ndim; ++axis) {
       index[axis] = cell[axis] * layout.chunk_shape[axis] + within[axis];
       if (index[axis] >= layout.shape[axis]) return;
@@ -133,7 +133,8 @@ void append_item(ByteVector& out, uint32_t value) {
 
 }  // namespace
 
-TestArray::TestArray(const std::filesystem::path& root, ArrayLayout layout) : root_(root), layout_(std::move(layout)) {
+TestArray::TestArray(std::filesystem::path root, ArrayLayout layout)
+    : root_(std::move(root)), layout_(std::move(layout)) {
   for (size_t axis = 0; axis < layout_.shape.size(); ++axis) {
     if (static_cast<int>(axis) != layout_.sample_axis) places_ *= static_cast<size_t>(layout_.shape[axis]);
   }
@@ -144,7 +145,9 @@ TestArray::TestArray(const std::filesystem::path& root, ArrayLayout layout) : ro
   });
 }
 
-int64_t TestArray::num_samples() const { return layout_.shape[static_cast<size_t>(layout_.sample_axis)]; }
+int64_t TestArray::num_samples() const {
+  return layout_.shape[static_cast<size_t>(layout_.sample_axis)];
+}
 
 FieldSpec TestArray::field() const {
   FieldSpec field;
@@ -175,6 +178,9 @@ void TestArray::remove_chunk(const std::string& key) {
 
 std::vector<uint8_t> TestArray::sample(int64_t index) const {
   std::vector<uint8_t> out;
+  out.reserve(sample_bytes());
+  for (size_t place = 0; place < places_; ++place) append_item(out, element_of(index, place));
+  if (removed_.empty()) return out;
   std::vector<int64_t> extents = layout_.shape;
   extents[static_cast<size_t>(layout_.sample_axis)] = 1;
   for_each_index(extents, [&](const std::vector<int64_t>& within) {
@@ -182,8 +188,7 @@ std::vector<uint8_t> TestArray::sample(int64_t index) const {
     cell[static_cast<size_t>(layout_.sample_axis)] = index;
     const size_t place = place_of(layout_, cell);
     for (size_t axis = 0; axis < cell.size(); ++axis) cell[axis] /= layout_.chunk_shape[axis];
-    const bool missing = !removed_.empty() && removed_.contains(key_of(cell, layout_.separator));
-    append_item(out, missing ? kFill : element_of(index, place));
+    if (removed_.contains(key_of(cell, layout_.separator))) std::memcpy(&out[place * kItem], &kFill, kItem);
   });
   return out;
 }

@@ -30,7 +30,7 @@ struct ArrayLayout {
 /// Element `place` (C order in the sample) of sample `s` is element_of(s, place).
 class TestArray {
  public:
-  TestArray(const std::filesystem::path& root, ArrayLayout layout);
+  TestArray(std::filesystem::path root, ArrayLayout layout);
 
   [[nodiscard]] FieldSpec field() const;
   [[nodiscard]] size_t sample_bytes() const { return places_ * sizeof(uint32_t); }

@@ -28,7 +28,7 @@ void write_file(const std::filesystem::path& path, std::span<const uint8_t> byte
 std::vector<uint8_t> read_file(const std::filesystem::path& path);
 
 /// Asks the system to forget the pages of every file below `directory`, after writing them to the device.
-/// True if the next read of some file below it would wait for the device; false where the file system has no such state.
+/// True if they are read from the device next, and reading them would wait; false where the file system knows no waiting.
 bool drop_from_page_cache(const std::filesystem::path& directory);
 
 /// Number of open file descriptors of this process.
