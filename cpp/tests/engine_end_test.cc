@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -37,6 +38,22 @@ TEST(an_epoch_may_be_given_up_at_any_batch) {
   }
   start(engine, line, 8);
   drain(engine, data, line, 8);
+}
+
+TEST(the_memory_of_batches_that_nobody_took_comes_back) {
+  const Dataset data = rich_dataset();
+  const LineSpec line = shuffled_line(data, 8, 4);
+  std::vector<std::shared_ptr<BatchMemory>> memory;
+  {
+    Engine engine(data.fields(), with_threads(4, 8));
+    for (size_t f = 0; f < data.num_fields(); ++f) memory.push_back(engine.memory(f));
+    for (int i = 0; i < 10; ++i) {
+      start(engine, line, 8, 3);
+      release(engine, *take(engine));
+    }
+  }
+  // Mappings go when the engine is gone and no buffer of theirs is out.
+  for (const auto& pool : memory) CHECK_EQ(pool->mapped_bytes(), size_t{0});
 }
 
 TEST(an_engine_may_be_destroyed_in_the_middle_of_an_epoch) {

@@ -8,6 +8,11 @@
 #include "check.h"
 
 namespace zarrfeed::testing {
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+
+}  // namespace
 
 Dataset::Dataset(std::vector<ArrayLayout> layouts, bool with_resident, bool with_index) : index(with_index) {
   for (ArrayLayout& layout : layouts) {
@@ -78,15 +83,14 @@ LineSpec shuffled_line(const Dataset& data, int64_t block_rows, int64_t lanes, u
 }
 
 std::unique_ptr<ReadyBatch> take(Engine& engine) {
-  constexpr std::chrono::milliseconds kInterval{50};
-  constexpr int kIntervals = 1200;
+  // One wait, not many short ones: those would hide that nobody wakes the consumer.
   auto batch = std::make_unique<ReadyBatch>();
-  for (int i = 0; i < kIntervals; ++i) {
-    const NextStatus status = engine.next(*batch, kInterval);
-    if (status == NextStatus::kEnd) return nullptr;
-    if (status == NextStatus::kBatch) return batch;
-  }
-  FAIL("no batch within a minute");
+  const auto begin = std::chrono::steady_clock::now();
+  const NextStatus status = engine.next(*batch, kPatience);
+  if (status == NextStatus::kEnd) return nullptr;
+  if (status == NextStatus::kTimeout) FAIL("no batch within a minute");
+  if (std::chrono::steady_clock::now() - begin >= kPatience) FAIL("a batch was ready, and the consumer was not woken");
+  return batch;
 }
 
 void check_batch(const Engine& engine, const Dataset& data, const ReadyBatch& batch, int64_t number, int64_t batch_size,
