@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,22 +18,11 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.feed import Allocator, Reader, pinned_memory
-from zarrfeed.fields import (
-    Field,
-    FieldSource,
-    IndexField,
-    StoredField,
-    make_samples_field,
-    make_targets_field,
-    sample_bytes,
-)
-from zarrfeed.layout import ArrayLike
+from zarrfeed.fields import Batch, Field, sample_bytes
 from zarrfeed.memory import parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes, open_batches
+from zarrfeed.sources import Source, read_fields
 from zarrfeed.stats import Stats
-
-#: A tensor, or a tuple of tensors: which one depends on the arguments, so that type checkers cannot know.
-Batch: TypeAlias = Any
 
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
@@ -47,11 +36,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Parameters
     ----------
     samples
-        A path, a `file://` URL, or an open `zarr.Array` in a local store; Zarr v2 or v3. Its chunks along
-        `sample_axis` are the blocks that are shuffled.
+        An array: a path, a `file://` URL, or an open `zarr.Array` in a local store, Zarr v2 or v3; or a NumPy array
+        or CPU tensor. Or several with as many samples: a group (a path, or an open `zarr.Group`), which stands for
+        all arrays in it but not for groups in it, or a mapping of names to arrays. The chunks along `sample_axis`
+        are the blocks that are shuffled; of several arrays, those of a large one with long chunks, which `explain()`
+        names (docs/design.md, section 4). They may be chunked differently. Arrays in memory are used where they lie,
+        not copied, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
     targets
-        The same, or a NumPy array or CPU tensor, with as many samples along axis 0. It may be chunked differently.
-        NumPy arrays and tensors are used where they lie, not copied, if they are contiguous.
+        The same, with as many samples along axis 0.
     batch_size
         Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
         4 MiB.
@@ -65,7 +57,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     return_index
         Whether the global sample index (int64) is added as the last tensor.
     sample_axis
-        The axis of `samples` whose indices are samples. A sample has the other axes, in order.
+        The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     lanes
         How many blocks are open side by side: consecutive samples come from that many blocks. None: chosen from the
         layout and `memory_budget`.
@@ -81,7 +73,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Yields
     ------
     `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
-    `return_index` the index behind these. For `batch_size=None` the first axis is absent.
+    `return_index` the index behind these. In place of the tensor, a group or a mapping gives a dict of tensors.
+    For `batch_size=None` the first axis is absent.
 
     Raises
     ------
@@ -98,8 +91,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __init__(
         self,
-        samples: ArrayLike,
-        targets: FieldSource | None = None,
+        samples: Source,
+        targets: Source | None = None,
         *,
         batch_size: int | None = None,
         shuffle: bool = False,
@@ -128,18 +121,18 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if pin_memory and not _has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
-        driving = make_samples_field(samples, sample_axis=sample_axis)
-        fields: list[Field] = [driving]
-        if targets is not None:
-            fields.append(make_targets_field(targets, driving, resident_bytes=budget // 16))
-        if return_index:
-            fields.append(IndexField(driving.num_samples))
-        n = driving.num_samples
-        block_rows = min(n, driving.spec.rows_per_chunk)
+        field_set = read_fields(
+            samples,
+            targets,
+            sample_axis=int(sample_axis),
+            return_index=bool(return_index),
+            resident_bytes=budget // 16,
+        )
+        fields, n, block_rows = field_set.fields, field_set.num_samples, field_set.block_rows
         if lanes is not None and lanes > n:
             raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {n}")
 
-        self._fields = tuple(fields)
+        self._field_set = field_set
         self._batch_size = batch_size
         self._engine_batch_size = min(n, batch_size or _internal_batch_size(fields))
         self._drop_last = drop_last
@@ -200,7 +193,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         epoch = self._next_epoch
         self._next_epoch += 1
         feed = _Epoch(self, epoch)
-        return feed if self._batch_size is not None else _unbatch(feed)
+        if self._batch_size is None:
+            return (sample for batch in feed for sample in self._field_set.samples_of(batch))
+        return map(self._field_set.assemble, feed)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next iteration reads: any int from 0. The one under way is not changed."""
@@ -236,7 +231,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         consumer = self._consumer(ignore_workers=True)
         order = self._order_for(consumer)
         return explain(
-            fields=self._fields,
+            fields=self._field_set,
             plan=self._plan(0, consumer),
             batch_size=self._engine_batch_size,
             memory=self._memory,
@@ -273,17 +268,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self.close()
 
     def __repr__(self) -> str:
-        spec = self._samples.spec
         return (
-            f"ZarrIterableDataset({spec.name}: {spec.num_samples} samples of {spec.sample_shape} {spec.dtype.name}, "
+            f"ZarrIterableDataset({self._field_set.describe()}, "
             f"batch_size={self._batch_size}, shuffle={self._order.shuffle}, lanes={self._order.lanes})"
         )
-
-    @property
-    def _samples(self) -> StoredField:
-        driving = self._fields[0]
-        assert isinstance(driving, StoredField)
-        return driving
 
     def _check_open(self) -> None:
         self._check_process()
@@ -315,7 +303,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             stride=consumer.stride,
             batch_size=self._engine_batch_size,
             num_threads=num_threads,
-            cells=self._samples.spec.num_cells,
+            cells=self._field_set.cells,
         )
 
     def _pins(self) -> bool:
@@ -330,7 +318,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if self._idle:
             return self._idle.pop()
         return Reader(
-            self._fields,
+            self._field_set.fields,
             batch_size=self._engine_batch_size,
             num_threads=num_threads,
             memory=self._memory,
@@ -338,7 +326,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         )
 
 
-class _Epoch(Iterator[Batch]):
+class _Epoch(Iterator[tuple[torch.Tensor, ...]]):
     """One pass over a dataset: yields batches, and gives its reader back when it ends for whatever reason."""
 
     def __init__(self, dataset: ZarrIterableDataset, epoch: int) -> None:
@@ -356,7 +344,7 @@ class _Epoch(Iterator[Batch]):
             self.close()
             raise
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> tuple[torch.Tensor, ...]:
         if self.reader is None:
             if self._dataset._closed:
                 raise ClosedError("this dataset was closed")
@@ -369,7 +357,7 @@ class _Epoch(Iterator[Batch]):
         if batch is None:
             self.close()
             raise StopIteration
-        return batch if len(batch) > 1 else batch[0]
+        return batch
 
     def close(self) -> None:
         """Stop reading; the reader and its memory serve the next epoch."""
@@ -378,8 +366,9 @@ class _Epoch(Iterator[Batch]):
             return
         reader.stop()
         dataset = self._dataset
-        if self in dataset._running:
-            dataset._running.remove(self)
+        if self not in dataset._running:  # of the process that forked this one, and so is its reader
+            return
+        dataset._running.remove(self)
         if dataset._closed:
             dataset._past_stats = dataset._past_stats + reader.stats()
         else:
@@ -389,15 +378,7 @@ class _Epoch(Iterator[Batch]):
         self.close()
 
 
-def _unbatch(feed: Iterator[Batch]) -> Iterator[Batch]:
-    for batch in feed:
-        if isinstance(batch, tuple):
-            yield from zip(*(tensor.unbind(0) for tensor in batch), strict=True)
-        else:
-            yield from batch.unbind(0)
-
-
-def _internal_batch_size(fields: list[Field]) -> int:
+def _internal_batch_size(fields: Sequence[Field]) -> int:
     return int(np.clip(_INTERNAL_BATCH_BYTES // sum(sample_bytes(f) for f in fields), 1, _INTERNAL_BATCH_SAMPLES))
 
 
