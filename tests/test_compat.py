@@ -240,9 +240,7 @@ def test_both_shuffled(scalars: zarr.Array[Any]) -> None:
 def test_each_seed_decides_on_its_part_of_the_order(scalars: zarr.Array[Any]) -> None:
     def order(chunks: int, buffer: int) -> npt.NDArray[np.int64]:
         return order_of(
-            ZarrIterableDataset(
-                samples=scalars, targets=None, chunks_shuffle_seed=chunks, buffer_shuffle_seed=buffer
-            )
+            ZarrIterableDataset(samples=scalars, targets=None, chunks_shuffle_seed=chunks, buffer_shuffle_seed=buffer)
         )
 
     base = order(1, 2)
@@ -264,9 +262,7 @@ def test_without_a_buffer_seed_each_dataset_is_shuffled_by_its_own(scalars: zarr
 
 @pytest.mark.parametrize("seed", [0, 2**64 - 1, 2**64, 2**200 + 1, np.int64(7)])
 def test_seeds_of_numpys_generators_are_seeds(seed: Any, scalars: zarr.Array[Any]) -> None:
-    dataset = ZarrIterableDataset(
-        samples=scalars, targets=None, chunks_shuffle_seed=seed, buffer_shuffle_seed=seed
-    )
+    dataset = ZarrIterableDataset(samples=scalars, targets=None, chunks_shuffle_seed=seed, buffer_shuffle_seed=seed)
     assert sorted(order_of(dataset)) == list(range(N))
 
 
@@ -384,7 +380,8 @@ def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -
     for wrong in (0, -1, 1.5, None):
         with pytest.raises(ValueError, match="batch_size"):
             ZarrDataLoader(
-                dataset=ZarrIterableDataset(samples=scalars, targets=None, **IN_ORDER), batch_size=wrong  # type: ignore[arg-type]
+                dataset=ZarrIterableDataset(samples=scalars, targets=None, **IN_ORDER),
+                batch_size=wrong,  # type: ignore[arg-type]
             )
 
 

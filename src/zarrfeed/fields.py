@@ -148,25 +148,6 @@ class FieldSet:
             return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
         return map(self.assemble, zip(*rows, strict=True))
 
-    def layout(self) -> list[dict[str, Any]]:
-        """Describe what the order of samples and the meaning of a batch depend on, as JSON-able data.
-
-        Two datasets with equal descriptions (and the same order arguments) deliver samples in the same order. Paths,
-        codecs and values are left out: a store may be moved or compressed anew.
-        """
-        return [
-            {
-                "name": f.name,
-                "num_samples": f.num_samples,
-                "sample_shape": list(f.sample_shape),
-                "dtype": str(f.torch_dtype).removeprefix("torch."),
-                "chunk_rows": f.spec.rows_per_chunk if isinstance(f, StoredField) else None,
-                "chunk_shape": list(f.spec.chunk_shape) if isinstance(f, StoredField) else None,
-                "sample_axis": f.spec.sample_axis if isinstance(f, StoredField) else 0,
-            }
-            for f in self.fields
-        ]
-
     def describe(self) -> str:
         """Return one line that says which samples these are."""
         names = self.parts[0]
