@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from zarrfeed._import_core import core
+from zarrfeed.errors import StoreReadError
+from zarrfeed.feeder import Feeder, StoreSource
 from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan, Order
@@ -72,10 +74,12 @@ class Reader:
             batch_size=batch_size,
             num_threads=num_threads,
             num_fetch_threads=memory.num_fetch_threads,
+            max_requests=memory.max_requests,
             lent_memory=allocator is not None,
         )
+        self._feeder = Feeder(self._engine, _sources(self._fields))
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
-        self._finalizer = weakref.finalize(self, self._engine.stop)
+        self._finalizer = weakref.finalize(self, _stop, self._engine, self._feeder)
 
     def start(self, plan: EpochPlan, max_open_batches: int) -> None:
         """Begin an epoch; an epoch under way is given up.
@@ -87,8 +91,9 @@ class Reader:
         MemoryBudgetError
             If the plan needs more open batches.
         """
+        self.stop()
         self._engine.start(plan.to_core(), max_open_batches)
-        self._lent.clear()
+        self._feeder.start()
         if self._allocator is not None:
             for _ in range(min(max_open_batches, -(-plan.steps // self._batch_size))):
                 self._lend()
@@ -98,7 +103,11 @@ class Reader:
 
         Waits without the GIL; signals are looked at while waiting.
         """
-        result = self._engine.next()
+        try:
+            result = self._engine.next()
+        except StoreReadError as error:
+            self._feeder.explain(error)
+            raise
         if result is None:
             return None
         rows, buffers = result
@@ -114,7 +123,7 @@ class Reader:
 
     def stop(self) -> None:
         """End the epoch under way: threads finish their chunk and are gone when this returns."""
-        self._engine.stop()
+        _stop(self._engine, self._feeder)
         self._lent.clear()
 
     def stats(self) -> Stats:
@@ -127,6 +136,20 @@ class Reader:
         addresses = [buffer.data_ptr() for buffer in buffers]
         self._lent.update(zip(addresses, buffers, strict=True))
         self._engine.lend(addresses)
+
+
+def _stop(engine: core.Engine, feeder: Feeder) -> None:
+    engine.stop()  # first: threads may still read bytes that the feeder lends
+    feeder.stop()
+
+
+def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
+    """Return the stores of the fields that Python reads, by the number of the field."""
+    return {
+        number: f.spec.source
+        for number, f in enumerate(fields)
+        if isinstance(f, StoredField) and f.spec.source is not None
+    }
 
 
 def _field_to_core(field: Field) -> dict[str, Any]:
@@ -142,12 +165,19 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
-    engine = core.Engine([spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, lent_memory=False)
+    engine = core.Engine(
+        [spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16, lent_memory=False
+    )
+    feeder = Feeder(engine, _sources([field]))
     try:
         engine.start(order.plan(0).to_core(), 1)
+        feeder.start()
         batch = engine.next()
+    except StoreReadError as error:
+        feeder.explain(error)
+        raise
     finally:
-        engine.stop()
+        _stop(engine, feeder)
     assert batch is not None
     rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
     read = Stats.from_core(engine.stats())
