@@ -257,15 +257,6 @@ def test_a_file_url_of_another_host_is_not_taken_for_this_one(store: Path) -> No
         ZarrIterableDataset(f"file://elsewhere{store}", batch_size=2)
 
 
-def test_an_array_in_a_store_that_is_not_local_is_refused_by_the_stores_name(tmp_path: Path, store: Path) -> None:
-    array: zarr.Array[Any] = zarr.create_array(zarr.storage.MemoryStore(), shape=(4,), dtype="f4")
-    refused(UnsupportedError, "MemoryStore", array)
-    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as zipped:
-        refused(UnsupportedError, "ZipStore", zarr.create_array(zipped, shape=(4,), dtype="f4"))
-    wrapped = zarr.storage.WrapperStore(zarr.storage.LocalStore(store, read_only=True))
-    refused(UnsupportedError, "WrapperStore", zarr.open_array(wrapped, mode="r"))
-
-
 @pytest.mark.parametrize("source", [None, 3, b"/path", ["a"], object(), np.zeros((4, 2)), torch.zeros(4, 2)])
 def test_what_is_neither_path_nor_array_is_refused_by_its_type(source: Any) -> None:
     refused(ConfigError, f"got a {type(source).__name__}, ", source)

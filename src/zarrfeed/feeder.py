@@ -1,9 +1,9 @@
 """Chunks of stores that only Python can read, for an engine that asks for them.
 
 The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
-requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are lent, not
-copied: they are kept here until the engine says that they are decoded. There is no thread of ours in this, and no thread
-of the engine ever takes the GIL.
+requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are lent,
+not copied: they are kept here until the engine says that they are decoded. There is no thread of ours in this, and no
+thread of the engine ever takes the GIL.
 
 What holds: tickets are never used twice, so that an answer which comes too late is for nobody; the bytes of an answer
 stay alive until the engine is done with them or was stopped; a `Feeder` in a forked child touches neither the loop nor
@@ -29,13 +29,15 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 from zarr.core.buffer import Buffer, cpu
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, WrapperStore, ZipStore
+from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed._import_core import core
-from zarrfeed.errors import StoreReadError
+from zarrfeed.errors import ConfigError, StoreReadError
 
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
+#: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
+_FORKED_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,37 @@ class StoreSource:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, pid=os.getpid())
 
-    def here(self) -> StoreSource:
-        """Return a source that is safe to use in this process, which may be a forked child."""
-        if self.pid == os.getpid():
-            return self
-        return StoreSource(_reopened(self.store), self.prefix, self.metadata_key)
+    @property
+    def is_forked(self) -> bool:
+        """Whether the store was opened by a process that this one was forked from."""
+        return self.pid != os.getpid()
+
+    def reopened(self) -> StoreSource:
+        """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
+        return StoreSource(_reopened(self.store), self.prefix, self.metadata_key, pid=self.pid)
+
+    async def open(self) -> None:
+        """Make the store ready; in a forked process, see whether it lives."""
+        await self.store._ensure_open()
+        if not self.is_forked:
+            return
+        try:
+            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
+        except TimeoutError:
+            raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
+
+
+_NOT_AFTER_FORK = (
+    "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
+    "'forkserver' (multiprocessing_context of the DataLoader), or use none"
+)
 
 
 def _reopened(store: Store) -> Store:
     """Return a store for a forked child: handles that parent and child would share are opened anew."""
+    if isinstance(store, ObjectStore):
+        # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
+        raise ConfigError(_NOT_AFTER_FORK.format(store))
     if isinstance(store, WrapperStore):
         inner = _reopened(store._store)
         return store if inner is store._store else store._with_store(inner)
@@ -97,7 +121,7 @@ class Feeder:
 
     def __init__(self, engine: core.Engine, sources: Mapping[int, StoreSource]) -> None:
         self._engine = engine
-        self._sources = {number: source.here() for number, source in sources.items()}
+        self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
         self._sessions: list[_Session] = []
         self._pid = os.getpid()
         self.failure: tuple[str, BaseException] | None = None
@@ -113,6 +137,8 @@ class Feeder:
         _live.add(self)
         try:
             sync(session.open())
+        except ConfigError:
+            raise
         except Exception as error:
             raise StoreReadError(_errno_of(error), f"the store cannot be opened: {error!r}") from error
 
@@ -152,7 +178,7 @@ class _Session:
     async def open(self) -> None:
         """Watch for requests."""
         for source in self._sources.values():
-            await source.store._ensure_open()
+            await source.open()
         self._loop = asyncio.get_running_loop()
         # A descriptor of our own: the engine may be gone before the loop stops to watch it.
         self._descriptor = os.dup(self._engine.request_descriptor())

@@ -258,6 +258,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
     chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
     _check_sizes(name, tuple(metadata.shape), chunk_shape, dtype.itemsize)
+    keys: dict[str, Any]
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
