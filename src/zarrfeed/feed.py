@@ -1,8 +1,9 @@
 """One epoch being read: an engine and a plan in, batches of tensors out.
 
-Who owns what: the engine writes batches into memory of its own pool (or, for pinned memory, into tensors that this
-module lends). A delivered batch belongs to the tensors over it; when the last of them is dropped the memory goes back
-to the pool, or to torch's allocator. So a batch that a user holds is never overwritten.
+Who owns what: the engine writes batches into memory of its own pool, or into tensors that this module lends: pinned
+ones, or ones in shared memory. A delivered batch belongs to the tensors over it; when the last of them is dropped the
+memory goes back to the pool, or to torch's allocator. A tensor is lent once: what was delivered in it is never written
+again, also while only another process holds it. So a batch that a user holds is never overwritten.
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ def pinned_memory(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
+def shared_memory(size: int) -> torch.Tensor:
+    """Allocate bytes that another process can map: sending a tensor over them through a queue copies nothing.
+
+    A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
+    back to the system when no process has a tensor over them any more.
+    """
+    storage = torch.UntypedStorage._new_shared(size)  # as torch's own default_collate does in a worker
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
 class Reader:
     """An engine with its fields and its memory; reads one epoch at a time, and keeps memory between epochs.
 
@@ -44,7 +55,8 @@ class Reader:
     memory
         How the budget is divided.
     allocator
-        Makes the memory of batches; None: the engine's own pool.
+        Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own. None:
+        the engine's own pool.
     """
 
     def __init__(
@@ -132,7 +144,7 @@ class Reader:
 
     def _lend(self) -> None:
         assert self._allocator is not None
-        buffers = [self._allocator(self._batch_size * size) for size in self._sizes]
+        buffers = [self._allocator(max(1, self._batch_size * size)) for size in self._sizes]
         addresses = [buffer.data_ptr() for buffer in buffers]
         self._lent.update(zip(addresses, buffers, strict=True))
         self._engine.lend(addresses)
