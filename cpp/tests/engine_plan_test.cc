@@ -27,7 +27,8 @@ void remove_group(OwnedPlan& plan, size_t group) {
   for (auto* segments : {&plan.segment_block, &plan.segment_start, &plan.segment_length}) {
     segments->erase(segments->begin() + begin, segments->begin() + end);
   }
-  for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.first_step, &plan.last_step}) {
+  for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.group_turn, &plan.first_step,
+                       &plan.last_step}) {
     groups->erase(groups->begin() + at);
   }
   plan.group_begin.erase(plan.group_begin.begin() + at + 1);
@@ -45,7 +46,8 @@ void double_group(OwnedPlan& plan, size_t group, size_t before) {
                                     segments->begin() + static_cast<std::ptrdiff_t>(begin + count));
     segments->insert(segments->begin() + to, copy.begin(), copy.end());
   }
-  for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.first_step, &plan.last_step}) {
+  for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.group_turn, &plan.first_step,
+                       &plan.last_step}) {
     const int64_t copy = (*groups)[group];
     groups->insert(groups->begin() + static_cast<std::ptrdiff_t>(before), copy);
   }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
 from zarrfeed.fields import Field, StoredField, sample_bytes
-from zarrfeed.order import Order, open_batches
+from zarrfeed.order import Order
 from zarrfeed.stats import format_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -60,6 +60,8 @@ class MemoryPlan:
         Threads that wait for storage.
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
+    readers
+        Consumers on the machine, which have as much each.
     """
 
     budget: int
@@ -69,36 +71,36 @@ class MemoryPlan:
     batch_bytes: int
     num_fetch_threads: int
     max_requests: int = 0
+    readers: int = 1
 
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
         return self.budget - self.scratch_bytes - self.fetch_bytes - self.resident_bytes
 
-    def max_open_batches(self, order: Order, *, stride: int, batch_size: int, num_threads: int, cells: int) -> int:
+    def max_open_batches(self, order: Order, *, required: int, tasks_in_round: int, num_threads: int) -> int:
         """Return how many batches may be open: enough for the threads to be busy, no more than the budget.
 
-        The batches of the current round of lanes have to be open; another round lets the threads go on while the
-        consumer takes them.
+        The batches of the current round of lanes (`required`) have to be open; another round lets the threads go on
+        while the consumer takes them.
 
         Raises
         ------
         MemoryBudgetError
             If the batches that must be open at once do not fit.
         """
-        required = open_batches(order, batch_size, stride)
         room = self.batch_room // self.batch_bytes
         if required > room:
-            fixed = self.budget - self.batch_room
+            needed = self.budget - self.batch_room + required * self.batch_bytes
+            readers = f" for each of the {self.readers} readers on this machine" if self.readers > 1 else ""
             raise MemoryBudgetError(
-                f"memory_budget = {format_bytes(self.budget)}, must be at least "
-                f"{format_bytes(fixed + required * self.batch_bytes, round_up=True)}: "
+                f"memory_budget = {format_bytes(self.budget * self.readers)}, must be at least "
+                f"{format_bytes(needed * self.readers, round_up=True)}{readers}: "
                 f"{format_bytes(self.scratch_bytes)} to decode, {format_bytes(self.fetch_bytes)} to fetch, "
                 f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
                 f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
                 f"{order.block_rows} samples)"
             )
-        tasks_in_round = max(1, order.lanes // stride) * order.mix * cells
         in_flight = max(self.num_fetch_threads, self.max_requests)
         rounds = 1 + -(-(2 * num_threads + in_flight) // tasks_in_round)
         return min(room, max(2, rounds) * required)
@@ -123,7 +125,8 @@ def plan_memory(
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     left = budget - scratch_bytes - resident_bytes - min_open_batches * batch_bytes
     room = min(budget // 8, left)
-    local, fed = (max((s.decoded_bytes for s in streamed if (s.source is None) == kind), default=0) for kind in (1, 0))
+    local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
+    fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
     share = room // 2 if local and fed else room
     num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, share // local)) if local else 0
     max_requests = max(1, min(_MAX_REQUESTS, share // fed)) if fed else 0
