@@ -446,14 +446,17 @@ def test_a_store_that_blocks_the_loop_does_not_block_close() -> None:
 
 def test_many_epochs_that_are_given_up_leave_no_descriptor() -> None:
     array, _ = simple(SlowStore(MemoryStore(), delay=0.001))
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for batches in range(1, 12):
+
+    def give_up_after(batches: int) -> int:
         with make(array) as dataset:
             for i, _ in enumerate(dataset):
                 if i == batches:
                     break
-    gc.collect()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = give_up_after(1)
+    assert [give_up_after(batches) for batches in range(1, 12)] == [before] * 11
 
 
 SCRIPT = """

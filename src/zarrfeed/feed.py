@@ -37,7 +37,7 @@ def shared_memory(size: int) -> torch.Tensor:
     A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
     back to the system when no process has a tensor over them any more.
     """
-    storage = torch.UntypedStorage._new_shared(size)  # as torch's own default_collate does in a worker
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
