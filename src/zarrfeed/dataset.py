@@ -19,7 +19,7 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.feed import Allocator, Reader, pinned_memory
+from zarrfeed.feed import Allocator, Reader, pinned_memory, shared_memory
 from zarrfeed.fields import Batch
 from zarrfeed.identity import Place, RankSource, find_place, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
@@ -501,7 +501,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return self._pin_memory
 
     def _allocator(self) -> Allocator | None:
-        return pinned_memory if self._pins() else None
+        if self._pins():
+            return pinned_memory
+        return shared_memory if in_worker() else None
 
 
 def _has_accelerator() -> bool:
