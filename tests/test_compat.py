@@ -181,7 +181,7 @@ def test_groups_and_arrays_in_memory_are_samples_and_targets(tmp_path: Path, ima
         seen += y.tolist()
     assert sorted(seen) == list(range(N))
     assert isinstance(next(iter(dataset))[0]["u"], np.int64)
-    both = ZarrIterableDataset(samples=images[...], targets={"y": np.arange(N)}, **SHUFFLED)
+    both = ZarrIterableDataset(samples=np.asarray(images[...]), targets={"y": np.arange(N)}, **SHUFFLED)
     for x, y in ZarrDataLoader(dataset=both, batch_size=32):
         assert indices_of(x) == y["y"].tolist()
 
@@ -324,6 +324,7 @@ def test_the_chunks_that_are_named_are_read_and_no_others(selected: Any, scalars
         (1.0, TypeError, "unsupported type for selected chunk indexes"),
         ([1.0], TypeError, "unsupported type for selected chunk indexes"),
         ([[1], [2]], TypeError, "unsupported type for selected chunk indexes"),
+        ([[1], [2, 3]], TypeError, "unsupported type for selected chunk indexes"),
         ([None], TypeError, "unsupported type for selected chunk indexes"),
         (True, TypeError, "unsupported type for selected chunk indexes"),
         ([True, False], TypeError, "unsupported type for selected chunk indexes"),
@@ -370,7 +371,7 @@ def test_targets_of_another_length_are_refused(length: int, scalars: zarr.Array[
     with pytest.raises(ValueError, match=f"{length}.*{N}"):
         ZarrIterableDataset(samples=scalars, targets=np.arange(length), **IN_ORDER)
     with pytest.raises(ValueError, match="targets: got a list"):
-        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)
+        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)  # type: ignore[arg-type]
 
 
 def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -> None:

@@ -19,7 +19,7 @@ from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.feed import Allocator, Reader, pinned_memory
-from zarrfeed.fields import Batch
+from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
@@ -143,7 +143,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if even is not None and even not in EVEN_MODES:
             raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
         budget = None if memory_budget is None else parse_bytes(memory_budget)
-        if pin_memory and not _has_accelerator():
+        if pin_memory and not has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
         fields = read_fields(
@@ -169,7 +169,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._carried: Place | None = None
         self._pin_memory = pin_memory
         self._lanes_named = lanes is not None
-        self._schedule = Schedule.make(
+        self._schedule = self._make_schedule(
             fields,
             order,
             lanes=lanes,
@@ -183,6 +183,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._reset_process()
         self.check_memory()
         self._epochs = EpochTable(EpochState(0).to_json())
+
+    def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
+        return Schedule.make(fields, order, **options)
 
     def _reset_process(self) -> None:
         """Forget engines and passes: they belong to the process that made them."""
@@ -366,7 +369,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def pins_by_default(self) -> bool:
         """Return whether batches go to page-locked memory where nothing else is said."""
-        return self._pin_memory if self._pin_memory is not None else _has_accelerator()
+        return self._pin_memory if self._pin_memory is not None else has_accelerator()
 
     def _check_open(self) -> None:
         self._check_process()
@@ -486,7 +489,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _read_state_dict(self, state: object) -> EpochState:
         schedule = self._schedule
         loaded = read_state_dict(state, schedule.order, schedule.fields.fields)
-        if loaded.lanes is not None and schedule.order.shuffle and loaded.lanes != schedule.order.lanes:
+        if loaded.lanes is not None and schedule.order.permutes_rows and loaded.lanes != schedule.order.lanes:
             self._schedule = schedule.with_lanes(loaded.lanes)
         self.check_memory(state=loaded)
         return loaded
@@ -498,13 +501,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _pins(self) -> bool:
         if self._pin_memory is None:
-            return not in_worker() and _has_accelerator()
+            return not in_worker() and has_accelerator()
         return self._pin_memory
 
     def _allocator(self) -> Allocator | None:
         return pinned_memory if self._pins() else None
 
 
-def _has_accelerator() -> bool:
+def has_accelerator() -> bool:
+    """Return whether there is a device that page-locked memory serves."""
     accelerator = getattr(torch, "accelerator", None)
     return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
