@@ -32,7 +32,7 @@ import zarrfeed.loader
 from zarrfeed.checks import check_bool, check_int
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Batch, FieldSet
-from zarrfeed.identity import Place, in_worker
+from zarrfeed.identity import Place, has_accelerator, in_worker
 from zarrfeed.order import Int64, Order, select_blocks
 from zarrfeed.schedule import Schedule
 from zarrfeed.sources import Source
@@ -251,7 +251,7 @@ class ZarrDataLoader(zarrfeed.loader.ZarrDataLoader):
         check_int("batch_size", batch_size, 1)
         check_bool("drop_last", drop_last)
         check_bool("pin_memory", pin_memory)
-        self._pins_nothing = pin_memory and not zarrfeed.dataset.has_accelerator()
+        self._pins_nothing = pin_memory and not has_accelerator()
         super().__init__(
             dataset.in_batches(
                 int(batch_size),
@@ -287,7 +287,7 @@ class _ShapesOfOriginal(FieldSet):
 
     def samples_of(self, tensors: Sequence[torch.Tensor]) -> Iterator[Batch]:
         """Yield samples one by one: NumPy scalars where they have no axes and NumPy has their dtype."""
-        columns: list[Sequence[Any]] = [
+        columns: list[Any] = [
             tensor.numpy() if tensor.dim() == 1 and tensor.dtype != torch.bfloat16 else tensor.unbind(0)
             for tensor in tensors
         ]
