@@ -447,6 +447,16 @@ def test_two_loaders_of_one_dataset_and_the_dataset_itself_work_side_by_side(sca
         del loaders
 
 
+def test_chunks_that_need_more_memory_than_usual_are_read_nevertheless(tmp_path: Path) -> None:
+    """The original holds everything in memory, so it has no limit to say."""
+    array = zarr.create_array(tmp_path / "large", shape=(8, 100 << 20), chunks=(4, 100 << 20), dtype="f4")
+    with pytest.raises(zarrfeed.MemoryBudgetError):
+        zarrfeed.ZarrIterableDataset(array)
+    dataset = ZarrIterableDataset(samples=array, targets=None, **SHUFFLED)
+    assert dataset.explain().memory_bytes > 2 << 30
+    assert len(ZarrDataLoader(dataset=dataset, batch_size=8, num_workers=2)) == 1
+
+
 # --- what zarrfeed adds -----------------------------------------------------------------------------------------
 
 

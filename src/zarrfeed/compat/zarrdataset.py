@@ -12,12 +12,13 @@ to ::
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from multiprocessing import context
 from typing import Any, TypeAlias
 
@@ -174,7 +175,7 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
     def _agree_on_row_seed(self) -> None:
         """Take the seed that the first rank to ask has drawn, through the store that the ranks met by.
 
-        Nobody waits: the store keeps the first value that is set.
+        Nobody waits: the store keeps the first value that is set. Datasets of one configuration share it.
         """
         if in_worker():
             raise ConfigError(
@@ -272,13 +273,13 @@ class ZarrDataLoader(zarrfeed.loader.ZarrDataLoader):
         return super().__iter__()
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _ShapesOfOriginal(FieldSet):
     """Batches as torch collates them, and samples as the original yields them."""
 
     @classmethod
     def of(cls, field_set: FieldSet) -> _ShapesOfOriginal:
-        return cls(**{f.name: getattr(field_set, f.name) for f in fields(field_set)})
+        return cls(**{f.name: getattr(field_set, f.name) for f in dataclasses.fields(field_set)})
 
     def assemble(self, tensors: Sequence[Any]) -> Batch:
         """Return a tensor or a dict of them, or a list of these."""
