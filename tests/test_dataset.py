@@ -212,7 +212,7 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
 
     expected = read_epoch(ZarrIterableDataset(store, batch_size=16, shuffle=True))
     monkeypatch.setattr(zarrfeed.dataset, "pinned_memory", allocate)
-    monkeypatch.setattr(zarrfeed.dataset, "_has_accelerator", lambda: True)
+    monkeypatch.setattr(zarrfeed.dataset, "has_accelerator", lambda: True)
     dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, pin_memory=True)
     assert np.array_equal(read_epoch(dataset), expected)
     held = [(batch, batch.clone()) for batch in dataset]
@@ -225,7 +225,7 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
 
 
 def test_pin_memory_without_an_accelerator_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarrfeed.dataset, "_has_accelerator", lambda: False)
+    monkeypatch.setattr(zarrfeed.dataset, "has_accelerator", lambda: False)
     with pytest.raises(ConfigError, match="pin_memory = True needs an accelerator"):
         ZarrIterableDataset(store, pin_memory=True)
 

@@ -19,9 +19,9 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.feed import Allocator, Reader, pinned_memory, shared_memory
-from zarrfeed.fields import Batch
-from zarrfeed.identity import Place, RankSource, find_place, in_worker, worker_and_count
+from zarrfeed.feed import Reader, pinned_memory, shared_memory
+from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
@@ -44,11 +44,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     ----------
     samples
         An array: a path, a `file://` URL, or an open `zarr.Array` in a local store, Zarr v2 or v3; or a NumPy array
-        or CPU tensor. Or several with as many samples: a group (a path, or an open `zarr.Group`), which stands for
-        all arrays in it but not for groups in it, or a mapping of names to arrays. The chunks along `sample_axis`
-        are the blocks that are shuffled; of several arrays, those of a large one with long chunks, which `explain()`
-        names (docs/design.md, section 4). They may be chunked differently. Arrays in memory are used where they lie,
-        not copied, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
+        or CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but not for groups
+        in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are shuffled; of
+        several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory are used where
+        they lie, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
     targets
         The same, with as many samples along axis 0.
     batch_size
@@ -144,16 +143,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if even is not None and even not in EVEN_MODES:
             raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
         budget = None if memory_budget is None else parse_bytes(memory_budget)
-        if pin_memory and not _has_accelerator():
+        if pin_memory and not has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
-        fields = read_fields(
-            samples,
-            targets,
-            sample_axis=int(sample_axis),
-            return_index=bool(return_index),
-            resident_bytes=(budget or DEFAULT_BUDGET) // 16,
-        )
+        room = (budget or DEFAULT_BUDGET) // 16
+        fields = read_fields(samples, targets, sample_axis=sample_axis, return_index=return_index, resident_bytes=room)
         n, block_rows = fields.num_samples, fields.block_rows
         order = Order(
             n,
@@ -167,9 +161,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if lanes is not None and lanes > order.length:
             raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
         self._rank, self._world_size = rank, world_size
-        self._carried: Place | None = None
+        self._carried: tuple[int, Place] | None = None
         self._pin_memory = pin_memory
-        self._schedule = Schedule.make(
+        self._schedule = self._make_schedule(
             fields,
             order,
             lanes=lanes,
@@ -183,6 +177,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._reset_process()
         self.check_memory()
         self._epochs = EpochTable(EpochState(0).to_json())
+
+    def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
+        return Schedule.make(fields, order, **options)
 
     def _reset_process(self) -> None:
         """Forget engines and passes: they belong to the process that made them."""
@@ -205,6 +202,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._carried = os.getpid(), state["_carried"]
         self._reset_process()
 
     def __len__(self) -> int:
@@ -367,7 +365,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def pins_by_default(self) -> bool:
         """Return whether batches go to page-locked memory where nothing else is said."""
-        return self._pin_memory if self._pin_memory is not None else _has_accelerator()
+        return self._pin_memory if self._pin_memory is not None else has_accelerator()
 
     def _check_open(self) -> None:
         self._check_process()
@@ -380,8 +378,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _place(self) -> Place:
         """Return this rank's place; in a spawned worker, the one that its training process found."""
-        if self._carried is not None and in_worker():
-            return self._carried
+        # A forked worker inherits what was carried to its parent, or to a process before that.
+        if self._carried is not None and in_worker() and self._carried[0] == os.getpid():
+            return self._carried[1]
         return find_place(self._rank, self._world_size)
 
     def _upcoming(self) -> EpochState:
@@ -452,7 +451,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
                 batch_size=schedule.engine_batch_size,
                 num_threads=num_threads,
                 memory=memory,
-                allocator=self._allocator(),
+                allocator=pinned_memory if self._pins() else None,
             )
         )
         self._running.append(running)
@@ -497,15 +496,5 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _pins(self) -> bool:
         if self._pin_memory is None:
-            return not in_worker() and _has_accelerator()
+            return not in_worker() and has_accelerator()
         return self._pin_memory
-
-    def _allocator(self) -> Allocator | None:
-        if self._pins():
-            return pinned_memory
-        return shared_memory if in_worker() else None
-
-
-def _has_accelerator() -> bool:
-    accelerator = getattr(torch, "accelerator", None)
-    return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
