@@ -1,0 +1,201 @@
+"""Lightning's Trainer: checkpoints in the middle of an epoch, epochs that advance by themselves, ranks by "ddp"."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+from zarrfeed import ZarrDataLoader, ZarrIterableDataset
+
+N = 211  # a prime
+BATCH_SIZE = 6
+STEPS = -(-N // BATCH_SIZE)
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore"),  # Lightning's and torch's, of each other
+]
+
+lightning = pytest.importorskip("lightning")
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402  (slow, and not for whom lacks it)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("lightning") / "samples.zarr")
+    zarr.create_array(path, data=np.repeat(np.arange(N), 3).reshape(N, 3), chunks=(4, 3))
+    return path
+
+
+class Recorder(lightning.LightningModule):  # type: ignore[misc,name-defined]  (untyped where it is not installed)
+    """Learns nothing, and writes down what it is given, epoch by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.epochs: list[tuple[int, list[list[int]]]] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs.append((self.current_epoch, []))
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        samples, index = batch
+        assert torch.equal(samples[:, 0], index)
+        self.epochs[-1][1].append(index.tolist())
+        return self.weight.sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def make_loader(store: str, num_workers: int, *, persistent: bool = False) -> ZarrDataLoader:
+    dataset = ZarrIterableDataset(store, batch_size=BATCH_SIZE, shuffle=True, seed=3, return_index=True, num_threads=1)
+    if num_workers == 0:
+        return ZarrDataLoader(dataset)
+    return ZarrDataLoader(
+        dataset, num_workers=num_workers, multiprocessing_context="fork", persistent_workers=persistent, timeout=60
+    )
+
+
+def fit(
+    loader: ZarrDataLoader, directory: Path, *, checkpoint: Path | None = None, **settings: Any
+) -> list[tuple[int, list[list[int]]]]:
+    """Train, save after every fifth batch, and return (epoch, batches) for each epoch that was begun."""
+    module = Recorder()
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        default_root_dir=directory,
+        callbacks=[ModelCheckpoint(directory, filename="{step}", every_n_train_steps=5, save_top_k=-1)],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **settings,
+    )
+    trainer.fit(module, loader, ckpt_path=checkpoint)
+    return module.epochs
+
+
+def samples_of(batches: list[list[int]]) -> list[int]:
+    return sorted(index for batch in batches for index in batch)
+
+
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_epochs_advance_though_nobody_calls_set_epoch(
+    store: str, tmp_path: Path, num_workers: int, persistent: bool
+) -> None:
+    epochs = fit(make_loader(store, num_workers, persistent=persistent), tmp_path, max_epochs=3)
+    assert [number for number, _ in epochs] == [0, 1, 2]
+    for _, batches in epochs:
+        assert samples_of(batches) == list(range(N))
+        assert len(batches) == STEPS
+    assert len({str(batches) for _, batches in epochs}) == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("saved_at", [5, STEPS + 4])
+def test_a_checkpoint_within_an_epoch_resumes_with_the_unused_samples(
+    store: str, tmp_path: Path, num_workers: int, saved_at: int
+) -> None:
+    """The checkpoint is older than the end of the run: what came after it counts as not used."""
+    whole = fit(make_loader(store, num_workers), tmp_path, max_epochs=3)
+    epoch, step = divmod(saved_at, STEPS)
+    resumed = fit(
+        make_loader(store, num_workers), tmp_path, checkpoint=tmp_path / f"step={saved_at}.ckpt", max_epochs=3
+    )
+    used = whole[epoch][1][:step]
+    assert [number for number, _ in resumed] == list(range(epoch, 3))
+    assert samples_of(used + resumed[0][1]) == list(range(N))
+    if num_workers == 0:
+        assert resumed[0][1] == whole[epoch][1][step:]
+    assert resumed[1:] == whole[epoch + 1 :]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3)])
+def test_a_checkpoint_resumes_with_another_number_of_workers(
+    store: str, tmp_path: Path, before: int, after: int
+) -> None:
+    whole = fit(make_loader(store, before), tmp_path, max_epochs=1)
+    resumed = fit(make_loader(store, after), tmp_path, checkpoint=tmp_path / "step=15.ckpt", max_epochs=2)
+    assert samples_of(whole[0][1][:15] + resumed[0][1]) == list(range(N))
+    assert samples_of(resumed[1][1]) == list(range(N))
+
+
+def test_a_checkpoint_of_the_end_of_an_epoch_resumes_with_the_next(store: str, tmp_path: Path) -> None:
+    class AtEnd(lightning.Callback):  # type: ignore[misc,name-defined]
+        def on_train_epoch_end(self, trainer: Any, _: Any) -> None:
+            trainer.save_checkpoint(tmp_path / f"end-{trainer.current_epoch}.ckpt")
+
+    module = Recorder()
+    settings: dict[str, Any] = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    lightning.Trainer(max_epochs=3, callbacks=[AtEnd()], **settings).fit(module, make_loader(store, 0))
+    resumed = Recorder()
+    lightning.Trainer(max_epochs=3, **settings).fit(
+        resumed, make_loader(store, 0), ckpt_path=tmp_path / "end-0.ckpt"
+    )
+    # Lightning begins epoch 0 again to find that nothing is left of it
+    begun = [(number, batches) for number, batches in resumed.epochs if batches]
+    assert begun == module.epochs[1:]
+
+
+RANK_SCRIPT = """
+import json, os, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import test_lightning as here
+
+directory, checkpoint, num_workers = Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3])
+# made in the script, before the ranks are connected
+loader = here.make_loader(str(directory / "samples.zarr"), num_workers)
+epochs = here.fit(
+    loader, directory, checkpoint=checkpoint, max_epochs=2, devices=2, strategy="ddp", max_steps=int(sys.argv[4])
+)
+rank = os.environ.get("LOCAL_RANK", "0")
+(directory / f"rank-{{rank}}.json").write_text(json.dumps(epochs))
+"""
+
+
+def fit_on_two_ranks(directory: Path, *, checkpoint: str = "", num_workers: int = 0, max_steps: int = -1) -> Iterator[Any]:
+    """Run the script as a user would; Lightning starts it again for rank 1. Return what each rank was given."""
+    script = directory / "train.py"
+    script.write_text(RANK_SCRIPT.format(tests=str(Path(__file__).parent)))
+    command = [sys.executable, str(script), str(directory), checkpoint, str(num_workers), str(max_steps)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for rank in range(2):
+        yield json.loads((directory / f"rank-{rank}.json").read_text())
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_two_ranks_share_epochs_and_resume(tmp_path: Path, num_workers: int) -> None:
+    data = np.repeat(np.arange(N), 3).reshape(N, 3)
+    zarr.create_array(str(tmp_path / "samples.zarr"), data=data, chunks=(4, 3))
+    steps = -(-(N // 2) // BATCH_SIZE)
+    first = list(fit_on_two_ranks(tmp_path, num_workers=num_workers, max_steps=steps + 5))
+    assert [len(batches) for _, batches in first[0]] == [steps, 5]
+    assert len(set(samples_of(first[0][0][1] + first[1][0][1]))) == N - 1, "one sample is left out to stay even"
+    checkpoint = str(tmp_path / f"step={(steps + 5) // 5 * 5}.ckpt")
+    saved_steps = (steps + 5) // 5 * 5 - steps
+    resumed = list(fit_on_two_ranks(tmp_path, checkpoint=checkpoint, num_workers=num_workers))
+    together = [
+        index
+        for before, after in zip(first, resumed, strict=True)
+        for index in samples_of(before[1][1][:saved_steps] + after[0][1])
+    ]
+    assert len(together) == len(set(together)) == N - 1
