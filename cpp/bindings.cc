@@ -101,10 +101,13 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   plan.epoch = dict["epoch"].cast<uint64_t>();
   plan.shuffle = dict["shuffle"].cast<bool>();
   plan.lanes = dict["lanes"].cast<int64_t>();
+  plan.length = dict["length"].cast<int64_t>();
   plan.num_samples = dict["num_samples"].cast<int64_t>();
   plan.block_rows = dict["block_rows"].cast<int64_t>();
   plan.first = dict["first"].cast<int64_t>();
   plan.stride = dict["stride"].cast<int64_t>();
+  plan.begin = dict["begin"].cast<int64_t>();
+  plan.count = dict["count"].cast<int64_t>();
   plan.steps = dict["steps"].cast<int64_t>();
   const auto copy = [&dict](const char* name, std::vector<int64_t>& out) {
     const auto array = dict[name].cast<Int64Array>();
@@ -114,6 +117,9 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   copy("group_lane", owned->group_lane);
   copy("group_offset", owned->group_offset);
   copy("group_number", owned->group_number);
+  copy("group_turn", owned->group_turn);
+  copy("extra_position", owned->extra_position);
+  copy("extra_step", owned->extra_step);
   copy("first_step", owned->first_step);
   copy("last_step", owned->last_step);
   copy("segment_block", owned->segment_block);

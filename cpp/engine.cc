@@ -27,6 +27,9 @@ void OwnedPlan::bind() {
   plan.group_lane = group_lane;
   plan.group_offset = group_offset;
   plan.group_number = group_number;
+  plan.group_turn = group_turn;
+  plan.extra_position = extra_position;
+  plan.extra_step = extra_step;
   plan.first_step = first_step;
   plan.last_step = last_step;
   plan.segment_block = segment_block;

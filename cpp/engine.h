@@ -38,8 +38,8 @@ struct EngineOptions {
 /// The arrays of an EpochPlan, owned.
 struct OwnedPlan {
   EpochPlan plan;  ///< its spans are set by bind()
-  std::vector<int64_t> group_begin, group_lane, group_offset, group_number, first_step, last_step;
-  std::vector<int64_t> segment_block, segment_start, segment_length;
+  std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
+  std::vector<int64_t> segment_block, segment_start, segment_length, extra_position, extra_step;
 
   void bind();
 };

@@ -20,6 +20,21 @@ void permute_block(const EpochPlan& plan, int64_t block, int64_t rows, std::vect
   random_permutation(KeyedRandom(key), out);
 }
 
+/// Calls `take` with each step at which the consumer takes position g of the line; beyond its end, in a later turn.
+template <typename Function>
+void for_each_step(const EpochPlan& plan, int64_t g, Function&& take) {
+  const int64_t ahead = g - plan.first;
+  if (g < plan.length && ahead >= 0 && ahead % plan.stride == 0 && ahead / plan.stride < plan.count) {
+    take(plan.begin + ahead / plan.stride);
+  }
+  if (plan.extra_position.empty() || g < plan.extra_position.front() || g > plan.extra_position.back()) return;
+  const auto found = std::lower_bound(plan.extra_position.begin(), plan.extra_position.end(), g);
+  for (auto i = static_cast<size_t>(found - plan.extra_position.begin());
+       i < plan.extra_position.size() && plan.extra_position[i] == g; ++i) {
+    take(plan.extra_step[i]);
+  }
+}
+
 }  // namespace
 
 KeyedRandom::KeyedRandom(std::span<const uint64_t> words) {
@@ -59,6 +74,7 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     random_permutation(KeyedRandom(key), scratch.group_permutation);
   }
 
+  const int64_t turn_begin = plan.group_turn[group] * plan.length;
   int64_t in_group = 0;  // rows of this group before the current segment
   for (size_t s = begin; s < end; ++s) {
     const int64_t block = plan.segment_block[s];
@@ -76,17 +92,16 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     for (int64_t i = 0; i < length; ++i) {
       const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
       const int64_t at = mixed ? scratch.group_permutation[static_cast<size_t>(in_group + i)] : in_group + i;
-      const int64_t ahead = lane + plan.lanes * (plan.group_offset[group] + at) - plan.first;
-      if (ahead < 0 || ahead % plan.stride != 0) continue;
-      const int64_t step = ahead / plan.stride;
-      if (step >= plan.steps) continue;
-      if (step < plan.first_step[group] || step > plan.last_step[group]) {  // batches beyond would not be open
-        throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
-                                            std::to_string(step) + ", outside of what it declares");
-      }
-      out.rows.push_back({block_start + row, step});
+      const int64_t g = lane + plan.lanes * (plan.group_offset[group] + at) + turn_begin;
+      for_each_step(plan, g, [&](int64_t step) {
+        if (step < plan.first_step[group] || step > plan.last_step[group]) {  // batches beyond would not be open
+          throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
+                                              std::to_string(step) + ", outside of what it declares");
+        }
+        out.rows.push_back({block_start + row, step});
+      });
     }
-    if (mixed) {
+    if (mixed || !plan.extra_position.empty()) {
       std::sort(out.rows.begin() + static_cast<std::ptrdiff_t>(first_placement), out.rows.end(),
                 [](const Placement& a, const Placement& b) { return a.step < b.step; });
     }

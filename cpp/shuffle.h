@@ -5,7 +5,8 @@
 //   line     all blocks in permuted order, the rows of each permuted by a key of (seed, epoch, block)
 //   lane     one of L pieces of the line; its position j is global position  lane + L * j
 //   group    `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
-//   step     the consumer that takes positions first, first + stride, ... has g at step (g - first) / stride
+//   step     the consumer that takes positions first, first + stride, ... has g at step (g - first) / stride;
+//            a few positions that do not fit that (where a run was resumed, or ends) are listed one by one
 
 #include <cstdint>
 #include <span>
@@ -41,17 +42,25 @@ struct EpochPlan {
   uint64_t epoch = 0;
   bool shuffle = false;
   int64_t lanes = 1;
+  int64_t length = 0;       ///< positions of the line
   int64_t num_samples = 0;  ///< samples in the array
   int64_t block_rows = 1;   ///< rows of a full block
-  int64_t first = 0;        ///< global position of step 0
+  int64_t steps = 0;        ///< samples that this consumer delivers
+  // At its steps [begin, begin + count) it takes positions first, first + stride, ...
+  int64_t first = 0;
   int64_t stride = 1;
-  int64_t steps = 0;  ///< samples that this consumer delivers
+  int64_t begin = 0;
+  int64_t count = 0;
+  // At the others it takes these, sorted by position; g >= length is position g mod length in turn g / length.
+  std::span<const int64_t> extra_position;
+  std::span<const int64_t> extra_step;
 
   // Groups, sorted by the first step that they serve; group i has the segments [group_begin[i], group_begin[i + 1]).
   std::span<const int64_t> group_begin;
   std::span<const int64_t> group_lane;
   std::span<const int64_t> group_offset;  ///< position in the lane of the group's first row
   std::span<const int64_t> group_number;  ///< number of the group in its lane: part of the key
+  std::span<const int64_t> group_turn;    ///< the turn of the line that the group serves
   std::span<const int64_t> first_step;    ///< first and last step that the group serves
   std::span<const int64_t> last_step;
   // Segments: a run of positions inside one block.

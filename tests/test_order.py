@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarrfeed import _core
-from zarrfeed.assignment import Consumer
-from zarrfeed.order import Int64, Order, choose_lanes, open_steps
+from zarrfeed.order import Int64, Order, choose_lanes, open_steps, select_blocks
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -41,14 +41,59 @@ def test_every_sample_stands_on_the_line_exactly_once(order: Order, epoch: int) 
 
 
 @SETTINGS
-@given(orders(), st.integers(1, 9), st.integers(1, 4))
-def test_consumers_partition_the_line_by_their_stride(order: Order, world_size: int, num_workers: int) -> None:
+@given(orders(), st.integers(1, 9))
+def test_strides_partition_the_line(order: Order, stride: int) -> None:
     whole = line(order, 3)
-    for rank in range(world_size):
-        for worker in range(num_workers):
-            consumer = Consumer(rank, world_size, worker, num_workers)
-            mine = line(order, 3, first=consumer.first, stride=consumer.stride)
-            assert np.array_equal(mine, whole[consumer.first :: consumer.stride])
+    for first in range(stride):
+        assert np.array_equal(line(order, 3, first=first, stride=stride), whole[first::stride])
+
+
+@SETTINGS
+@given(orders(), st.data())
+def test_positions_before_and_behind_the_stride_are_taken_one_by_one(order: Order, data: st.DataObject) -> None:
+    whole = line(order, 1)
+    n = order.length
+    first, stride = data.draw(st.integers(0, n)), data.draw(st.integers(1, 7))
+    steps = data.draw(st.integers(0, n))
+    regular = np.arange(first, n, stride)[:steps]
+    others = np.setdiff1d(np.arange(n), regular)
+    drawn = data.draw(st.lists(st.sampled_from(others.tolist()), unique=True)) if len(others) else []
+    cut = data.draw(st.integers(0, len(drawn)))
+    again = data.draw(st.lists(st.integers(n, 3 * n - 1), unique=True, max_size=20))  # later turns of the line
+    head, tail = np.array(drawn[:cut], dtype=np.int64), np.array(drawn[cut:] + again, dtype=np.int64)
+    mine = line(order, 1, first=first, stride=stride, steps=steps, head=head, tail=tail)
+    assert np.array_equal(mine, whole[np.concatenate([head, regular, tail]) % n])
+
+
+@SETTINGS
+@given(orders(), st.data())
+def test_a_selection_of_blocks_is_a_line_of_its_samples_only(order: Order, data: st.DataObject) -> None:
+    all_blocks = -(-order.num_samples // order.block_rows)
+    chosen = data.draw(st.lists(st.integers(0, all_blocks - 1), min_size=1, unique=True))
+    few = replace(order, blocks=select_blocks(chosen, all_blocks), lanes=1)
+    few = replace(few, lanes=data.draw(st.integers(1, min(8, few.length))))
+    expected = np.flatnonzero(np.isin(np.arange(order.num_samples) // order.block_rows, chosen))
+    assert few.length == len(expected)
+    assert np.array_equal(np.sort(line(few)), expected)
+
+
+def test_without_shuffling_the_line_can_begin_at_any_block() -> None:
+    order = Order(num_samples=10, block_rows=4, shuffle=False, seed=0, lanes=1, first_block=2)
+    assert line(order).tolist() == [8, 9, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_blocks_and_rows_can_be_shuffled_apart_and_with_seeds_of_their_own() -> None:
+    whole = Order(num_samples=200, block_rows=10, shuffle=True, seed=1, lanes=1)
+    only_blocks = line(replace(whole, shuffle_rows=False)).reshape(-1, 10)
+    assert np.array_equal(only_blocks[:, 0] // 10, whole.block_order(0))
+    assert np.all(np.diff(only_blocks) == 1)
+    only_rows = line(replace(whole, shuffle=False, shuffle_rows=True)).reshape(-1, 10)
+    assert np.array_equal(np.sort(only_rows), np.arange(200).reshape(-1, 10))
+    assert not np.array_equal(only_rows, np.sort(only_rows))
+    reseeded = line(replace(whole, row_seed=2)).reshape(-1, 10)
+    assert np.array_equal(reseeded // 10, line(whole).reshape(-1, 10) // 10)
+    assert not np.array_equal(reseeded, line(whole).reshape(-1, 10))
+    assert np.array_equal(line(replace(whole, row_seed=1)), line(whole))
 
 
 @SETTINGS
@@ -171,17 +216,6 @@ def test_mixing_spreads_the_rows_of_a_block_over_its_group() -> None:
 )
 def test_lanes_follow_from_layout_and_memory(num_samples: int, block_rows: int, room: int, expected: int) -> None:
     assert choose_lanes(num_samples, block_rows, mix=1, batch_size=1, max_open_batches=room) == expected
-
-
-def test_ranks_get_the_same_number_of_samples_whatever_the_size() -> None:
-    for num_samples in range(40):
-        for world_size in range(1, 6):
-            for num_workers in range(1, 4):
-                for worker in range(num_workers):
-                    counts = {
-                        Consumer(rank, world_size, worker, num_workers).steps(num_samples) for rank in range(world_size)
-                    }
-                    assert len(counts) == 1
 
 
 def test_the_engine_refuses_a_plan_that_understates_its_steps() -> None:

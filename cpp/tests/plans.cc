@@ -185,6 +185,7 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
     plan->group_lane.push_back(group.lane);
     plan->group_offset.push_back(group.offset);
     plan->group_number.push_back(group.number);
+    plan->group_turn.push_back(0);
     plan->first_step.push_back(group.first_step);
     plan->last_step.push_back(group.last_step);
     for (size_t s = 0; s < group.segment_starts.size(); ++s) {
@@ -199,10 +200,12 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
   p.epoch = line.epoch;
   p.shuffle = line.shuffle;
   p.lanes = line.lanes;
+  p.length = line.num_samples;
   p.num_samples = line.num_samples;
   p.block_rows = line.block_rows;
   p.first = line.first;
   p.stride = line.stride;
+  p.count = line.num_steps();
   p.steps = line.num_steps();
   plan->bind();
   return plan;

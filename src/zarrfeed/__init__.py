@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from zarrfeed.dataset import ZarrIterableDataset
+from zarrfeed.digest import Digest, audit
 from zarrfeed.errors import (
     ClosedError,
     ConfigError,
@@ -13,6 +14,8 @@ from zarrfeed.errors import (
     ZarrfeedError,
 )
 from zarrfeed.explain import Explanation
+from zarrfeed.identity import rank_from_slurm, rank_from_torchrun
+from zarrfeed.loader import ZarrDataLoader
 from zarrfeed.stats import Stats
 
 __version__ = version("zarrfeed")
@@ -21,12 +24,17 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "CorruptChunkError",
+    "Digest",
     "Explanation",
     "MemoryBudgetError",
     "Stats",
     "StoreReadError",
     "UnsupportedError",
+    "ZarrDataLoader",
     "ZarrIterableDataset",
     "ZarrfeedError",
     "__version__",
+    "audit",
+    "rank_from_slurm",
+    "rank_from_torchrun",
 ]

@@ -8,37 +8,35 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeAlias
 
-import numpy as np
+import numpy.typing as npt
 import torch
 import torch.utils.data
 
 from zarrfeed._import_core import core
-from zarrfeed.assignment import Consumer, rank_and_world_size, worker_and_count
+from zarrfeed.assignment import EVEN_MODES, Even
 from zarrfeed.checks import check_bool, check_int
+from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.feed import Allocator, Reader, pinned_memory
-from zarrfeed.fields import (
-    Field,
-    FieldSource,
-    IndexField,
-    StoredField,
-    make_samples_field,
-    make_targets_field,
-    sample_bytes,
-)
+from zarrfeed.fields import Field, FieldSource, IndexField, StoredField, make_samples_field, make_targets_field
+from zarrfeed.identity import Place, RankSource, find_place, in_worker, worker_and_count
 from zarrfeed.layout import ArrayLike
-from zarrfeed.memory import parse_bytes, plan_memory
-from zarrfeed.order import EpochPlan, Int64, Order, choose_lanes, open_batches
+from zarrfeed.memory import parse_bytes
+from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
+from zarrfeed.passes import Cursor, Pass, SamplePass
+from zarrfeed.progress import Cut, Progress
+from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
+from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
 
 #: A tensor, or a tuple of tensors: which one depends on the arguments, so that type checkers cannot know.
 Batch: TypeAlias = Any
 
-#: Without a batch size, samples are views of internal batches of about this size.
-_INTERNAL_BATCH_BYTES = 4 << 20
-_INTERNAL_BATCH_SAMPLES = 1024
 _INT64_MAX = 2**63 - 1
+
+#: What belongs to one process, and is made anew in another.
+_OF_PROCESS = (*("_pid", "_idle", "_running", "_past_stats", "_cursor", "_resumed", "_num_passes", "_worker_group"),)
 
 
 class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
@@ -71,10 +69,22 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         layout and `memory_budget`.
     mix
         How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
+    blocks
+        Which blocks are read, as indices of chunks along `sample_axis`, in any order. None: all. Samples keep their
+        index in the array.
+    rank, world_size
+        Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
+        torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
+        pass begins, and carried into DataLoader workers.
+    even
+        What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
+        ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more.
     num_threads
-        Decode threads. None: the cores that this process may use.
+        Decode threads of each reader. None: the cores of the machine, shared by its ranks and their workers.
     memory_budget
-        Bytes, or text such as "2GiB": what may be in flight, open or ready at once. Batches that you hold do not count.
+        Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
+        and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share
+        would not do.
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
 
@@ -93,7 +103,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Notes
     -----
     A tensor owns its memory: a batch that you hold is never overwritten, and dropped ones are recycled. Iterating a
-    second time takes the next epoch, unless `set_epoch` says which. Threads exist only while an epoch is read.
+    second time takes the next epoch, unless `set_epoch` says which, in DataLoader workers too. Threads exist only while
+    an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
     """
 
     def __init__(
@@ -109,8 +120,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         sample_axis: int = 0,
         lanes: int | None = None,
         mix: int = 1,
+        blocks: npt.ArrayLike | None = None,
+        rank: RankSource = None,
+        world_size: int | None = None,
+        even: Even | None = None,
         num_threads: int | None = None,
-        memory_budget: int | str = "1GiB",
+        memory_budget: int | str | None = None,
         pin_memory: bool | None = None,
     ) -> None:
         super().__init__()
@@ -124,63 +139,66 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             check_bool(name, flag)
         if pin_memory is not None:
             check_bool("pin_memory", pin_memory)
-        budget = parse_bytes(memory_budget)
+        if even is not None and even not in EVEN_MODES:
+            raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
+        budget = None if memory_budget is None else parse_bytes(memory_budget)
         if pin_memory and not _has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
         driving = make_samples_field(samples, sample_axis=sample_axis)
         fields: list[Field] = [driving]
         if targets is not None:
-            fields.append(make_targets_field(targets, driving, resident_bytes=budget // 16))
+            fields.append(make_targets_field(targets, driving, resident_bytes=(budget or DEFAULT_BUDGET) // 16))
         if return_index:
             fields.append(IndexField(driving.num_samples))
         n = driving.num_samples
         block_rows = min(n, driving.spec.rows_per_chunk)
-        if lanes is not None and lanes > n:
-            raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {n}")
-
-        self._fields = tuple(fields)
-        self._batch_size = batch_size
-        self._engine_batch_size = min(n, batch_size or _internal_batch_size(fields))
-        self._drop_last = drop_last
-        self._pin_memory = pin_memory
-        self._num_threads = num_threads or _usable_cores()
-        mix = min(mix, -(-n // block_rows))
-        one_round = Order(n, block_rows, shuffle=shuffle, seed=seed, lanes=(lanes or 1) if shuffle else 1, mix=mix)
-        self._memory = plan_memory(
-            fields,
-            batch_size=self._engine_batch_size,
-            num_threads=self._num_threads,
-            budget=budget,
-            min_open_batches=open_batches(one_round, self._engine_batch_size),
+        order = Order(
+            n,
+            block_rows,
+            shuffle=shuffle,
+            seed=seed,
+            lanes=(lanes or 1) if shuffle else 1,
+            mix=min(mix, -(-n // block_rows)),
+            blocks=None if blocks is None else select_blocks(blocks, -(-n // block_rows)),
         )
-        if shuffle and lanes is None:
-            lanes = choose_lanes(
-                n,
-                block_rows,
-                mix=mix,
-                batch_size=self._engine_batch_size,
-                max_open_batches=self._memory.batch_room // self._memory.batch_bytes,
-            )
-            one_round = replace(one_round, lanes=lanes)
-        self._order = one_round
-        self._max_open_batches(self._order, Consumer(), self._num_threads)  # refuses a budget that is too small
-
-        self._next_epoch = 0
+        if lanes is not None and lanes > order.length:
+            raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
+        self._rank, self._world_size = rank, world_size
+        self._carried: Place | None = None
+        self._pin_memory = pin_memory
+        self._lanes_named = lanes is not None
+        self._schedule = Schedule.make(
+            fields,
+            order,
+            lanes=lanes,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            even=even,
+            num_threads=num_threads,
+            budget=budget,
+        )
+        self._closed = False
         self._reset_process()
+        self._check_memory(EpochState(0))
+        self._epochs = EpochTable(EpochState(0).to_json())
 
     def _reset_process(self) -> None:
-        """Forget engines: they belong to the process that made them."""
+        """Forget engines and passes: they belong to the process that made them."""
         self._pid = os.getpid()
-        self._closed = getattr(self, "_closed", False)
         self._idle: list[Reader] = []
-        self._running: list[_Epoch] = []
+        self._running: list[Pass] = []
         self._past_stats = Stats()
+        self._cursor: Cursor | None = None
+        self._resumed: EpochState | None = None
+        self._num_passes = 0
+        self._worker_group: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_pid", "_idle", "_running", "_past_stats"):
-            state.pop(name)
+        for name in _OF_PROCESS:
+            del state[name]
+        state["_carried"] = self._place()  # what a worker is to know, its training process must find out
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -189,41 +207,82 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, or of samples for `batch_size=None`, on this rank."""
-        steps = self._consumer(ignore_workers=True).steps(self._order.num_samples)
-        if self._batch_size is None:
-            return steps
-        return steps // self._batch_size if self._drop_last else -(-steps // self._batch_size)
+        consumer = self._place().consumer()
+        return self._schedule.division(EpochState(0), consumer).batches(consumer.rank)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch, or the one that `set_epoch` named."""
+        """Return a pass over the next epoch, or the one that `set_epoch` named; it begins with its first batch."""
         self._check_open()
-        epoch = self._next_epoch
-        self._next_epoch += 1
-        feed = _Epoch(self, epoch)
-        return feed if self._batch_size is not None else _unbatch(feed)
+        name = None
+        if in_worker():
+            info = torch.utils.data.get_worker_info()
+            assert info is not None
+            group = self._worker_group or f"{os.getppid()}/{info.seed - info.id}"
+            name = f"{group}/{self._num_passes}"
+        self._num_passes += 1
+        return (SamplePass if self._schedule.batch_size is None else Pass)(self, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that the next iteration reads: any int from 0. The one under way is not changed."""
+        """Name the epoch that the next pass reads: any int from 0. One under way is not changed.
+
+        In the training process this is enough for DataLoader workers too, also for persistent ones.
+        """
         check_int("epoch", epoch, 0, _INT64_MAX)
-        self._next_epoch = int(epoch)
+        self._check_process()
+        self._name_next(EpochState(int(epoch)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
+
+        What counts is what was handed out, on this rank, and on all others as many batches; so save between two
+        steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's beginning is
+        returned. With DataLoader workers use `ZarrDataLoader.state_dict()`.
+
+        Raises
+        ------
+        ConfigError
+            If the batches were handed out by DataLoader workers, so that this process cannot know how many.
+        """
+        self._check_process()
+        if in_worker() or self._cursor is None:
+            return self._make_state_dict(self._upcoming())
+        return self._make_state_dict(self._stand(self._cursor, at_end=False))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass deliver what was left of the epoch of `state`, to whatever ranks and workers there are now.
+
+        Raises
+        ------
+        ConfigError
+            If the state is of another dataset, selection or order; the message says what differs.
+        MemoryBudgetError
+            If the state's lanes need more memory than there is.
+        """
+        self._check_process()
+        loaded = self._read_state_dict(state)
+        if loaded.worker is None:
+            self._name_next(loaded)
+        else:
+            self._resumed = loaded
+            self._epochs.name_next(EpochState(loaded.epoch + 1).to_json())
 
     def sample_order(self, epoch: int | None = None) -> Int64:
-        """List the global sample indices in the order of delivery, without reading data.
+        """List the global sample indices in the order of delivery on this rank, without reading data.
 
         Parameters
         ----------
         epoch
-            Which epoch; the next one to be read, unless given.
+            Which epoch, from its beginning; the next one to be read, unless given.
 
         Returns
         -------
-        int64 array of shape (samples delivered on this rank,)
+        int64 array of shape (samples delivered on this rank,). DataLoader workers deliver the same samples, but each
+        worker the batches of its own share.
         """
         if epoch is None:
-            epoch = self._next_epoch
+            epoch = self._upcoming().epoch
         check_int("epoch", epoch, 0, _INT64_MAX)
-        plan = self._plan(int(epoch), self._consumer(ignore_workers=True))
-        order: Int64 = core.sample_order(plan.to_core())
+        order: Int64 = core.sample_order(self._plan_of_rank(int(epoch)).to_core())
         return order
 
     def explain(self) -> Explanation:
@@ -233,22 +292,26 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         -------
         An object with the figures as attributes; `str()` of it is a page for people.
         """
-        consumer = self._consumer(ignore_workers=True)
-        order = self._order_for(consumer)
+        place, schedule = self._place(), self._schedule
+        consumer = place.consumer()
+        plan = self._plan_of_rank(0)
+        local = place.local_world_size
+        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
+        num_threads = schedule.threads(consumer, local_world_size=local)
         return explain(
-            fields=self._fields,
-            plan=self._plan(0, consumer),
-            batch_size=self._engine_batch_size,
-            memory=self._memory,
-            max_open_batches=self._max_open_batches(order, consumer, self._num_threads),
-            num_threads=self._num_threads,
+            fields=schedule.fields,
+            plan=plan,
+            batch_size=schedule.engine_batch_size,
+            memory=memory,
+            max_open_batches=schedule.max_open_batches(plan.order, consumer, memory, num_threads),
+            num_threads=num_threads,
             pinned=self._pins(),
         )
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
         self._check_process()
-        live = [*self._idle, *(feed.reader for feed in self._running if feed.reader is not None)]
+        live = [*self._idle, *(running.reader for running in self._running if running.reader is not None)]
         total = self._past_stats
         for reader in live:
             total = total + reader.stats()
@@ -258,8 +321,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
         self._check_process()
         self._closed = True
-        for feed in list(self._running):
-            feed.close()
+        for running in list(self._running):
+            running.close()
         for reader in self._idle:
             self._past_stats = self._past_stats + reader.stats()
         self._idle.clear()
@@ -274,14 +337,24 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __repr__(self) -> str:
         spec = self._samples.spec
+        order = self._schedule.order
         return (
             f"ZarrIterableDataset({spec.name}: {spec.num_samples} samples of {spec.sample_shape} {spec.dtype.name}, "
-            f"batch_size={self._batch_size}, shuffle={self._order.shuffle}, lanes={self._order.lanes})"
+            f"batch_size={self._schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 
     @property
+    def batch_size(self) -> int | None:
+        """Samples of a batch; None for single samples."""
+        return self._schedule.batch_size
+
+    def pins_by_default(self) -> bool:
+        """Return whether batches go to page-locked memory where nothing else is said."""
+        return self._pin_memory if self._pin_memory is not None else _has_accelerator()
+
+    @property
     def _samples(self) -> StoredField:
-        driving = self._fields[0]
+        driving = self._schedule.fields[0]
         assert isinstance(driving, StoredField)
         return driving
 
@@ -294,115 +367,131 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if os.getpid() != self._pid:  # forked: the parent's threads are not here
             self._reset_process()
 
-    def _consumer(self, *, ignore_workers: bool = False) -> Consumer:
-        rank, world_size = rank_and_world_size()
-        worker, num_workers = (0, 1) if ignore_workers else worker_and_count()
-        return Consumer(rank, world_size, worker, num_workers)
+    def _place(self) -> Place:
+        """Return this rank's place; in a spawned worker, the one that its training process found."""
+        if self._carried is not None and in_worker():
+            return self._carried
+        return find_place(self._rank, self._world_size)
 
-    def _order_for(self, consumer: Consumer) -> Order:
-        """Return the order: without shuffling every consumer reads one contiguous piece."""
-        return self._order if self._order.shuffle else replace(self._order, lanes=consumer.stride)
+    def _upcoming(self) -> EpochState:
+        """Return the state in which the next pass begins."""
+        if self._resumed is not None:
+            return self._resumed
+        return EpochState.from_json(self._epochs.next(), self._schedule.order.length)
 
-    def _plan(self, epoch: int, consumer: Consumer) -> EpochPlan:
-        steps = consumer.steps(self._order.num_samples)
-        if self._drop_last and self._batch_size is not None:
-            steps = steps // self._batch_size * self._batch_size
-        return self._order_for(consumer).plan(epoch, first=consumer.first, stride=consumer.stride, steps=steps)
+    def _name_next(self, state: EpochState) -> None:
+        self._cursor = None
+        self._resumed = None
+        self._epochs.name_next(state.to_json())
 
-    def _max_open_batches(self, order: Order, consumer: Consumer, num_threads: int) -> int:
-        return self._memory.max_open_batches(
-            order,
-            stride=consumer.stride,
-            batch_size=self._engine_batch_size,
-            num_threads=num_threads,
-            cells=self._samples.spec.num_cells,
+    def _join_group(self, group: str) -> None:
+        """Learn, in a DataLoader worker, which group of workers it belongs to."""
+        self._check_process()
+        self._worker_group = group
+
+    def _settle_for_workers(self, name: str, num_workers: int) -> Cursor:
+        """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
+        self._check_open()
+        schedule, consumer = self._schedule, self._place().consumer(num_workers=num_workers)
+        state = EpochState.from_json(self._epochs.begin(name), schedule.order.length)
+        begin = schedule.settle(state, consumer)
+        return Cursor(begin, schedule.division(begin, consumer), consumer)
+
+    def _settle(self, name: str | None, resumed: EpochState | None) -> Cursor:
+        """Settle in which state a pass begins, and remember it as the one under way."""
+        worker, num_workers = worker_and_count()
+        consumer = self._place().consumer(worker, num_workers)
+        resumed, self._resumed = resumed or self._resumed, None
+        if resumed is not None:
+            self._epochs.name_next(EpochState(resumed.epoch + 1).to_json())
+            begin = resumed
+        else:
+            json = self._epochs.begin() if name is None else self._epochs.join(name, worker)
+            begin = EpochState.from_json(json, self._schedule.order.length)
+        begin = self._schedule.settle(begin, consumer)
+        delivered = 0
+        if begin.worker is not None:
+            if begin.worker != self._schedule.worker_share(consumer, begin.worker.batches):
+                raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
+            delivered = begin.worker.batches
+        self._cursor = Cursor(begin, self._schedule.division(begin, consumer), consumer, delivered)
+        return self._cursor
+
+    def _start(self, running: Pass, cursor: Cursor) -> None:
+        """Give a pass a reader that reads what its cursor says."""
+        schedule, consumer = self._schedule, cursor.consumer
+        local = self._place().local_world_size
+        plan = schedule.plan(cursor.begin, consumer)
+        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
+        num_threads = schedule.threads(consumer, local_world_size=local)
+        max_open = schedule.max_open_batches(plan.order, consumer, memory, num_threads)
+        running.reader = (
+            self._idle.pop()
+            if self._idle
+            else Reader(
+                schedule.fields,
+                batch_size=schedule.engine_batch_size,
+                num_threads=num_threads,
+                memory=memory,
+                allocator=self._allocator(),
+            )
         )
+        self._running.append(running)
+        try:
+            running.reader.start(plan, max_open)
+        except BaseException:
+            running.close()
+            raise
+
+    def _take_back(self, ended: Pass, reader: Reader) -> None:
+        """Keep the reader of a pass that ended for the next one."""
+        if ended in self._running:
+            self._running.remove(ended)
+        if self._closed:
+            self._past_stats = self._past_stats + reader.stats()
+        else:
+            self._idle.append(reader)
+
+    def _stand(self, cursor: Cursor, *, at_end: bool) -> EpochState:
+        """Return the state of a pass; in a worker that of its share, which at the end is an end and no new epoch."""
+        if in_worker():
+            return replace(cursor.begin, worker=self._schedule.worker_share(cursor.consumer, cursor.delivered))
+        if at_end and cursor.at_end:
+            length = self._schedule.order.length
+            return replace(cursor.begin, progress=Progress((Cut(length),)))
+        return cursor.state()
+
+    def _make_state_dict(self, state: EpochState) -> dict[str, Any]:
+        return make_state_dict(state, self._schedule.order, self._schedule.fields)
+
+    def _read_state_dict(self, state: object) -> EpochState:
+        schedule = self._schedule
+        loaded = read_state_dict(state, schedule.order, schedule.fields)
+        if loaded.lanes is not None and schedule.order.shuffle and loaded.lanes != schedule.order.lanes:
+            self._schedule = schedule.with_lanes(loaded.lanes)
+        self._check_memory(loaded)
+        return loaded
+
+    def _check_memory(self, state: EpochState) -> None:
+        """Refuse a budget that is too small for one reader a rank."""
+        place, schedule = self._place(), self._schedule
+        consumer = place.consumer()
+        line = schedule.line(schedule.settle(state, consumer))
+        memory = schedule.memory(consumer, local_world_size=place.local_world_size, order=line)
+        schedule.max_open_batches(line, consumer, memory, num_threads=1)
+
+    def _plan_of_rank(self, epoch: int) -> EpochPlan:
+        """Return what this rank reads in an epoch, without workers, from its beginning."""
+        consumer = self._place().consumer()
+        return self._schedule.plan(self._schedule.settle(EpochState(epoch), consumer), consumer)
 
     def _pins(self) -> bool:
         if self._pin_memory is None:
-            return torch.utils.data.get_worker_info() is None and _has_accelerator()
+            return not in_worker() and _has_accelerator()
         return self._pin_memory
 
     def _allocator(self) -> Allocator | None:
         return pinned_memory if self._pins() else None
-
-    def _take_reader(self, num_threads: int) -> Reader:
-        if self._idle:
-            return self._idle.pop()
-        return Reader(
-            self._fields,
-            batch_size=self._engine_batch_size,
-            num_threads=num_threads,
-            memory=self._memory,
-            allocator=self._allocator(),
-        )
-
-
-class _Epoch(Iterator[Batch]):
-    """One pass over a dataset: yields batches, and gives its reader back when it ends for whatever reason."""
-
-    def __init__(self, dataset: ZarrIterableDataset, epoch: int) -> None:
-        self.reader: Reader | None = None
-        self._dataset = dataset
-        consumer = dataset._consumer()
-        num_threads = max(1, dataset._num_threads // consumer.num_workers)
-        plan = dataset._plan(epoch, consumer)
-        max_open = dataset._max_open_batches(plan.order, consumer, num_threads)
-        self.reader = dataset._take_reader(num_threads)
-        dataset._running.append(self)
-        try:
-            self.reader.start(plan, max_open)
-        except BaseException:
-            self.close()
-            raise
-
-    def __next__(self) -> Batch:
-        if self.reader is None:
-            if self._dataset._closed:
-                raise ClosedError("this dataset was closed")
-            raise StopIteration
-        try:
-            batch = self.reader.next()
-        except BaseException:
-            self.close()
-            raise
-        if batch is None:
-            self.close()
-            raise StopIteration
-        return batch if len(batch) > 1 else batch[0]
-
-    def close(self) -> None:
-        """Stop reading; the reader and its memory serve the next epoch."""
-        reader, self.reader = self.reader, None
-        if reader is None:
-            return
-        reader.stop()
-        dataset = self._dataset
-        if self in dataset._running:
-            dataset._running.remove(self)
-        if dataset._closed:
-            dataset._past_stats = dataset._past_stats + reader.stats()
-        else:
-            dataset._idle.append(reader)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _unbatch(feed: Iterator[Batch]) -> Iterator[Batch]:
-    for batch in feed:
-        if isinstance(batch, tuple):
-            yield from zip(*(tensor.unbind(0) for tensor in batch), strict=True)
-        else:
-            yield from batch.unbind(0)
-
-
-def _internal_batch_size(fields: list[Field]) -> int:
-    return int(np.clip(_INTERNAL_BATCH_BYTES // sum(sample_bytes(f) for f in fields), 1, _INTERNAL_BATCH_SAMPLES))
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _has_accelerator() -> bool:

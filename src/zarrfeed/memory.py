@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
 from zarrfeed.fields import Field, StoredField, sample_bytes
-from zarrfeed.order import Order, open_batches
+from zarrfeed.order import Order
 from zarrfeed.stats import format_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -56,6 +56,8 @@ class MemoryPlan:
         One batch of all fields.
     num_fetch_threads
         Threads that wait for storage.
+    readers
+        Consumers on the machine, which have as much each.
     """
 
     budget: int
@@ -64,36 +66,36 @@ class MemoryPlan:
     resident_bytes: int
     batch_bytes: int
     num_fetch_threads: int
+    readers: int = 1
 
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
         return self.budget - self.scratch_bytes - self.fetch_bytes - self.resident_bytes
 
-    def max_open_batches(self, order: Order, *, stride: int, batch_size: int, num_threads: int, cells: int) -> int:
+    def max_open_batches(self, order: Order, *, required: int, tasks_in_round: int, num_threads: int) -> int:
         """Return how many batches may be open: enough for the threads to be busy, no more than the budget.
 
-        The batches of the current round of lanes have to be open; another round lets the threads go on while the
-        consumer takes them.
+        The batches of the current round of lanes (`required`) have to be open; another round lets the threads go on
+        while the consumer takes them.
 
         Raises
         ------
         MemoryBudgetError
             If the batches that must be open at once do not fit.
         """
-        required = open_batches(order, batch_size, stride)
         room = self.batch_room // self.batch_bytes
         if required > room:
-            fixed = self.budget - self.batch_room
+            needed = self.budget - self.batch_room + required * self.batch_bytes
+            readers = f" for each of the {self.readers} readers on this machine" if self.readers > 1 else ""
             raise MemoryBudgetError(
-                f"memory_budget = {format_bytes(self.budget)}, must be at least "
-                f"{format_bytes(fixed + required * self.batch_bytes, round_up=True)}: "
+                f"memory_budget = {format_bytes(self.budget * self.readers)}, must be at least "
+                f"{format_bytes(needed * self.readers, round_up=True)}{readers}: "
                 f"{format_bytes(self.scratch_bytes)} to decode, {format_bytes(self.fetch_bytes)} to fetch, "
                 f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
                 f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
                 f"{order.block_rows} samples)"
             )
-        tasks_in_round = max(1, order.lanes // stride) * order.mix * cells
         rounds = 1 + -(-(2 * num_threads + self.num_fetch_threads) // tasks_in_round)
         return min(room, max(2, rounds) * required)
 

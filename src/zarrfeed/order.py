@@ -8,11 +8,13 @@ blocks a consumer needs and when; the rows inside of them are permuted by the en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from zarrfeed.errors import ConfigError
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -55,17 +57,23 @@ class Order:
     Attributes
     ----------
     num_samples
-        n, the length of the line.
+        Samples of the array.
     block_rows
-        Samples of a full block; the last one may be shorter.
+        Samples of a full block; the last one of the array may be shorter.
     shuffle
-        False: blocks and rows keep their order.
+        Whether blocks are permuted; False: they keep their order.
     seed
-        Key of all permutations, in [0, 2**64).
+        Key of the permutation of blocks, and of rows unless `row_seed` is given, in [0, 2**64).
     lanes
-        L, at most `num_samples`.
+        L, at most `length`.
     mix
         Consecutive blocks of a lane whose rows are permuted together.
+    shuffle_rows, row_seed
+        The same for the rows inside of blocks. None: as `shuffle` and `seed` say.
+    blocks
+        The blocks that are read, ascending, shape (blocks,). None: all.
+    first_block
+        Without shuffling: at which of these the line begins; those before it come last.
     """
 
     num_samples: int
@@ -74,30 +82,62 @@ class Order:
     seed: int
     lanes: int
     mix: int = 1
+    shuffle_rows: bool | None = None
+    row_seed: int | None = None
+    blocks: Int64 | None = field(default=None, compare=False)
+    first_block: int = 0
 
     @property
     def num_blocks(self) -> int:
-        """Blocks, the short one at the end included."""
+        """Blocks that are read, a short one at the end included."""
+        return self._blocks_in_array if self.blocks is None else len(self.blocks)
+
+    @property
+    def length(self) -> int:
+        """n, the number of positions of the line: the samples of the blocks that are read."""
+        if self.blocks is None:
+            return self.num_samples
+        has_last = len(self.blocks) > 0 and int(self.blocks[-1]) == self._blocks_in_array - 1
+        return len(self.blocks) * self.block_rows - has_last * self._missing_rows
+
+    @property
+    def _blocks_in_array(self) -> int:
         return -(-self.num_samples // self.block_rows)
 
-    def block_order(self, epoch: int) -> Int64:
-        """Return the order of the blocks in an epoch, shape (num_blocks,).
+    @property
+    def _missing_rows(self) -> int:
+        """What the last block of the array lacks."""
+        return self._blocks_in_array * self.block_rows - self.num_samples
 
-        Random keys are sorted with the block's number in their low bits: no two are equal, so that the result depends
+    def block_order(self, epoch: int) -> Int64:
+        """Return the blocks in the order of an epoch, shape (num_blocks,).
+
+        Random keys are sorted with the block's place in their low bits: no two are equal, so that the result depends
         on the keys alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose
         stream numpy guarantees to stay as it is.
         """
-        blocks = np.arange(self.num_blocks, dtype=np.uint64)
-        if not self.shuffle:
-            return blocks.astype(np.int64)
-        low_bits = np.uint64((1 << max(1, (self.num_blocks - 1).bit_length())) - 1)
-        # 128-bit key: seed and epoch side by side, so that no two pairs share one
-        keys = np.random.Philox(key=self.seed | (epoch << 64)).random_raw(self.num_blocks)
-        keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | blocks
-        keys.sort()
-        return (keys & low_bits).astype(np.int64)
+        places = np.arange(self.num_blocks, dtype=np.int64)
+        if self.shuffle:
+            low_bits = np.uint64((1 << max(1, (self.num_blocks - 1).bit_length())) - 1)
+            # 128-bit key: seed and epoch side by side, so that no two pairs share one
+            keys = np.random.Philox(key=self.seed | (epoch << 64)).random_raw(self.num_blocks)
+            keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | places.astype(np.uint64)
+            keys.sort()
+            places = (keys & low_bits).astype(np.int64)
+        elif self.first_block:
+            places = np.roll(places, -self.first_block)
+        return places if self.blocks is None else self.blocks[places]
 
-    def plan(self, epoch: int, *, first: int = 0, stride: int = 1, steps: int | None = None) -> EpochPlan:
+    def plan(
+        self,
+        epoch: int,
+        *,
+        first: int = 0,
+        stride: int = 1,
+        steps: int | None = None,
+        head: Int64 | None = None,
+        tail: Int64 | None = None,
+    ) -> EpochPlan:
         """Return the pieces of blocks that a consumer needs, in the order in which it needs them.
 
         Parameters
@@ -108,14 +148,23 @@ class Order:
             The consumer takes global positions first, first + stride, ...
         steps
             How many of them; all that there are, unless given.
+        head, tail
+            Positions that it takes before and after these, one by one. Position g >= n is g mod n, once more.
         """
-        n, num_lanes = self.num_samples, self.lanes
+        n, num_lanes = self.length, self.lanes
         available = max(0, -(-(n - first) // stride))
         steps = available if steps is None else min(steps, available)
+        begin = 0 if head is None else len(head)
+        # Positions outside of the stride, and the steps at which they are taken.
+        extra = np.concatenate([_NONE if head is None else head, _NONE if tail is None else tail])
+        extra_step = np.concatenate([np.arange(begin), begin + steps + np.arange(len(extra) - begin)])
+        turn, extra_on_line = np.divmod(extra, n)
 
         # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
         common = math.gcd(stride, num_lanes)
-        lane = np.arange(first % common, num_lanes, common, dtype=np.int64)
+        lane = np.arange(first % common, num_lanes if steps else 0, common, dtype=np.int64)
+        if len(extra):
+            lane = np.union1d(lane, extra_on_line % num_lanes)
         quotient, longer = divmod(n, num_lanes)
         lane_begin = lane * quotient + np.minimum(lane, longer)
         lane_end = lane_begin + quotient + (lane < longer)
@@ -130,47 +179,72 @@ class Order:
         in_lane = np.repeat(np.arange(len(lane)), pieces)
         number = np.arange(len(in_lane)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         piece = number + first_piece[in_lane]
-        begin = np.maximum(line_begin[piece], lane_begin[in_lane])
-        end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
+        piece_begin = np.maximum(line_begin[piece], lane_begin[in_lane])
+        piece_end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
 
         # Groups of `mix` pieces.
         starts = np.flatnonzero(number % self.mix == 0)
         ends = np.append(starts[1:], len(number))
         group_lane = lane[in_lane[starts]]
-        group_offset = begin[starts] - lane_begin[in_lane[starts]]
-        group_rows = np.add.reduceat(end - begin, starts) if len(starts) else starts
+        group_offset = piece_begin[starts] - lane_begin[in_lane[starts]]
+        group_rows = np.add.reduceat(piece_end - piece_begin, starts) if len(starts) else starts
         first_step, last_step = self._steps(group_lane, group_offset, group_rows, first, stride, steps)
+        first_step = np.where(first_step > last_step, _NEVER, first_step + begin)
+        last_step = np.where(first_step == _NEVER, -1, last_step + begin)
+
+        # Groups that the extra positions need, those of each turn by themselves: their steps may be far apart.
+        place = np.searchsorted(lane, extra_on_line % num_lanes)
+        extra_group = np.searchsorted(piece_begin[starts], lane_begin[place] + extra_on_line // num_lanes, "right") - 1
+        once = turn == 0
+        np.minimum.at(first_step, extra_group[once], extra_step[once])
+        np.maximum.at(last_step, extra_group[once], extra_step[once])
+        visits = [(np.arange(len(starts)), np.zeros(len(starts), dtype=np.int64), first_step, last_step)]
+        for again in np.unique(turn[~once]):
+            of_turn = turn == again
+            group, inverse = np.unique(extra_group[of_turn], return_inverse=True)
+            earliest, latest = np.full(len(group), _NEVER), np.full(len(group), -1)
+            np.minimum.at(earliest, inverse, extra_step[of_turn])
+            np.maximum.at(latest, inverse, extra_step[of_turn])
+            visits.append((group, np.full(len(group), again), earliest, latest))
+        group, group_turn, first_step, last_step = (np.concatenate(column) for column in zip(*visits, strict=True))
+
         used = np.flatnonzero(first_step <= last_step)
         used = used[np.argsort(first_step[used], kind="stable")]
+        group = group[used]
 
         # Segments of the used groups, group after group.
-        sizes = (ends - starts)[used]
+        sizes = (ends - starts)[group]
         group_begin = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        segment = np.repeat(starts[used] - group_begin[:-1], sizes) + np.arange(group_begin[-1])
+        segment = np.repeat(starts[group] - group_begin[:-1], sizes) + np.arange(group_begin[-1])
+        by_position = np.argsort(extra, kind="stable")
         return EpochPlan(
             order=self,
             epoch=epoch,
             first=first,
             stride=stride,
-            steps=steps,
+            begin=begin,
+            count=steps,
+            steps=steps + len(extra),
+            extra_position=extra[by_position],
+            extra_step=extra_step[by_position],
             group_begin=group_begin,
-            group_lane=group_lane[used],
-            group_offset=group_offset[used],
-            group_number=number[starts[used]] // self.mix,
+            group_lane=group_lane[group],
+            group_offset=group_offset[group],
+            group_number=number[starts[group]] // self.mix,
+            group_turn=group_turn[used],
             first_step=first_step[used],
             last_step=last_step[used],
             segment_block=blocks[piece[segment]],
-            segment_start=(begin - line_begin[piece])[segment],
-            segment_length=(end - begin)[segment],
+            segment_start=(piece_begin - line_begin[piece])[segment],
+            segment_length=(piece_end - piece_begin)[segment],
         )
 
     def _line(self, blocks: Int64) -> Int64:
         """Where each block begins on the line, with the end of the last one: shape (num_blocks + 1,)."""
-        begin = np.arange(self.num_blocks + 1, dtype=np.int64) * self.block_rows
-        missing = self.num_blocks * self.block_rows - self.num_samples
-        if missing:
-            short = int(np.flatnonzero(blocks == self.num_blocks - 1)[0])
-            begin[short + 1 :] -= missing
+        begin = np.arange(len(blocks) + 1, dtype=np.int64) * self.block_rows
+        if self._missing_rows:
+            for short in np.flatnonzero(blocks == self._blocks_in_array - 1):
+                begin[short + 1 :] -= self._missing_rows
         return begin
 
     def _steps(
@@ -182,36 +256,47 @@ class Order:
         """
         common = math.gcd(stride, self.lanes)
         period = stride // common
-        # L * j = first - lane (mod stride)  <=>  j = residue (mod period)
+        # L * j = first - lane (mod stride)  <=>  j = residue (mod period), for lanes that have any
         inverse = pow(self.lanes // common, -1, period) if period > 1 else 0
         residue = ((first - lane) // common % period) * inverse % period
         low = np.maximum(offset, -(-(first - lane) // self.lanes))
         high = np.minimum(offset + rows - 1, (first + stride * (steps - 1) - lane) // self.lanes)
         j_first = low + (residue - low) % period
         j_last = high - (high - residue) % period
-        nothing = j_first > j_last
+        nothing = (j_first > j_last) | ((first - lane) % common != 0)
         first_step = (lane + self.lanes * j_first - first) // stride
         last_step = (lane + self.lanes * j_last - first) // stride
         return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
+
+
+_NONE: Int64 = np.zeros(0, dtype=np.int64)
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class EpochPlan:
     """The pieces of blocks that one consumer reads in one epoch.
 
-    A group is a run of positions of one lane; it has the segments `group_begin[i]:group_begin[i + 1]`, each a run of
-    positions inside one (permuted) block. Groups are sorted by the first step that they serve.
+    At its steps begin ... begin + count - 1 the consumer takes positions first, first + stride, ..., at the others the
+    extra ones, which are listed by position; those beyond the end of the line lie in a later turn of it. A group is a
+    run of positions of one lane; it has the segments `group_begin[i]:group_begin[i + 1]`, each a run of positions
+    inside one (permuted) block, and serves one turn. Groups are sorted by the first step that they serve.
     """
 
     order: Order
     epoch: int
     first: int
     stride: int
+    begin: int
+    count: int
     steps: int
+    extra_position: Int64
+    extra_step: Int64
     group_begin: Int64
     group_lane: Int64
     group_offset: Int64
     group_number: Int64
+    group_turn: Int64
     first_step: Int64
     last_step: Int64
     segment_block: Int64
@@ -220,21 +305,21 @@ class EpochPlan:
 
     def to_core(self) -> dict[str, Any]:
         """Return the plan in the form that the engine takes."""
+        order = self.order
         return {
-            "seed": self.order.seed,
+            "seed": order.seed if order.row_seed is None else order.row_seed,
             "epoch": self.epoch,
-            "shuffle": self.order.shuffle,
-            "lanes": self.order.lanes,
-            "num_samples": self.order.num_samples,
-            "block_rows": self.order.block_rows,
-            "first": self.first,
-            "stride": self.stride,
-            "steps": self.steps,
+            "shuffle": order.shuffle if order.shuffle_rows is None else order.shuffle_rows,
+            "lanes": order.lanes,
+            "length": order.length,
+            "num_samples": order.num_samples,
+            "block_rows": order.block_rows,
             **{
                 name: getattr(self, name)
                 for name in (
-                    *("group_begin", "group_lane", "group_offset", "group_number", "first_step", "last_step"),
-                    *("segment_block", "segment_start", "segment_length"),
+                    *("first", "stride", "begin", "count", "steps", "extra_position", "extra_step"),
+                    *("group_begin", "group_lane", "group_offset", "group_number", "group_turn"),
+                    *("first_step", "last_step", "segment_block", "segment_start", "segment_length"),
                 )
             },
         }
@@ -245,7 +330,7 @@ def open_steps(order: Order, stride: int = 1) -> int:
 
     This is what has to be in memory at once: a group's rows are spread over that many consecutive samples.
     """
-    return min(-(-order.mix * order.block_rows * order.lanes // stride), -(-order.num_samples // stride))
+    return min(-(-order.mix * order.block_rows * order.lanes // stride), -(-order.length // stride))
 
 
 def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
@@ -284,3 +369,21 @@ def choose_lanes(num_samples: int, block_rows: int, *, mix: int, batch_size: int
         if aligned or lanes - 1 <= 0.1 * num_blocks or lanes <= min(8, num_blocks):
             best = lanes
     return best
+
+
+def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
+    """Return the indices of blocks that a user named, ascending and each once, shape (selected,).
+
+    Raises
+    ------
+    ConfigError
+        If they are no integers, none, or out of [-num_blocks, num_blocks); negative ones count from the end.
+    """
+    named = np.atleast_1d(np.asarray(blocks))
+    if named.ndim > 1 or (named.size and named.dtype.kind not in "iu"):
+        raise ConfigError(f"blocks = {blocks!r}, must be indices of blocks (integers)")
+    if named.size == 0:
+        raise ConfigError("blocks is empty, must name at least one block")
+    if named.min() < -num_blocks or named.max() >= num_blocks:
+        raise ConfigError(f"blocks = {blocks!r}, must be in [{-num_blocks}, {num_blocks - 1}]")
+    return np.unique(named.astype(np.int64) % num_blocks)

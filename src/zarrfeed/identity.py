@@ -1,0 +1,114 @@
+"""Which rank this process is, which DataLoader worker, and how many share the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch.distributed
+import torch.utils.data
+
+from zarrfeed.assignment import Consumer
+from zarrfeed.checks import check_int
+from zarrfeed.errors import ConfigError
+
+#: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
+RankSource: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rank of the training process, and how many ranks run on its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+
+    def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
+        """Return the consumer that a DataLoader worker of this rank is."""
+        return Consumer(self.rank, self.world_size, worker, num_workers)
+
+
+def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:
+    """Return the place that `rank` and `world_size` name, or torch.distributed's, or the only one there is.
+
+    Raises
+    ------
+    ConfigError
+        If they are no rank and world size.
+    """
+    distributed = torch.distributed
+    initialised = distributed.is_available() and distributed.is_initialized()
+    if callable(rank):
+        if world_size is not None:
+            raise ConfigError(f"world_size = {world_size}: a callable rank returns both, (rank, world size)")
+        try:
+            rank, world_size = rank()
+        except TypeError as error:
+            raise ConfigError(f"rank = {rank!r}, must return (rank, world size): {error}") from error
+    elif rank is None and world_size is None:
+        if not initialised:
+            return Place()
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    if rank is None or world_size is None:
+        raise ConfigError(f"rank = {rank}, world_size = {world_size}: give both, or neither")
+    check_int("world_size", world_size, 1)
+    check_int("rank", rank, 0, world_size - 1)
+    return Place(int(rank), int(world_size), _local_world_size(int(world_size), initialised=initialised))
+
+
+def rank_from_torchrun() -> tuple[int, int]:
+    """Return (rank, world size) as torchrun's environment has them; for `rank=`.
+
+    Raises
+    ------
+    ConfigError
+        If RANK or WORLD_SIZE is not set, or no number.
+    """
+    return _from_environment("RANK"), _from_environment("WORLD_SIZE")
+
+
+def rank_from_slurm() -> tuple[int, int]:
+    """Return (rank, world size) of this task of a Slurm step; for `rank=`.
+
+    Raises
+    ------
+    ConfigError
+        If SLURM_PROCID or SLURM_NTASKS is not set, or no number.
+    """
+    return _from_environment("SLURM_PROCID"), _from_environment("SLURM_NTASKS")
+
+
+def worker_and_count() -> tuple[int, int]:
+    """Return this process's DataLoader worker number and their count; (0, 1) outside of a worker."""
+    info = torch.utils.data.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def in_worker() -> bool:
+    """Return whether this is a worker process of a DataLoader."""
+    return torch.utils.data.get_worker_info() is not None
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _local_world_size(world_size: int, *, initialised: bool) -> int:
+    """Return how many ranks share this machine: as the launcher says, or all of them where they meet on loopback."""
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
+        if os.environ.get(name, "").isdecimal():
+            return max(1, min(world_size, int(os.environ[name])))
+    return world_size if initialised and os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
+
+
+def _from_environment(name: str) -> int:
+    text = os.environ.get(name)
+    if text is None or not text.isdecimal():
+        raise ConfigError(f"the environment variable {name} is {text!r}, must be a number set by the launcher")
+    return int(text)

@@ -1,0 +1,153 @@
+"""`ZarrDataLoader`: torch's DataLoader with what a Zarr dataset needs set right, and a state."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+import torch.utils.data
+
+from zarrfeed.checks import check_int
+from zarrfeed.dataset import Batch, ZarrIterableDataset
+from zarrfeed.errors import ConfigError
+from zarrfeed.passes import Cursor
+
+
+class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
+    """Hand out the batches of a `ZarrIterableDataset`, from this process or from worker processes.
+
+    The dataset makes the batches: there is no second collation, and no thread that copies to pinned memory where the
+    batches lie there already. Without workers, which is the fast default, the engine's threads do the work. With them,
+    each decodes its share straight into shared memory.
+
+    Parameters
+    ----------
+    dataset
+        With a `batch_size`.
+    num_workers
+        Worker processes. Threads and memory of the dataset are shared by them.
+    pin_memory
+        Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: where there is an
+        accelerator. Without workers the dataset's own `pin_memory` decides.
+    prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
+        As in torch's DataLoader.
+
+    Raises
+    ------
+    ConfigError
+        If the dataset is none of ours, or has no batch size.
+    """
+
+    def __init__(
+        self,
+        dataset: ZarrIterableDataset,
+        *,
+        num_workers: int = 0,
+        pin_memory: bool | None = None,
+        prefetch_factor: int | None = None,
+        multiprocessing_context: Any = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        if not isinstance(dataset, ZarrIterableDataset):
+            raise ConfigError(f"dataset is a {type(dataset).__name__}, must be a ZarrIterableDataset")
+        check_int("num_workers", num_workers, 0)
+        if dataset.batch_size is None:
+            raise ConfigError("the dataset has no batch_size: give it one, and batches are made while decoding")
+        if pin_memory is None:
+            pin_memory = num_workers > 0 and dataset.pins_by_default()
+        super().__init__(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            pin_memory=pin_memory and num_workers > 0,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+            persistent_workers=persistent_workers,
+            timeout=timeout,
+            worker_init_fn=_WorkerInit(worker_init_fn),
+        )
+        self._cursor: Cursor | None = None
+
+    @property
+    def _zarr_dataset(self) -> ZarrIterableDataset:
+        return cast(ZarrIterableDataset, self.dataset)
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch on this rank."""
+        return len(self._zarr_dataset)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """Return a pass over the next epoch; it begins, and starts workers, with its first batch."""
+        if self.num_workers == 0:
+            self._cursor = None
+            return iter(self._zarr_dataset)
+        return self._worker_batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that the next pass reads."""
+        self._cursor = None
+        self._zarr_dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
+
+        What counts is what this loader handed out, not what workers have prefetched. The state can be loaded with
+        another number of workers, world size or batch size.
+        """
+        if self._cursor is not None:
+            return self._zarr_dataset._make_state_dict(self._cursor.state())
+        return self._zarr_dataset.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass deliver what was left of the epoch of `state`.
+
+        Raises
+        ------
+        ConfigError
+            If the state is of another dataset, selection or order.
+        """
+        self._cursor = None
+        self._zarr_dataset.load_state_dict(state)
+
+    def _worker_batches(self) -> Iterator[Batch]:
+        init = cast(_WorkerInit, self.worker_init_fn)
+        if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
+            init.new_group()
+        cursor = self._zarr_dataset._settle_for_workers(init.name_pass(), self.num_workers)
+        self._cursor = cursor
+        for batch in super().__iter__():
+            cursor.delivered += 1
+            yield batch
+
+
+class _WorkerInit:
+    """What workers run first: the user's function, after they were told which group of workers they are.
+
+    The passes of a group are counted on both sides, so that each has a name before it begins.
+    """
+
+    def __init__(self, function: Callable[[int], None] | None) -> None:
+        self._function = function
+        self.new_group()
+
+    def new_group(self) -> None:
+        """Begin a new group of workers."""
+        self._group = uuid.uuid4().hex
+        self._passes = 0
+
+    def name_pass(self) -> str:
+        """Return the name of the group's next pass."""
+        self._passes += 1
+        return f"{self._group}/{self._passes - 1}"
+
+    def __call__(self, worker: int) -> None:
+        """Run in a worker."""
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        cast(ZarrIterableDataset, info.dataset)._join_group(self._group)
+        if self._function is not None:
+            self._function(worker)

@@ -1,0 +1,150 @@
+"""One pass over a dataset: an iterator of batches that knows how much of the epoch its consumer has received.
+
+A pass is settled at its first `next()`: only then does it take an epoch, look up its rank, and start threads.
+So making an iterator and throwing it away, as frameworks do, costs no epoch; and what goes wrong at the start of a pass
+is raised where every loop and every worker can report it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from zarrfeed.assignment import Consumer, Division
+from zarrfeed.errors import ConfigError
+from zarrfeed.feed import Reader
+from zarrfeed.state import EpochState
+
+if TYPE_CHECKING:
+    from zarrfeed.dataset import Batch, ZarrIterableDataset
+
+
+@dataclass
+class Cursor:
+    """How far a rank, or one of its workers, has come in a pass.
+
+    Attributes
+    ----------
+    begin
+        The settled state in which the pass began.
+    division
+        How what was left then is shared out.
+    consumer
+        Whose batches are counted: for a DataLoader worker those of its own share, else the rank's.
+    delivered
+        Batches (samples, where there is no batch size) that were handed out.
+    """
+
+    begin: EpochState
+    division: Division
+    consumer: Consumer
+    delivered: int = 0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the rank has all of its batches."""
+        return self.delivered >= self.division.batches(self.consumer.rank)
+
+    def state(self) -> EpochState:
+        """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""
+        if self.at_end:
+            return EpochState(self.begin.epoch + 1)
+        return replace(self.begin, progress=self.begin.progress.then(self.division.cut(self.delivered)))
+
+
+class Pass(Iterator["Batch"]):
+    """Batches of one pass; gives its reader back when it ends for whatever reason."""
+
+    def __init__(self, dataset: ZarrIterableDataset, name: str | None) -> None:
+        self.reader: Reader | None = None
+        self.cursor: Cursor | None = None
+        self._dataset = dataset
+        self._name = name
+        self._resumed: EpochState | None = None
+        self._begun = False
+
+    def __next__(self) -> Batch:
+        batch = self._next_batch()
+        assert self.cursor is not None
+        self.cursor.delivered += 1
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this pass stands, as the dataset's `state_dict()` does; at its end, too."""
+        dataset = self._dataset
+        if self.cursor is None:
+            return dataset._make_state_dict(self._resumed or dataset._upcoming())
+        return dataset._make_state_dict(dataset._stand(self.cursor, at_end=True))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin where the state says. Only before the first batch.
+
+        Raises
+        ------
+        ConfigError
+            If the state is of another dataset, or the pass was begun.
+        """
+        if self._begun:
+            raise ConfigError("this pass was begun: a state must be loaded before its first batch")
+        self._resumed = self._dataset._read_state_dict(state)
+
+    def close(self) -> None:
+        """Stop reading; the reader and its memory serve the next pass."""
+        self._begun = True
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.stop()
+            self._dataset._take_back(self, reader)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _next_batch(self) -> Batch:
+        if not self._begun:
+            self._begin()
+        if self.reader is None:
+            self._dataset._check_open()
+            raise StopIteration
+        try:
+            batch = self.reader.next()
+        except BaseException:
+            self.close()
+            raise
+        if batch is None:
+            self.close()
+            raise StopIteration
+        return batch if len(batch) > 1 else batch[0]
+
+    def _begin(self) -> None:
+        dataset = self._dataset
+        dataset._check_open()
+        self._begun = True
+        self.cursor = dataset._settle(self._name, self._resumed)
+        dataset._start(self, self.cursor)
+
+
+class SamplePass(Pass):
+    """Single samples: views of the batches of the engine."""
+
+    def __init__(self, dataset: ZarrIterableDataset, name: str | None) -> None:
+        super().__init__(dataset, name)
+        self._samples: deque[Batch] = deque()
+
+    def __next__(self) -> Batch:
+        while not self._samples:
+            batch = self._next_batch()
+            if isinstance(batch, tuple):
+                self._samples.extend(zip(*(tensor.unbind(0) for tensor in batch), strict=True))
+            else:
+                self._samples.extend(batch.unbind(0))
+        assert self.cursor is not None
+        self.cursor.delivered += 1
+        return self._samples.popleft()
+
+    def close(self) -> None:
+        """Stop reading, and forget what was not handed out."""
+        if hasattr(self, "_samples"):  # not, where construction failed
+            self._samples.clear()
+        super().close()

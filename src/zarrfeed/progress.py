@@ -1,0 +1,118 @@
+"""What of an epoch's line has been used, and how what is left is numbered.
+
+Invariant: batches are delivered in step on all ranks, so what is used up after any number of batches is a prefix of the
+line and, where the run stopped between the batches of two workers, a regular comb behind it. A run that begins there
+reads the positions that are left, numbered anew from 0; what it uses is again a prefix and a comb, of that numbering.
+So progress is a short list of cuts, whatever runs came before, and no list of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What one run used up of the positions that it found.
+
+    The positions [0, prefix), and of each of the `rounds` runs of `period` positions behind that the first `width`.
+    """
+
+    prefix: int
+    width: int = 0
+    period: int = 1
+    rounds: int = 0
+
+    @property
+    def used(self) -> int:
+        """How many positions."""
+        return self.prefix + self.width * self.rounds
+
+    @property
+    def gaps(self) -> int:
+        """Positions that are left inside of the comb: from there on, what is left is one piece."""
+        return (self.period - self.width) * self.rounds
+
+    def position(self, left: Int64) -> Int64:
+        """Return the position of each of the positions that are left, given their number."""
+        gap = self.period - self.width
+        inside = left // gap * self.period + self.width + left % gap if self.rounds else left
+        return self.prefix + np.where(left < self.gaps, inside, left + self.width * self.rounds)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The cuts that the runs of an epoch made, the first run's first."""
+
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def used(self) -> int:
+        """How many positions of the line are used up."""
+        return sum(cut.used for cut in self.cuts)
+
+    def then(self, cut: Cut) -> Progress:
+        """Return the progress after a further run, in as few cuts as can say it."""
+        if cut.used == 0:
+            return self
+        if not self.cuts:
+            return Progress((cut,))
+        last = self.cuts[-1]
+        if cut.prefix >= last.gaps:  # the new prefix takes all that the last comb left: both are one prefix
+            joined = Cut(last.used + cut.prefix, cut.width, cut.period, cut.rounds)
+            return Progress(self.cuts[:-1]).then(joined)
+        return Progress((*self.cuts, cut))
+
+    def position(self, left: Int64) -> Int64:
+        """Return where on the line the positions stand that are left, given their numbers."""
+        for cut in reversed(self.cuts):
+            left = cut.position(left)
+        return left
+
+    def regular_from(self) -> tuple[int, int]:
+        """Return (number, shift): from `number` on, position(left) = left + shift."""
+        number, shift = 0, 0
+        for cut in self.cuts:
+            number = max(cut.gaps, number - cut.used)
+            shift += cut.used
+        return number, shift
+
+    def to_lists(self) -> list[list[int]]:
+        """Return the cuts as lists, for JSON."""
+        return [[cut.prefix, cut.width, cut.period, cut.rounds] for cut in self.cuts]
+
+    @classmethod
+    def from_lists(cls, cuts: Sequence[Sequence[int]], length: int) -> Progress:
+        """Return the progress that `to_lists` described, on a line of `length` positions.
+
+        Raises
+        ------
+        ValueError
+            If it cannot be one.
+        """
+        made = tuple(Cut(*(_whole(value) for value in cut)) for cut in cuts)
+        left = length
+        if any(len(cut) != 4 for cut in cuts):
+            raise ValueError(f"{cuts!r}: a cut has four numbers")
+        for cut in made:
+            if not (cut.prefix >= 0 and 0 <= cut.width < cut.period and cut.rounds >= 0):
+                raise ValueError(f"{cut} is no cut")
+            if cut.prefix + cut.period * cut.rounds > left:
+                raise ValueError(f"{cut} is longer than the {left} positions that it is made in")
+            left -= cut.used
+        if any(second.prefix >= first.gaps for first, second in pairwise(made)):
+            raise ValueError("two cuts could be one")
+        return cls(made)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no integer")
+    return value

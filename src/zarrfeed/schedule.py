@@ -1,0 +1,198 @@
+"""What a consumer reads in a pass: the line, its share of what is left of it, and the memory and threads for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.assignment import Consumer, Division, Even
+from zarrfeed.fields import Field, StoredField, sample_bytes
+from zarrfeed.identity import Place, usable_cores
+from zarrfeed.memory import MemoryPlan, plan_memory
+from zarrfeed.order import EpochPlan, Order, choose_lanes, open_batches
+from zarrfeed.state import EpochState, WorkerShare
+
+#: Without a batch size, samples are views of internal batches of about this size.
+_INTERNAL_BATCH_BYTES = 4 << 20
+_INTERNAL_BATCH_SAMPLES = 1024
+
+#: The memory of a machine's readers where none is named.
+DEFAULT_BUDGET = 1 << 30
+
+#: Up to as many ranks the line never depends on their number.
+_FEW_RANKS = 8
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The configuration of a dataset, as far as it decides what is read when.
+
+    Attributes
+    ----------
+    fields
+        Of a batch; the first one's chunks make the blocks.
+    order
+        Of the line; its lanes are those for few ranks.
+    batch_size
+        None: single samples.
+    drop_last, even
+        As the user said; `even` None: "drop" where there are several ranks.
+    num_threads
+        Decode threads of a consumer. None: the cores of the machine, shared.
+    budget
+        Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
+    """
+
+    fields: tuple[Field, ...]
+    order: Order
+    batch_size: int | None
+    drop_last: bool
+    even: Even | None
+    num_threads: int | None
+    budget: int | None
+
+    @classmethod
+    def make(
+        cls, fields: Sequence[Field], order: Order, *, lanes: int | None, batch_size: int | None, **options: Any
+    ) -> Schedule:
+        """Return a schedule whose lanes are `lanes`, or chosen from the layout and the memory."""
+        schedule = cls(tuple(fields), order, batch_size, **options)
+        if not order.shuffle:
+            return schedule
+        if lanes is None:
+            memory = schedule.memory(Place().consumer(), local_world_size=1)
+            lanes = choose_lanes(
+                order.length,
+                order.block_rows,
+                mix=order.mix,
+                batch_size=schedule.engine_batch_size,
+                max_open_batches=memory.batch_room // memory.batch_bytes,
+            )
+        return replace(schedule, order=replace(order, lanes=lanes))
+
+    def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
+        """Return the same line, handed out in batches."""
+        return replace(self, batch_size=batch_size, drop_last=drop_last)
+
+    def with_lanes(self, lanes: int) -> Schedule:
+        """Return the same with another number of lanes."""
+        return replace(self, order=replace(self.order, lanes=lanes))
+
+    @property
+    def engine_batch_size(self) -> int:
+        """Samples of a batch of the engine."""
+        if self.batch_size is not None:
+            return min(self.order.length, self.batch_size)
+        bytes_of_sample = sum(sample_bytes(f) for f in self.fields)
+        fitting = int(np.clip(_INTERNAL_BATCH_BYTES // max(1, bytes_of_sample), 1, _INTERNAL_BATCH_SAMPLES))
+        return min(self.order.length, fitting)
+
+    def settle(self, state: EpochState, consumer: Consumer) -> EpochState:
+        """Return a state in which nothing is left to be decided: what of the line depends on who reads it.
+
+        Without shuffling each consumer has a lane; and where that drops a tail, the line begins at another block in
+        each epoch, so that it is not always the same one. With shuffling, more ranks than lanes get a lane each.
+        """
+        if state.lanes is not None:
+            return state
+        order, even = self.order, self._even(consumer)
+        if order.shuffle:
+            many = consumer.world_size > max(order.lanes, _FEW_RANKS)
+            return replace(state, lanes=min(order.length, consumer.world_size if many else order.lanes))
+        drops = even == "drop" and order.length % consumer.world_size != 0
+        return replace(
+            state,
+            lanes=min(order.length, consumer.stride),
+            first_block=state.epoch % order.num_blocks if drops else 0,
+        )
+
+    def line(self, state: EpochState) -> Order:
+        """Return the order of a settled state's epoch."""
+        assert state.lanes is not None
+        return replace(self.order, lanes=state.lanes, first_block=state.first_block)
+
+    def division(self, state: EpochState, consumer: Consumer) -> Division:
+        """Return how what is left is shared out, in batches; in samples, where there is no batch size."""
+        return Division(
+            length=self.order.length - state.progress.used,
+            world_size=consumer.world_size,
+            num_workers=consumer.num_workers,
+            batch_size=self.batch_size or 1,
+            even=self._even(consumer),
+            drop_last=self.drop_last and self.batch_size is not None,
+        )
+
+    def plan(self, state: EpochState, consumer: Consumer) -> EpochPlan:
+        """Return what a consumer reads in a pass that begins in a settled state."""
+        division, progress = self.division(state, consumer), state.progress
+        begin = 0 if state.worker is None else state.worker.batches * division.batch_size
+        share = division.share(consumer, begin)
+        # Positions are numbers of what is left, from here on they are those on the line.
+        regular, shift = progress.regular_from()
+        in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
+        head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))
+        turn, number = np.divmod(share.tail, max(1, division.length))
+        order = self.line(state)
+        return order.plan(
+            state.epoch,
+            first=share.first + share.stride * in_head + shift,
+            stride=share.stride,
+            steps=share.count - in_head,
+            head=head,
+            tail=progress.position(number) + turn * order.length,
+        )
+
+    def worker_share(self, consumer: Consumer, batches: int) -> WorkerShare:
+        """Return the record of a worker that delivered `batches` batches (or samples) of its share."""
+        return WorkerShare(consumer, self.batch_size or 1, batches)
+
+    def threads(self, consumer: Consumer, *, local_world_size: int) -> int:
+        """Return how many decode threads a consumer starts."""
+        return self.num_threads or max(1, usable_cores() // (local_world_size * consumer.num_workers))
+
+    def memory(self, consumer: Consumer, *, local_world_size: int, order: Order | None = None) -> MemoryPlan:
+        """Return how a consumer spends its share of the budget."""
+        order = order or self.order
+        required = self._required_batches(order, consumer)
+        readers = local_world_size * consumer.num_workers
+        share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
+        plan = plan_memory(
+            self.fields,
+            batch_size=self.engine_batch_size,
+            num_threads=self.threads(consumer, local_world_size=local_world_size),
+            budget=share,
+            min_open_batches=required,
+        )
+        if self.budget is None:  # nobody said that the readers together may not have more
+            missing = required * plan.batch_bytes - plan.batch_room
+            plan = replace(plan, budget=min(DEFAULT_BUDGET, plan.budget + max(0, missing)))
+        return replace(plan, readers=readers)
+
+    def max_open_batches(self, order: Order, consumer: Consumer, memory: MemoryPlan, num_threads: int) -> int:
+        """Return how many batches a consumer may have open.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If its share of the budget has no room for those that must be.
+        """
+        driving = self.fields[0]
+        return memory.max_open_batches(
+            order,
+            required=self._required_batches(order, consumer),
+            tasks_in_round=max(1, order.lanes // consumer.stride)
+            * order.mix
+            * (driving.spec.num_cells if isinstance(driving, StoredField) else 1),
+            num_threads=num_threads,
+        )
+
+    def _required_batches(self, order: Order, consumer: Consumer) -> int:
+        # Where workers share a rank's tail batch by batch, a block may serve both the strides' end and that batch.
+        shared_tail = consumer.num_workers > 1
+        return open_batches(order, self.engine_batch_size, consumer.stride) + shared_tail
+
+    def _even(self, consumer: Consumer) -> Even:
+        return self.even or ("drop" if consumer.world_size > 1 else "off")

@@ -1,0 +1,176 @@
+"""`state_dict()`: where an epoch stands, and what the line that it stands on depends on; JSON, and nothing more."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zarrfeed.assignment import Consumer
+from zarrfeed.errors import ConfigError
+from zarrfeed.fields import Field
+from zarrfeed.order import Order
+from zarrfeed.progress import Progress
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class WorkerShare:
+    """How far one DataLoader worker came with its share, for loaders that save every worker by itself."""
+
+    consumer: Consumer
+    batch_size: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class EpochState:
+    """Where a pass begins, or stands.
+
+    Attributes
+    ----------
+    epoch
+        Its number.
+    progress
+        What of its line is used up.
+    lanes, first_block
+        Of its line. None: nothing of the line is used up, the pass that begins there decides.
+    worker
+        In a DataLoader worker: how much of the worker's share is used up beyond `progress`.
+    """
+
+    epoch: int
+    progress: Progress = field(default_factory=Progress)
+    lanes: int | None = None
+    first_block: int = 0
+    worker: WorkerShare | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as a JSON object; what is absent has its default."""
+        json: dict[str, Any] = {"epoch": self.epoch}
+        if self.lanes is not None:
+            json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
+        if self.worker is not None:
+            c = self.worker.consumer
+            json["worker"] = {
+                "rank": c.rank,
+                "world_size": c.world_size,
+                "worker": c.worker,
+                "num_workers": c.num_workers,
+                "batch_size": self.worker.batch_size,
+                "batches": self.worker.batches,
+            }
+        return json
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any], length: int) -> EpochState:
+        """Return the state that `to_json` described, on a line of `length` positions.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be one.
+        """
+        epoch = _count(json["epoch"], 2**63)
+        if "lanes" not in json:
+            return cls(epoch)
+        worker = None
+        if "worker" in json:
+            share = {name: _count(value) for name, value in json["worker"].items()}
+            batch_size, batches = share.pop("batch_size"), share.pop("batches")
+            worker = WorkerShare(Consumer(**share), batch_size, batches)
+        return cls(
+            epoch=epoch,
+            progress=Progress.from_lists(json["used"], length),
+            lanes=_count(json["lanes"]),
+            first_block=_count(json["first_block"]),
+            worker=worker,
+        )
+
+
+def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) -> dict[str, Any]:
+    """Return what `state_dict()` gives: the state, and what its line depends on."""
+    return {
+        "version": VERSION,
+        **state.to_json(),
+        "position": state.progress.used,
+        "order": describe_order(order),
+        "layout": describe_layout(fields),
+    }
+
+
+def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> EpochState:
+    """Return the state that a dict from `make_state_dict` holds.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such dict, or belongs to another line; names what differs.
+    """
+    if not isinstance(state, Mapping) or state.get("version") != VERSION:
+        raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
+    differences = [
+        f"{name} was {theirs!r}, is {ours!r}"
+        for part, described in (("order", describe_order(order)), ("layout", describe_layout(fields)))
+        for name, theirs, ours in _compare(state.get(part), described)
+    ]
+    if differences:
+        raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
+    try:
+        made = EpochState.from_json(state, order.length)
+        if made.progress.used != state["position"]:
+            raise ValueError(f"position = {state['position']!r}, but {made.progress.used} positions are used")
+        if made.lanes is not None and not 1 <= made.lanes <= order.length:
+            raise ValueError(f"lanes = {made.lanes}, must be in [1, {order.length}]")
+        if made.first_block >= order.num_blocks:
+            raise ValueError(f"first_block = {made.first_block}, must be below {order.num_blocks}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"the state is damaged: {error!r}") from error
+    return made
+
+
+def describe_order(order: Order) -> dict[str, Any]:
+    """Return what the line depends on but for epoch and lanes, as JSON."""
+    blocks = None
+    if order.blocks is not None:
+        digest = hashlib.sha256(order.blocks.astype("<i8").tobytes()).hexdigest()[:16]
+        blocks = f"{len(order.blocks)} ({digest})"
+    return {
+        "num_samples": order.num_samples,
+        "block_rows": order.block_rows,
+        "blocks": blocks,
+        "shuffle": order.shuffle,
+        "seed": order.seed,
+        "mix": order.mix,
+        "shuffle_rows": order.shuffle_rows,
+        "row_seed": order.row_seed,
+    }
+
+
+def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
+    """Return shape and dtype of every field, as JSON."""
+    return {
+        f.name: [f.num_samples, *f.sample_shape, str(f.torch_dtype).removeprefix("torch.")]
+        for f in fields
+        if f.name != "index"
+    }
+
+
+def _compare(theirs: object, ours: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    if not isinstance(theirs, Mapping):
+        return [("the description", _shortened(theirs), "an object")]
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    return [(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
+
+
+def _count(value: object, limit: int = 2**62) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
+        raise ValueError(f"{value!r} is no number in [0, {limit})")
+    return value
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
