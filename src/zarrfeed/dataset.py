@@ -180,7 +180,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         )
         self._closed = False
         self._reset_process()
-        self._check_memory(EpochState(0))
+        self.check_memory()
         self._epochs = EpochTable(EpochState(0).to_json())
 
     def _reset_process(self) -> None:
@@ -220,7 +220,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             group = self._worker_group or f"{os.getppid()}/{info.seed - info.id}"
             name = f"{group}/{self._num_passes}"
         self._num_passes += 1
-        return (SamplePass if self._schedule.batch_size is None else Pass)(self, name)
+        new_pass = (SamplePass if self._schedule.batch_size is None else Pass)(self, name)
+        if name is not None:
+            new_pass.settle()  # a loader may ask for the worker's state before its first batch
+        return new_pass
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads: any int from 0. One under way is not changed.
@@ -244,9 +247,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
         self._check_process()
-        if in_worker() or self._cursor is None:
-            return self._make_state_dict(self._upcoming())
-        return self._make_state_dict(self._stand(self._cursor, at_end=False))
+        if self._cursor is not None:
+            return self._make_state_dict(self._stand(self._cursor, at_end=False))
+        if self._epochs.moved_by_workers():
+            raise ConfigError(
+                "batches were handed out by DataLoader workers, and this process cannot know how many: ask a "
+                "ZarrDataLoader for its state_dict(), or name the epoch that comes next with set_epoch()"
+            )
+        return self._make_state_dict(self._upcoming())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`, to whatever ranks and workers there are now.
@@ -348,6 +356,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """Samples of a batch; None for single samples."""
         return self._schedule.batch_size
 
+    def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
+        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
+        place, schedule = self._place(), self._schedule
+        consumer = place.consumer(num_workers=max(1, num_workers))
+        line = schedule.line(schedule.settle(state or EpochState(0), consumer))
+        memory = schedule.memory(consumer, local_world_size=place.local_world_size, order=line)
+        schedule.max_open_batches(line, consumer, memory, num_threads=1)
+
     def pins_by_default(self) -> bool:
         """Return whether batches go to page-locked memory where nothing else is said."""
         return self._pin_memory if self._pin_memory is not None else _has_accelerator()
@@ -398,7 +414,15 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return Cursor(begin, schedule.division(begin, consumer), consumer)
 
     def _settle(self, name: str | None, resumed: EpochState | None) -> Cursor:
-        """Settle in which state a pass begins, and remember it as the one under way."""
+        """Settle in which state a pass begins, and remember it as the one under way.
+
+        Parameters
+        ----------
+        name
+            In a DataLoader worker, what all workers of the pass call it.
+        resumed
+            The state that was loaded for this pass; None: the dataset's next.
+        """
         worker, num_workers = worker_and_count()
         consumer = self._place().consumer(worker, num_workers)
         resumed, self._resumed = resumed or self._resumed, None
@@ -469,16 +493,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         loaded = read_state_dict(state, schedule.order, schedule.fields)
         if loaded.lanes is not None and schedule.order.shuffle and loaded.lanes != schedule.order.lanes:
             self._schedule = schedule.with_lanes(loaded.lanes)
-        self._check_memory(loaded)
+        self.check_memory(state=loaded)
         return loaded
-
-    def _check_memory(self, state: EpochState) -> None:
-        """Refuse a budget that is too small for one reader a rank."""
-        place, schedule = self._place(), self._schedule
-        consumer = place.consumer()
-        line = schedule.line(schedule.settle(state, consumer))
-        memory = schedule.memory(consumer, local_world_size=place.local_world_size, order=line)
-        schedule.max_open_batches(line, consumer, memory, num_threads=1)
 
     def _plan_of_rank(self, epoch: int) -> EpochPlan:
         """Return what this rank reads in an epoch, without workers, from its beginning."""

@@ -57,6 +57,11 @@ class EpochTable:
         with self._document() as document:
             document["owners"][_owner()] = state
 
+    def moved_by_workers(self) -> bool:
+        """Return whether it was workers that began the last pass, by themselves."""
+        with self._document() as document:
+            return bool(self._next(document).get("by_workers", False))
+
     def begin(self, name: str | None = None) -> State:
         """Begin a pass: return its state, and name the next epoch. Under `name`, workers can join it."""
         with self._document() as document:
@@ -74,7 +79,7 @@ class EpochTable:
         with self._document() as document:
             found = document["passes"].get(name)
             if found is None or worker in found["joined"]:
-                found = {"state": self._begin(document), "joined": []}
+                found = {"state": self._begin(document, by_workers=True), "joined": []}
             found["joined"].append(worker)
             self._remember(document, name, found)
             state: State = found["state"]
@@ -86,9 +91,9 @@ class EpochTable:
         state: State = owners.get(_owner(), inherited)
         return state
 
-    def _begin(self, document: dict[str, Any]) -> State:
+    def _begin(self, document: dict[str, Any], *, by_workers: bool = False) -> State:
         state = self._next(document)
-        document["owners"][_owner()] = {"epoch": state["epoch"] + 1}
+        document["owners"][_owner()] = {"epoch": state["epoch"] + 1, "by_workers": by_workers}
         return state
 
     def _remember(self, document: dict[str, Any], name: str, joined: dict[str, Any]) -> None:

@@ -71,6 +71,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             worker_init_fn=_WorkerInit(worker_init_fn),
         )
         self._cursor: Cursor | None = None
+        dataset.check_memory(num_workers)
 
     @property
     def _zarr_dataset(self) -> ZarrIterableDataset:

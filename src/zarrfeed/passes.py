@@ -1,8 +1,8 @@
 """One pass over a dataset: an iterator of batches that knows how much of the epoch its consumer has received.
 
-A pass is settled at its first `next()`: only then does it take an epoch, look up its rank, and start threads.
-So making an iterator and throwing it away, as frameworks do, costs no epoch; and what goes wrong at the start of a pass
-is raised where every loop and every worker can report it.
+A pass is settled at its first `next()`: only then does it take an epoch, look up its rank, and start threads. So making
+an iterator and throwing it away, as frameworks do, costs no epoch. In a DataLoader worker it is settled at once. What
+goes wrong at the start of a pass is raised by `next()`, where every loop and every worker can report it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.assignment import Consumer, Division
-from zarrfeed.errors import ConfigError
+from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
 from zarrfeed.state import EpochState
 
@@ -63,6 +63,7 @@ class Pass(Iterator["Batch"]):
         self._dataset = dataset
         self._name = name
         self._resumed: EpochState | None = None
+        self._failure: ZarrfeedError | None = None
         self._begun = False
 
     def __next__(self) -> Batch:
@@ -89,6 +90,15 @@ class Pass(Iterator["Batch"]):
         if self._begun:
             raise ConfigError("this pass was begun: a state must be loaded before its first batch")
         self._resumed = self._dataset._read_state_dict(state)
+        if self.cursor is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Take an epoch, before the first batch; an error in that is kept for `next()`."""
+        try:
+            self.cursor = self._dataset._settle(self._name, self._resumed)
+        except ZarrfeedError as error:
+            self._failure = error
 
     def close(self) -> None:
         """Stop reading; the reader and its memory serve the next pass."""
@@ -121,7 +131,11 @@ class Pass(Iterator["Batch"]):
         dataset = self._dataset
         dataset._check_open()
         self._begun = True
-        self.cursor = dataset._settle(self._name, self._resumed)
+        if self.cursor is None and self._failure is None:
+            self.settle()
+        if self._failure is not None:
+            raise self._failure
+        assert self.cursor is not None
         dataset._start(self, self.cursor)
 
 
