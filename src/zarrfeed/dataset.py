@@ -167,7 +167,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._rank, self._world_size = rank, world_size
         self._carried: Place | None = None
         self._pin_memory = pin_memory
-        self._lanes_named = lanes is not None
         self._schedule = Schedule.make(
             fields,
             order,
@@ -491,8 +490,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _read_state_dict(self, state: object) -> EpochState:
         schedule = self._schedule
         loaded = read_state_dict(state, schedule.order, schedule.fields)
-        if loaded.lanes is not None and schedule.order.shuffle and loaded.lanes != schedule.order.lanes:
-            self._schedule = schedule.with_lanes(loaded.lanes)
         self.check_memory(state=loaded)
         return loaded
 

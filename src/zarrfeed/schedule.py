@@ -77,10 +77,6 @@ class Schedule:
         """Return the same line, handed out in batches."""
         return replace(self, batch_size=batch_size, drop_last=drop_last)
 
-    def with_lanes(self, lanes: int) -> Schedule:
-        """Return the same with another number of lanes."""
-        return replace(self, order=replace(self.order, lanes=lanes))
-
     @property
     def engine_batch_size(self) -> int:
         """Samples of a batch of the engine."""
