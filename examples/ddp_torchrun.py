@@ -56,21 +56,21 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     epoch, step = 0, 0
-    delivered = torch.zeros_like(Digest.of_range(0).tensor())  # what this rank got in this epoch
-    before_save = delivered.clone()  # what all ranks got in it before the run was saved
+    delivered = Digest()  # of what this rank got in this epoch
+    before_save = Digest()  # of what all ranks got in it before the run was saved
     if arguments.checkpoint.exists():
         saved = torch.load(arguments.checkpoint, map_location=device)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["loader"])  # the same dict on every rank
-        epoch, step, before_save = saved["epoch"], saved["step"], saved["digest"].cpu()
+        epoch, step, before_save = saved["epoch"], saved["step"], Digest.from_tensor(saved["digest"])
         if rank == 0:
             print(f"continuing on {world_size} ranks in epoch {epoch}, at step {step}", flush=True)
 
-    def delivered_to_all() -> torch.Tensor:
-        total = delivered.clone().to(device)
+    def delivered_to_all() -> Digest:
+        total = delivered.tensor().to(device)
         dist.all_reduce(total)
-        return before_save + total.cpu()
+        return before_save + Digest.from_tensor(total)
 
     def save() -> None:
         digest = delivered_to_all()
@@ -80,7 +80,7 @@ def main() -> None:
             "loader": loader.state_dict(),
             "epoch": epoch,
             "step": step,
-            "digest": digest,
+            "digest": digest.tensor(),
         }
         if rank == 0:
             partial = arguments.checkpoint.with_suffix(".partial")
@@ -93,20 +93,19 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            delivered += audit(index).tensor()
+            delivered += audit(index)
             step += 1
             if step % SAVE_EVERY == 0:
                 save()
             if step == arguments.stop_after:
                 dist.destroy_process_group()
                 return
-        exact = torch.equal(delivered_to_all(), Digest.of_range(NUM_SAMPLES).tensor())
+        exact = delivered_to_all() == Digest.of_range(NUM_SAMPLES)
         if rank == 0:
             times = "each sample exactly once" if exact else "not each sample once (a tail was dropped to keep ranks even)"
             print(f"epoch {epoch} on {world_size} ranks: {times}, loss {loss.item():.4f}", flush=True)
         epoch += 1
-        delivered.zero_()
-        before_save.zero_()
+        delivered = before_save = Digest()
         save()
     dist.destroy_process_group()
 

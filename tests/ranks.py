@@ -30,7 +30,7 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader
 
-from zarrfeed import ZarrDataLoader, ZarrIterableDataset, audit
+from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 
 Int64 = npt.NDArray[np.int64]
 P = ParamSpec("P")
@@ -327,12 +327,12 @@ def read_in_step_without_end(cell: Cell, started: str) -> None:
                 Path(started).touch()
 
 
-def audit_epoch(cell: Cell) -> list[int]:
+def audit_epoch(cell: Cell) -> Digest:
     """Digest what this rank gets in an epoch, and add up over the ranks."""
     _, loader = cell.make()
-    digest = audit(np.concatenate(take(iter(loader)))).tensor()
-    torch.distributed.all_reduce(digest)
-    return [int(word) for word in digest]
+    total = audit(take(iter(loader))).tensor()
+    torch.distributed.all_reduce(total)
+    return Digest.from_tensor(total)
 
 
 def save(cell: Cell, steps: int) -> tuple[list[Int64], dict[str, Any]]:
