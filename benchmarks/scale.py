@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale
 
-plans the epoch of some of 1024 ranks over 1 billion samples in 10 million chunks, and prints seconds and memory. Then it
-checks, on a line that is small enough to be listed, that the strides of thousands of consumers partition it.
+plans the epoch of some of 1024 ranks over 1 billion samples in 10 million chunks, and prints seconds and memory. Then
+it checks, on a line that is small enough to be listed, that the strides of thousands of consumers partition it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.machine import machine_line
 from zarrfeed import Digest, audit
 from zarrfeed._import_core import core
 from zarrfeed.assignment import Consumer
-from zarrfeed.fields import IndexField
+from zarrfeed.fields import FieldSet, IndexField
 from zarrfeed.order import Order
 from zarrfeed.schedule import Schedule
 from zarrfeed.state import EpochState
@@ -27,7 +27,8 @@ from zarrfeed.state import EpochState
 
 def make_schedule(num_samples: int, block_rows: int, *, lanes: int, batch_size: int) -> Schedule:
     order = Order(num_samples, block_rows, shuffle=True, seed=1, lanes=lanes)
-    return Schedule((IndexField(num_samples),), order, batch_size, False, None, None, None)
+    fields = FieldSet((IndexField(num_samples),), (None,), None, block_rows)
+    return Schedule(fields, order, batch_size, drop_last=False, even=None, num_threads=None, budget=None)
 
 
 def peak_rss_mib() -> float:

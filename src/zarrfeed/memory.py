@@ -109,16 +109,16 @@ def plan_memory(
     least one chunk. So a budget that suffices is not made insufficient by adding to it.
     """
     streamed = [f.spec for f in fields if isinstance(f, StoredField) and not f.resident]
-    chunk = max(spec.decoded_bytes for spec in streamed)
+    chunk = max((spec.decoded_bytes for spec in streamed), default=0)
     # as read, as decoded, and one more between each two decompressors
-    copies = 2 + max(max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed)
+    copies = 2 + max((max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed), default=0)
     scratch_bytes = num_threads * copies * chunk
     resident_bytes = sum(
         f.spec.sample_bytes * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
     )
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     left = budget - scratch_bytes - resident_bytes - min_open_batches * batch_bytes
-    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, min(budget // 8, left) // chunk))
+    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, min(budget // 8, left) // max(1, chunk)))
     return MemoryPlan(
         budget=budget,
         scratch_bytes=scratch_bytes,
