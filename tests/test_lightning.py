@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +21,13 @@ from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 N = 211  # a prime
 BATCH_SIZE = 6
 STEPS = -(-N // BATCH_SIZE)
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -128,24 +136,57 @@ def test_a_checkpoint_resumes_with_another_number_of_workers(
 
 
 def test_a_checkpoint_of_the_end_of_an_epoch_resumes_with_the_next(store: str, tmp_path: Path) -> None:
+    """Lightning does not load the loader's state from such a checkpoint, and only says which epoch begins."""
+
     class AtEnd(lightning.Callback):  # type: ignore[misc,name-defined]
         def on_train_epoch_end(self, trainer: Any, _: Any) -> None:
             trainer.save_checkpoint(tmp_path / f"end-{trainer.current_epoch}.ckpt")
 
     module = Recorder()
-    settings: dict[str, Any] = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    lightning.Trainer(max_epochs=3, callbacks=[AtEnd()], **settings).fit(module, make_loader(store, 0))
+    lightning.Trainer(max_epochs=3, callbacks=[AtEnd()], **QUIET).fit(module, make_loader(store, 0))
     resumed = Recorder()
-    lightning.Trainer(max_epochs=3, **settings).fit(
-        resumed, make_loader(store, 0), ckpt_path=tmp_path / "end-0.ckpt"
-    )
+    lightning.Trainer(max_epochs=3, **QUIET).fit(resumed, make_loader(store, 0), ckpt_path=tmp_path / "end-0.ckpt")
     assert resumed.epochs == {1: module.epochs[1], 2: module.epochs[2]}
+
+
+def test_loaders_that_are_made_anew_for_each_epoch_read_different_ones(store: str) -> None:
+    class Reloading(Recorder):
+        def train_dataloader(self) -> ZarrDataLoader:
+            return make_loader(store, 0)
+
+    module = Reloading()
+    lightning.Trainer(max_epochs=3, reload_dataloaders_every_n_epochs=1, **QUIET).fit(module)
+    assert [samples_of(batches) for batches in module.epochs.values()] == [list(range(N))] * 3
+    assert len({str(batches) for batches in module.epochs.values()}) == 3
+
+
+def test_a_second_fit_goes_on_with_new_orders(store: str) -> None:
+    loader, modules = make_loader(store, 0), (Recorder(), Recorder())
+    for module in modules:
+        lightning.Trainer(max_epochs=2, **QUIET).fit(module, loader)
+    assert len({str(batches) for module in modules for batches in module.epochs.values()}) == 4
+
+
+def test_fabric_counts_from_zero_after_resuming_and_does_no_harm(store: str) -> None:
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+
+    def batches_of(feed: Iterator[Any], count: int | None = None) -> list[list[int]]:
+        return [index.tolist() for _, index in itertools.islice(feed, count)]
+
+    loader = make_loader(store, 0)
+    wrapped = fabric.setup_dataloaders(loader)
+    whole = [batches_of(iter(wrapped)) for _ in range(3)]
+    assert len({str(epoch) for epoch in whole}) == 3
+    loader = make_loader(store, 0)
+    wrapped = fabric.setup_dataloaders(loader)
+    assert batches_of(iter(wrapped)) == whole[0]
+    assert batches_of(iter(wrapped), 4) == whole[1][:4]
+    state = loader.state_dict()
+    loader = make_loader(store, 0)
+    loader.load_state_dict(state)
+    wrapped = fabric.setup_dataloaders(loader)
+    assert batches_of(iter(wrapped)) == whole[1][4:]
+    assert batches_of(iter(wrapped)) == whole[2]
 
 
 RANK_SCRIPT = """

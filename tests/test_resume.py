@@ -249,6 +249,26 @@ def assert_same(got: Sequence[Int64], expected: Sequence[Int64]) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loop_that_names_its_epochs_resumes_too(store: str, num_workers: int) -> None:
+    """`for epoch in range(saved, last): loader.set_epoch(epoch)` is what every loop with a sampler does."""
+    cell = Setup(1, num_workers, 7).cell(store)
+    _, loader = cell.make()
+    loader.set_epoch(1)
+    seen = take(feed := iter(loader), 4)
+    state = loader.state_dict()
+    del feed
+    _, resumed = cell.make()
+    resumed.load_state_dict(state)
+    rest, *later = [(resumed.set_epoch(epoch), take(iter(resumed)))[1] for epoch in (1, 2, 1)]
+    assert sorted(np.concatenate([*seen, *rest])) == list(range(N))
+    for epoch in later:
+        assert sorted(np.concatenate(epoch)) == list(range(N)), "a rest is read once"
+    resumed.load_state_dict(state)
+    resumed.set_epoch(2)
+    assert_same(take(iter(resumed)), later[0])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_state_from_before_the_first_batch_is_the_start_of_an_epoch(store: str, num_workers: int) -> None:
     cell = Setup(1, num_workers, 7).cell(store)
     _, loader = cell.make()
