@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -198,7 +199,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         state = self.__dict__.copy()
         for name in _OF_PROCESS:
             del state[name]
-        state["_carried"] = self._place()  # what a worker is to know, its training process must find out
+        with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
+            state["_carried"] = self._place()  # what a worker is to know, its training process must find out
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
