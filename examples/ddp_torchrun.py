@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/ddp_torchrun.py --data train.zarr --checkpoint run.pt
 
-The data are made if they are not there. Interrupt the run and start it again, on 1 or 4 processes if you like: the rest of
-the epoch is what was not used yet. examples/slurm_ddp.sh starts the same script without torchrun.
+The data are made if they are not there. Interrupt the run and start it again, on 1 or 4 processes if you like: the rest
+of the epoch is what was not used yet. examples/slurm_ddp.sh starts the same script without torchrun.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def main() -> None:
                 return
         exact = delivered_to_all() == Digest.of_range(NUM_SAMPLES)
         if rank == 0:
-            times = "each sample exactly once" if exact else "not each sample once (a tail was dropped to keep ranks even)"
+            times = (
+                "each sample exactly once" if exact else "not each sample once (a tail was dropped to keep ranks even)"
+            )
             print(f"epoch {epoch} on {world_size} ranks: {times}, loss {loss.item():.4f}", flush=True)
         epoch += 1
         delivered = before_save = Digest()

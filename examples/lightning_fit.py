@@ -3,8 +3,7 @@
     python examples/lightning_fit.py                                      # 1 process, a temporary directory
     python examples/lightning_fit.py --devices 2 --directory /tmp/run     # 2 processes, strategy "ddp"
 
-Lightning saves and loads the state of a `ZarrDataLoader` by itself, and never calls `set_epoch` for an iterable dataset:
-every pass takes the next epoch anyway.
+Lightning saves and loads the state of a `ZarrDataLoader` by itself; every pass takes the next epoch.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ class Regression(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
-def fit(
-    directory: Path, *, devices: int, max_steps: int = -1, checkpoint: Path | None = None
-) -> dict[int, list[int]]:
+def fit(directory: Path, *, devices: int, max_steps: int = -1, checkpoint: Path | None = None) -> dict[int, list[int]]:
     """Train until the last epoch ends, or for `max_steps` steps; return the samples of each epoch on this rank."""
     samples, targets = open_or_make_store(directory / "train.zarr")
     # the dataset may be made before Lightning connects the ranks: which rank it is, it asks when reading begins

@@ -1,8 +1,8 @@
 """Rank processes for tests: torch.distributed with gloo on this machine, started once and used for many cells.
 
 A rank runs functions of this module that the test process sends it, and sends back what they return. Every wait has a
-limit; an exception in a rank, its death or a rank that hangs fails the test with the rank's traceback or its stacks, and
-the ranks are ended with all their children and started anew for the next test.
+limit; an exception in a rank, its death or a rank that hangs fails the test with the rank's traceback or its stacks,
+and the ranks are ended with all their children and started anew for the next test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,6 @@ from torch.utils.data import DataLoader
 from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 
 Int64 = npt.NDArray[np.int64]
-P = ParamSpec("P")
 T = TypeVar("T")
 
 PRELOAD = ["torch", "zarrfeed"]
@@ -66,7 +65,7 @@ class Ranks:
         self._pipes: list[Connection] = []
 
     def run(
-        self, function: Callable[P, T], *args: P.args, world_size: int, limit_s: float = 60, **kwargs: P.kwargs
+        self, function: Callable[..., T], *args: Any, world_size: int, limit_s: float = 60, **kwargs: Any
     ) -> list[T]:
         """Run `function(*args, **kwargs)` on ranks 0 to `world_size` - 1; return what each rank returned.
 
@@ -78,7 +77,7 @@ class Ranks:
         self.start(function, *args, world_size=world_size, **kwargs)
         return self.results(world_size, limit_s=limit_s)
 
-    def start(self, function: Callable[P, T], *args: P.args, world_size: int, **kwargs: P.kwargs) -> None:
+    def start(self, function: Callable[..., Any], *args: Any, world_size: int, **kwargs: Any) -> None:
         """Begin what `run` does; `results` ends it."""
         assert 1 <= world_size <= self._count
         while len(self._processes) < world_size:
@@ -260,7 +259,7 @@ class Delivery:
 
 def take(batches: Iterator[Any], count: int | None = None) -> list[Int64]:
     """Take batches of (samples, index), all unless told; check the samples and return the indices."""
-    taken = []
+    taken: list[Int64] = []
     while count is None or len(taken) < count:
         try:
             samples, index = next(batches)

@@ -15,7 +15,9 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 
 def epoch_line(store: str, *, epoch: int = 0, seed: int = 0, lanes: int | None = None, mix: int = 1) -> Int64:
     """Return the shuffled line: the order in which a single consumer reads (test_order.py proves that one)."""
-    alone = ZarrIterableDataset(store, batch_size=1, shuffle=True, seed=seed, lanes=lanes, mix=mix, rank=0, world_size=1)
+    alone = ZarrIterableDataset(
+        store, batch_size=1, shuffle=True, seed=seed, lanes=lanes, mix=mix, rank=0, world_size=1
+    )
     return alone.sample_order(epoch)
 
 

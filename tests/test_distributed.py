@@ -1,4 +1,4 @@
-"""Ranks, workers and start methods in real processes: every sample once, even batches, an order of its own each epoch."""
+"""Ranks, workers and start methods in real processes: every sample once, even batches, another order each epoch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ranks as on_ranks
 import zarr
+
+import ranks as on_ranks
 from ranks import Cell, RankError, Ranks
 from shares import assert_shared_out, epoch_line, rank_batches, rank_length, unshuffled_line
-
 from zarrfeed import ConfigError, Digest, ZarrDataLoader, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
 
 SIZES = (211, 64, 5)  # a prime; one that divides by 1, 2 and 4; fewer samples than consumers
@@ -43,7 +43,11 @@ def grid(*, large: bool) -> Iterator[tuple[int, int, str | None]]:
     for world_size in WORLD_SIZES:
         yield world_size, 0, None
         for num_workers, method in itertools.product((1, 2, 3), ("fork", "forkserver", "spawn")):
-            if large or method == "fork" or (world_size, num_workers, method) in ((2, 2, "forkserver"), (2, 1, "spawn")):
+            if (
+                large
+                or method == "fork"
+                or (world_size, num_workers, method) in ((2, 2, "forkserver"), (2, 1, "spawn"))
+            ):
                 yield world_size, num_workers, method
 
 
@@ -113,7 +117,7 @@ def test_the_ranks_share_every_epoch_out_exactly(
     request: pytest.FixtureRequest,
     record_property: Any,
 ) -> None:
-    """Union exact, batches and lengths as said: for world size x workers x start method x shuffle x even x drop_last."""
+    """The grid: world size x workers x start method x shuffle x even x drop_last x size x loader."""
     world_size, num_workers, method = grid_point
     cells = cells_of(stores, num_workers, method)
     if not request.config.getoption("--large"):
@@ -140,7 +144,9 @@ def check_cell(n: int, cell: Cell, world_size: int, delivered: list[on_ranks.Del
 
 
 @pytest.mark.parametrize("lanes", [None, 12])
-def test_global_batches_are_the_same_for_every_world_size(stores: dict[int, str], ranks: Ranks, lanes: int | None) -> None:
+def test_global_batches_are_the_same_for_every_world_size(
+    stores: dict[int, str], ranks: Ranks, lanes: int | None
+) -> None:
     n, global_batch = 211, 12
     line = epoch_line(stores[n], seed=3, lanes=lanes)
     for world_size in WORLD_SIZES:
@@ -189,7 +195,8 @@ def test_every_pass_takes_the_next_epoch_where_nobody_calls_set_epoch(
 
 @pytest.mark.parametrize("via", ["torch", "zarrfeed"])
 @pytest.mark.parametrize(
-    "method", ["fork", pytest.param("spawn", marks=pytest.mark.slow), pytest.param("forkserver", marks=pytest.mark.slow)]
+    "method",
+    ["fork", pytest.param("spawn", marks=pytest.mark.slow), pytest.param("forkserver", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("persistent", [False, True])
 def test_set_epoch_in_the_parent_reaches_its_workers(

@@ -104,6 +104,7 @@ def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_lightning_on_two_ranks(tmp_path: Path) -> None:
     arguments = ("--devices", "2", "--directory", str(tmp_path))
     lines = run(sys.executable, str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lightning
 import numpy as np
 import pytest
 import torch
 import zarr
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
@@ -34,9 +36,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Lightning's and torch's, of each other
 ]
 
-lightning = pytest.importorskip("lightning")
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402  (slow, and not for whom lacks it)
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -45,7 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-class Recorder(lightning.LightningModule):  # type: ignore[misc,name-defined]  (untyped where it is not installed)
+class Recorder(lightning.LightningModule):
     """Learns nothing, and writes down what it is given, epoch by epoch."""
 
     def __init__(self) -> None:
@@ -138,7 +137,7 @@ def test_a_checkpoint_resumes_with_another_number_of_workers(
 def test_a_checkpoint_of_the_end_of_an_epoch_resumes_with_the_next(store: str, tmp_path: Path) -> None:
     """Lightning does not load the loader's state from such a checkpoint, and only says which epoch begins."""
 
-    class AtEnd(lightning.Callback):  # type: ignore[misc,name-defined]
+    class AtEnd(lightning.Callback):
         def on_train_epoch_end(self, trainer: Any, _: Any) -> None:
             trainer.save_checkpoint(tmp_path / f"end-{trainer.current_epoch}.ckpt")
 
@@ -206,7 +205,9 @@ rank = os.environ.get("LOCAL_RANK", "0")
 """
 
 
-def fit_on_two_ranks(directory: Path, *, checkpoint: str = "", num_workers: int = 0, max_steps: int = -1) -> Iterator[Any]:
+def fit_on_two_ranks(
+    directory: Path, *, checkpoint: str = "", num_workers: int = 0, max_steps: int = -1
+) -> Iterator[Any]:
     """Run the script as a user would; Lightning starts it again for rank 1. Return what each rank was given."""
     script = directory / "train.py"
     script.write_text(RANK_SCRIPT.format(tests=str(Path(__file__).parent)))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
-from ranks import take
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ranks import take
 from zarrfeed import ZarrIterableDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
