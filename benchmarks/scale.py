@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale
 
-plans the epoch of some of 1024 ranks over 1 billion samples in 10 million chunks, and prints seconds and memory. Then it
-checks, on a line that is small enough to be listed, that the strides of thousands of consumers partition it.
+plans the epoch of some of 1024 ranks over 1 billion samples in 10 million chunks, and prints seconds and memory. Then
+it checks, on a line that is small enough to be listed, that the strides of thousands of consumers partition it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import resource
 import statistics
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from benchmarks.machine import machine_line
 from zarrfeed import Digest, audit
 from zarrfeed._import_core import core
 from zarrfeed.assignment import Consumer
-from zarrfeed.fields import IndexField
+from zarrfeed.fields import FieldSet, IndexField
 from zarrfeed.order import Order
 from zarrfeed.schedule import Schedule
 from zarrfeed.state import EpochState
@@ -27,7 +28,8 @@ from zarrfeed.state import EpochState
 
 def make_schedule(num_samples: int, block_rows: int, *, lanes: int, batch_size: int) -> Schedule:
     order = Order(num_samples, block_rows, shuffle=True, seed=1, lanes=lanes)
-    return Schedule((IndexField(num_samples),), order, batch_size, False, None, None, None)
+    fields = FieldSet((IndexField(num_samples),), (None,), None, block_rows)
+    return Schedule(fields, order, batch_size, drop_last=False, even=None, num_threads=None, budget=None)
 
 
 def peak_rss_mib() -> float:
@@ -48,6 +50,24 @@ def time_ranks(schedule: Schedule, world_size: int, num_workers: int, ranks: lis
         f"workers: an epoch of a consumer planned in {statistics.median(seconds):.2f} s (median of {len(ranks)} ranks, "
         f"most {max(seconds):.2f} s), {len(plan.segment_block):,} block pieces; peak memory {peak_rss_mib():.0f} MiB, "
         f"{peak_rss_mib() - before:.0f} MiB more than before"
+    )
+
+
+def time_resuming(schedule: Schedule, world_size: int, ranks: list[int]) -> None:
+    """Save between the batches of two workers in the middle of the epoch, resume on half as many ranks."""
+    saved = Consumer(0, world_size, 0, 4)
+    state = schedule.settle(EpochState(0), saved)
+    division = schedule.division(state, saved)
+    batches = division.batches(0) // 2 | 1
+    state = replace(state, progress=state.progress.then(division.cut(batches)))
+    seconds = []
+    for rank in ranks:
+        start = time.perf_counter()
+        schedule.plan(state, Consumer(rank % (world_size // 2), world_size // 2)).to_core()
+        seconds.append(time.perf_counter() - start)
+    print(
+        f"saved on {world_size} ranks x 4 workers after {batches:,} batches each, resumed on {world_size // 2} ranks: "
+        f"planned in {statistics.median(seconds):.2f} s (most {max(seconds):.2f} s)"
     )
 
 
@@ -79,6 +99,7 @@ def main() -> None:
     time_ranks(schedule, arguments.world_size, 1, ranks)
     time_ranks(schedule, arguments.world_size, 4, ranks)
     time_ranks(schedule, 8, 1, ranks=[0])
+    time_resuming(schedule, arguments.world_size, ranks)
     check_partition(make_schedule(1 << 20, 64, lanes=64, batch_size=32), 1024, 4)
     check_partition(make_schedule(360_000, 50, lanes=48, batch_size=7), 96, 5)
 

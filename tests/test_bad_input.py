@@ -226,23 +226,6 @@ def test_a_path_that_the_system_does_not_take_is_our_error() -> None:
             ZarrIterableDataset(source, batch_size=2)
 
 
-def test_a_group_is_refused_and_its_arrays_are_listed(tmp_path: Path) -> None:
-    group = zarr.create_group(tmp_path / "g")
-    for name in ("samples", "targets"):
-        group.create_array(name, shape=(4,), dtype="f4")
-    refused(ConfigError, r"g: is a group, must be an array; arrays in it: samples, targets", tmp_path / "g")
-    refused(ConfigError, r"is a group, must be an array; arrays in it: samples, targets", group)
-
-
-def test_a_group_with_a_broken_member_is_refused_as_a_group(tmp_path: Path) -> None:
-    group = zarr.create_group(tmp_path / "g")
-    group.create_array("samples", shape=(4,), dtype="f4")
-    (tmp_path / "g" / "broken").mkdir()
-    for text in ("{", "[]", '{"zarr_format": 3, "node_type": "array"}'):
-        (tmp_path / "g" / "broken" / "zarr.json").write_text(text)
-        refused(ConfigError, "g: is a group, must be an array", tmp_path / "g")
-
-
 @pytest.mark.parametrize(
     "url", ["s3://bucket/x", "gs://bucket/x", "https://host/x", "memory://x", "zip://x.zip", "abfs://x/y"]
 )
@@ -255,7 +238,7 @@ def test_a_file_url_of_another_host_is_not_taken_for_this_one(store: Path) -> No
         ZarrIterableDataset(f"file://elsewhere{store}", batch_size=2)
 
 
-@pytest.mark.parametrize("source", [None, 3, b"/path", ["a"], object(), np.zeros((4, 2)), torch.zeros(4, 2)])
+@pytest.mark.parametrize("source", [None, 3, b"/path", ["a"], object(), 3.0, (), np.float32(1)])
 def test_what_is_neither_path_nor_array_is_refused_by_its_type(source: Any) -> None:
     refused(ConfigError, f"got a {type(source).__name__}, ", source)
 
@@ -500,7 +483,7 @@ def test_targets_without_axes_are_refused(targets: Any, store: Path) -> None:
     refused(ConfigError, r"targets: has no axes \(0-d\)", store, targets)
 
 
-@pytest.mark.parametrize("targets", [[1] * N, 5, np.float32(1), {"a": 1}, range(N)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("targets", [[1] * N, 5, np.float32(1), {1}, range(N)], ids=lambda v: type(v).__name__)
 def test_targets_that_are_neither_array_nor_path_are_refused(targets: Any, store: Path) -> None:
     refused(ConfigError, f"got a {type(targets).__name__}", store, targets)
 

@@ -69,9 +69,23 @@ def test_a_store_that_is_not_there_is_told_in_one_line(tmp_path: Path, capsys: p
     assert "nothing.zarr" in fails(["explain", str(tmp_path / "nothing.zarr")], capsys)
 
 
-def test_a_group_is_told_with_the_arrays_in_it(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_takes_a_group(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(store), "--batch-size", "4"]) == 0
+    with zarrfeed.ZarrIterableDataset(str(store), batch_size=4) as dataset:
+        page = capsys.readouterr().out
+        assert page == f"{dataset.explain()}\n"
+    assert "samples['samples']" in page
+    assert "samples['targets']" in page
+
+
+def test_a_group_whose_arrays_do_not_fit_together_is_told_in_one_line(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    targets = zarr.open_group(store)["targets"]
+    assert isinstance(targets, zarr.Array)
+    targets.resize((60,))
     message = fails(["explain", str(store)], capsys)
-    assert "samples, targets" in message
+    assert "samples['targets'] has 60 samples" in message
 
 
 @pytest.mark.parametrize(

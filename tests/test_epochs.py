@@ -26,7 +26,7 @@ def epoch(state: dict[str, Any]) -> int:
 
 def in_child(context: str, function: Any, *arguments: Any) -> Any:
     """Call a function in a process of its own that gets the arguments as a Process does; return what it returns."""
-    made = multiprocessing.get_context(context)
+    made: Any = multiprocessing.get_context(context)
     queue = made.SimpleQueue()
     child = made.Process(target=_call, args=(queue, function, arguments))
     child.start()

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from oracle import AnyArray, assert_rows_equal, numbered
 from zarrfeed.feed import Allocator, Reader, shared_memory
-from zarrfeed.fields import Field, IndexField, ResidentField, make_samples_field, sample_bytes
+from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.layout import read_layout
 from zarrfeed.memory import plan_memory
 from zarrfeed.order import Order
 
@@ -38,7 +39,7 @@ def store(data: AnyArray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_reader(store: Path, allocator: Allocator | None) -> Reader:
     fields: list[Field] = [
-        make_samples_field(store, sample_axis=0),
+        StoredField("samples", read_layout(store)),
         ResidentField("targets", torch.arange(2 * N).view(N, 2)),
         ResidentField("nothing", torch.empty(N, 0)),
         IndexField(N),

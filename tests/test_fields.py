@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import shutil
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +19,52 @@ import torch
 from oracle import DTYPES, Layout, no_thread_left, numbered, raw_rows, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.feed import load_resident
-from zarrfeed.fields import (
-    IndexField,
-    ResidentField,
-    StoredField,
-    make_samples_field,
-    make_targets_field,
-    sample_bytes,
-)
+from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
 from zarrfeed.layout import TORCH_DTYPES
+from zarrfeed.sources import Source, choose_driving, read_fields
+from zarrfeed.state import describe_layout
 
 N = 20
 
 
 @pytest.fixture
-def samples(tmp_path: Path) -> StoredField:
+def samples(tmp_path: Path) -> Path:
     """Write 20 samples in chunks of 6."""
     Layout(shape=(N, 3), chunks=(6, 3)).write(tmp_path / "x")
-    return make_samples_field(tmp_path / "x", sample_axis=0)
+    return tmp_path / "x"
 
 
-def in_memory(targets: Any, samples: StoredField) -> ResidentField:
-    field = make_targets_field(targets, samples, resident_bytes=0)
+def targets_of(samples: Source, targets: Source, *, resident_bytes: int = 0) -> Field:
+    field = read_fields(samples, targets, resident_bytes=resident_bytes).fields[1]
+    assert field.name == "targets"
+    return field
+
+
+def in_memory(targets: Any, samples: Path) -> ResidentField:
+    field = targets_of(samples, targets)
     assert isinstance(field, ResidentField)
     return field
 
 
-def test_samples_are_streamed_and_never_resident(samples: StoredField) -> None:
-    assert not samples.resident
-    assert (samples.name, samples.num_samples, samples.sample_shape) == ("samples", N, (3,))
-    assert samples.torch_dtype == torch.float32
-    assert sample_bytes(samples) == 12
-
-
-@pytest.mark.parametrize("source", [np.zeros((4, 2)), torch.zeros(4, 2)])
-def test_samples_in_memory_are_refused(source: Any) -> None:
-    with pytest.raises(ConfigError, match=f"got a {type(source).__name__}, must be a Zarr array"):
-        make_samples_field(source, sample_axis=0)
+def test_a_single_array_is_streamed_and_never_resident(samples: Path) -> None:
+    (field,) = read_fields(samples, resident_bytes=1 << 30).fields
+    assert isinstance(field, StoredField)
+    assert not field.resident
+    assert (field.name, field.num_samples, field.sample_shape) == ("samples", N, (3,))
+    assert field.torch_dtype == torch.float32
+    assert sample_bytes(field) == 12
 
 
 @pytest.mark.parametrize(
     ("rows", "nested"), [(6, True), (3, True), (2, True), (1, True), (4, False), (5, False), (12, False), (20, False)]
 )
 def test_small_targets_whose_chunks_do_not_nest_in_the_blocks_are_kept_in_memory(
-    rows: int, nested: bool, samples: StoredField, tmp_path: Path
+    rows: int, nested: bool, samples: Path, tmp_path: Path
 ) -> None:
     Layout(shape=(N, 2), chunks=(rows, 2), dtype="f8").write(tmp_path / "y")
     size = N * 2 * 8
     for resident_bytes, resident in ((size, not nested), (size - 1, False), (0, False)):
-        field = make_targets_field(tmp_path / "y", samples, resident_bytes=resident_bytes)
+        field = targets_of(samples, tmp_path / "y", resident_bytes=resident_bytes)
         assert isinstance(field, StoredField)
         assert field.resident == resident
 
@@ -70,11 +72,11 @@ def test_small_targets_whose_chunks_do_not_nest_in_the_blocks_are_kept_in_memory
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("shape", [(N,), (N, 2, 3)])
 def test_a_resident_stored_field_is_read_whole(
-    zarr_format: Any, shape: tuple[int, ...], samples: StoredField, tmp_path: Path
+    zarr_format: Any, shape: tuple[int, ...], samples: Path, tmp_path: Path
 ) -> None:
     layout = Layout(zarr_format, shape, (7, 2, 2)[: len(shape)], "f8", big_endian=True, codec="blosc-lz4-shuffle")
     array = layout.write(tmp_path / "y")
-    field = make_targets_field(tmp_path / "y", samples, resident_bytes=1 << 20)
+    field = targets_of(samples, tmp_path / "y", resident_bytes=1 << 20)
     assert isinstance(field, StoredField)
     with no_thread_left():
         rows = load_resident(field)[0].rows
@@ -85,17 +87,17 @@ def test_a_resident_stored_field_is_read_whole(
         load_resident(field)
 
 
-def test_a_resident_stored_field_that_is_corrupt_is_an_error_with_its_key(samples: StoredField, tmp_path: Path) -> None:
+def test_a_resident_stored_field_that_is_corrupt_is_an_error_with_its_key(samples: Path, tmp_path: Path) -> None:
     Layout(shape=(N,), chunks=(7,), codec="zstd").write(tmp_path / "y")
     (tmp_path / "y" / "c" / "1").write_bytes(b"no chunk")
-    field = make_targets_field(tmp_path / "y", samples, resident_bytes=1 << 20)
+    field = targets_of(samples, tmp_path / "y", resident_bytes=1 << 20)
     assert isinstance(field, StoredField)
     with no_thread_left(), pytest.raises(CorruptChunkError, match="y chunk c/1: "):
         load_resident(field)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_contiguous_targets_are_used_where_they_lie(dtype: str, samples: StoredField) -> None:
+def test_contiguous_targets_are_used_where_they_lie(dtype: str, samples: Path) -> None:
     array = numbered((N, 2), dtype)
     array = np.ascontiguousarray(array)
     assert in_memory(array, samples).rows.data_ptr() == array.ctypes.data
@@ -107,7 +109,7 @@ def test_contiguous_targets_are_used_where_they_lie(dtype: str, samples: StoredF
     assert sample_bytes(field) == 2 * np.dtype(dtype).itemsize == field.to_core()["sample_bytes"]
 
 
-def test_the_memory_of_targets_is_held_by_the_field(samples: StoredField) -> None:
+def test_the_memory_of_targets_is_held_by_the_field(samples: Path) -> None:
     array = np.arange(N * 100_000, dtype="i4").reshape(N, -1)
     expected = array.copy()
     field = in_memory(array, samples)
@@ -117,13 +119,13 @@ def test_the_memory_of_targets_is_held_by_the_field(samples: StoredField) -> Non
 
 @pytest.mark.parametrize("order", [">", "<"])
 @pytest.mark.parametrize("dtype", ["i2", "f4", "f8", "c16", "u8"])
-def test_targets_of_either_byte_order_become_native(dtype: str, order: str, samples: StoredField) -> None:
+def test_targets_of_either_byte_order_become_native(dtype: str, order: str, samples: Path) -> None:
     values = numbered((N, 2), dtype)
     field = in_memory(values.astype(order + dtype), samples)
     assert (raw_rows(field.rows) == raw_rows(values)).all()
 
 
-def test_read_only_targets_are_copied_since_torch_has_no_read_only_tensors(samples: StoredField) -> None:
+def test_read_only_targets_are_copied_since_torch_has_no_read_only_tensors(samples: Path) -> None:
     array = np.arange(N)
     array.flags.writeable = False
     field = in_memory(array, samples)
@@ -131,7 +133,7 @@ def test_read_only_targets_are_copied_since_torch_has_no_read_only_tensors(sampl
     assert field.rows.data_ptr() != array.ctypes.data
 
 
-def test_bfloat16_targets_of_ml_dtypes_keep_their_bits(samples: StoredField) -> None:
+def test_bfloat16_targets_of_ml_dtypes_keep_their_bits(samples: Path) -> None:
     bits = numbered((N, 3), "u2")
     for array in (bits.view(ml_dtypes.bfloat16), np.asfortranarray(bits.view(ml_dtypes.bfloat16))):
         field = in_memory(array, samples)
@@ -140,26 +142,26 @@ def test_bfloat16_targets_of_ml_dtypes_keep_their_bits(samples: StoredField) -> 
 
 
 @pytest.mark.parametrize("dtype", [*TORCH_DTYPES.values(), torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
-def test_tensors_of_every_dtype_of_torch_are_targets(dtype: torch.dtype, samples: StoredField) -> None:
+def test_tensors_of_every_dtype_of_torch_are_targets(dtype: torch.dtype, samples: Path) -> None:
     tensor = torch.arange(N).to(dtype)
     field = in_memory(tensor, samples)
     assert field.torch_dtype == dtype
     assert field.rows.view(torch.uint8).tolist() == tensor.view(torch.uint8).tolist()
 
 
-def test_tensors_without_plain_rows_are_refused(samples: StoredField) -> None:
+def test_tensors_without_plain_rows_are_refused(samples: Path) -> None:
     with pytest.raises(UnsupportedError, match="targets: "):
         in_memory(torch.eye(N).to_sparse(), samples)
 
 
-def test_targets_that_require_grad_are_detached(samples: StoredField) -> None:
+def test_targets_that_require_grad_are_detached(samples: Path) -> None:
     tensor = torch.arange(float(N), requires_grad=True)
     field = in_memory(tensor, samples)
     assert not field.rows.requires_grad
     assert field.rows.data_ptr() == tensor.data_ptr()
 
 
-def test_conjugated_targets_are_resolved(samples: StoredField) -> None:
+def test_conjugated_targets_are_resolved(samples: Path) -> None:
     """tensor.conj() only sets a bit; the memory below holds the values before it."""
     values = torch.arange(N) * (1 + 2j)
     field = in_memory(values.conj(), samples)
@@ -173,7 +175,7 @@ def test_the_index_is_one_int64_a_sample() -> None:
 
 
 @pytest.mark.parametrize("length", [0, N - 1, N + 1])
-def test_targets_of_another_length_are_refused(length: int, samples: StoredField) -> None:
+def test_targets_of_another_length_are_refused(length: int, samples: Path) -> None:
     with pytest.raises(ConfigError, match=f"targets has {length} samples, samples .* has {N}: they must be equal"):
         in_memory(np.zeros((length, 2)), samples)
 
@@ -181,8 +183,141 @@ def test_targets_of_another_length_are_refused(length: int, samples: StoredField
 def test_targets_are_aligned_along_axis_0_whatever_the_sample_axis_of_the_samples(tmp_path: Path) -> None:
     Layout(shape=(3, N), chunks=(3, 6), sample_axis=1).write(tmp_path / "x")
     Layout(shape=(N, 3), chunks=(6, 3)).write(tmp_path / "y")
-    samples = make_samples_field(tmp_path / "x", sample_axis=1)
-    assert samples.num_samples == N
-    assert make_targets_field(tmp_path / "y", samples, resident_bytes=0).num_samples == N
+    both = read_fields(tmp_path / "x", tmp_path / "y", sample_axis=1)
+    assert [f.num_samples for f in both.fields] == [N, N]
     with pytest.raises(ConfigError, match="targets has 3 samples"):
-        make_targets_field(tmp_path / "x", samples, resident_bytes=0)
+        read_fields(tmp_path / "x", tmp_path / "x", sample_axis=1)
+
+
+# --- which chunks are the blocks --------------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+def stored(name: str, chunk_rows: int, row_bytes: int, template: StoredField, *, n: int = 100_000) -> StoredField:
+    """Describe an array of `n` samples of `row_bytes` bytes in chunks of `chunk_rows` of them; it need not exist."""
+    spec = replace(
+        template.spec, shape=(n, row_bytes), chunk_shape=(chunk_rows, row_bytes), dtype=np.dtype("u1"), name=name
+    )
+    return StoredField(name, spec)
+
+
+def in_rows(name: str, row_bytes: int, *, n: int = 100_000) -> ResidentField:
+    return ResidentField(name, torch.empty(1, dtype=torch.uint8).expand(n, row_bytes))
+
+
+@pytest.mark.parametrize(
+    ("fields", "chosen"),
+    [
+        ([(16, 1000)], 0),
+        ([(1, 1000), (24, 1000)], 1),  # else the second would be decoded 24 times
+        ([(1, 4000), (24, 1000)], 1),
+        ([(1, 4001), (24, 1000)], 0),  # too light to decide
+        ([(16, 1000), (16, 1000)], 0),  # a draw
+        ([(16, 1000), (16, 2000)], 0),
+        ([(8, MIB), (16, MIB)], 1),
+        ([(8, MIB), (17, MIB)], 0),  # blocks of 34 MiB: the shorter chunks
+        ([(60, MIB), (40, MIB), (50, MIB)], 1),  # no block is short: the shortest
+    ],
+)
+def test_the_longest_chunks_of_a_heavy_field_make_the_blocks(
+    fields: list[tuple[int, int]], chosen: int, samples: Path
+) -> None:
+    template = read_fields(samples).fields[0]
+    assert isinstance(template, StoredField)
+    described = [stored(str(i), rows, size, template) for i, (rows, size) in enumerate(fields)]
+    assert choose_driving(described, described) == chosen
+
+
+def test_targets_make_the_blocks_only_if_no_field_of_the_samples_is_stored(samples: Path) -> None:
+    template = read_fields(samples).fields[0]
+    assert isinstance(template, StoredField)
+    light, heavy, memory = stored("a", 2, 10, template), stored("b", 8, 1000, template), in_rows("c", 5000)
+    assert choose_driving([light], [light, heavy]) == 0
+    assert choose_driving([memory, light], [memory, light, heavy]) == 1
+    assert choose_driving([memory], [memory, light, heavy]) == 2
+    assert choose_driving([memory], [memory]) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((1000,), 64), ((1000, 4), 64), ((50, 4), 50), ((100, 4 << 10), 63), ((9, 1 << 18), 1)]
+)
+def test_blocks_in_memory_are_64_rows_but_not_more_than_a_mebibyte(shape: tuple[int, ...], rows: int) -> None:
+    both = read_fields(torch.zeros(shape, dtype=torch.int32), np.zeros(shape[0], "i8"))
+    assert both.driving is None
+    assert both.block_rows == rows
+    assert both.cells == 1
+
+
+def test_resident_fields_share_the_room_for_them(tmp_path: Path) -> None:
+    Layout(shape=(N, 8), chunks=(6, 8)).write(tmp_path / "x")
+    for name in "abc":
+        Layout(shape=(N, 1), chunks=(5, 1)).write(tmp_path / name)
+    size = N * 4
+    for room, kept in ((0, []), (size, ["a"]), (2 * size, ["a", "b"]), (3 * size, ["a", "b", "c"])):
+        fields = read_fields({k: tmp_path / k for k in "xabc"}, resident_bytes=room).fields
+        resident = [f.name for f in fields if isinstance(f, StoredField) and f.resident]
+        assert resident == [f"samples[{name!r}]" for name in kept]
+
+
+# --- the shape of a batch ---------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_of_the_layout_names_every_field_as_json(samples: Path, tmp_path: Path) -> None:
+    Layout(shape=(N, 3), chunks=(6, 3), codec="zstd").write(tmp_path / "moved")
+    fields = read_fields({"x": samples, "m": np.zeros((N, 2))}, torch.zeros(N, dtype=torch.bool), return_index=True)
+    described = describe_layout(fields.fields)
+    assert json.loads(json.dumps(described)) == described
+    assert described == {
+        "samples['x']": [N, 3, "float32"],
+        "samples['m']": [N, 2, "float64"],
+        "targets": [N, "bool"],
+    }
+    assert describe_layout(read_fields(samples).fields) == describe_layout(read_fields(tmp_path / "moved").fields)
+    assert describe_layout(read_fields({"x": samples}).fields) != describe_layout(read_fields(samples).fields)
+
+
+def test_batches_and_samples_have_the_shape_of_what_was_passed() -> None:
+    a, b, c = torch.arange(3), torch.arange(3) + 10, torch.arange(3) + 20
+    bare = FieldSet((), (None,), None, 1)
+    assert bare.assemble([a]) is a
+    assert [int(s) for s in bare.samples_of([a])] == [0, 1, 2]
+    pair = FieldSet((), (None, None), None, 1)
+    assert pair.assemble([a, b]) == (a, b)
+    assert [(int(s), int(t)) for s, t in pair.samples_of([a, b])] == [(0, 10), (1, 11), (2, 12)]
+    named = FieldSet((), (("u", "v"),), None, 1)
+    assert named.assemble([a, b]) == {"u": a, "v": b}
+    one = FieldSet((), (("u",), None), None, 1)
+    assert one.assemble([a, b]) == ({"u": a}, b)
+    mixed = FieldSet((), (None, ("v", "u")), None, 1)
+    assert mixed.assemble([a, b, c]) == (a, {"v": b, "u": c})
+    assert list(mixed.assemble([a, b, c])[1]) == ["v", "u"]
+    assert list(mixed.samples_of([a, b, c])) == [(i, {"v": i + 10, "u": i + 20}) for i in range(3)]
+
+
+# --- other processes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, ForkingPickler.dumps], ids=["pickle", "ForkingPickler"])
+def test_sending_a_field_in_memory_does_not_move_what_engines_read(dumps: Any) -> None:
+    """A tensor that is sent to a process is moved to shared memory, and its old memory is freed."""
+    field = read_fields(torch.arange(1000)).fields[0]
+    assert isinstance(field, ResidentField)
+    address = field.to_core()["address"]
+    for _ in range(2):
+        received = pickle.loads(dumps(field))
+        assert torch.equal(received.rows, field.rows)
+        assert field.rows.data_ptr() == address
+
+
+def test_sending_a_field_twice_copies_it_once_and_shared_rows_not_at_all() -> None:
+    field = read_fields(torch.arange(1000)).fields[0]
+    assert isinstance(field, ResidentField)
+    first, second = (field.__getstate__()["rows"] for _ in range(2))
+    assert first.data_ptr() == second.data_ptr() != field.rows.data_ptr()
+    rows = torch.arange(1000)
+    rows.share_memory_()  # type: ignore[no-untyped-call]
+    shared = read_fields(rows).fields[0]
+    assert isinstance(shared, ResidentField)
+    assert shared.__getstate__()["rows"] is shared.rows
+    assert copy.deepcopy(field) is field

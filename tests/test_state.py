@@ -114,8 +114,8 @@ def test_a_state_of_another_array_is_refused_saying_what_differs(store: str, tmp
     "damage",
     [
         lambda s: s | {"version": 0},
-        lambda s: None,
-        lambda s: [],
+        lambda _: None,
+        lambda _: [],
         lambda s: s | {"epoch": -1},
         lambda s: s | {"epoch": 1.5},
         lambda s: s | {"epoch": True},

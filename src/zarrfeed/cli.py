@@ -83,11 +83,11 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser(
         "explain",
-        help="tell how an array would be read, without reading it",
+        help="tell how an array or a group would be read, without reading it",
         description="Print what ZarrIterableDataset(PATH, ...).explain() says: chunks, order, memory, threads.",
     )
-    explain.add_argument("path", metavar="PATH", help="an array: a path or a file:// URL")
-    explain.add_argument("--targets", metavar="PATH", help="another array with as many samples")
+    explain.add_argument("path", metavar="PATH", help="an array, or a group of arrays: a path or a file:// URL")
+    explain.add_argument("--targets", metavar="PATH", help="another array or group with as many samples")
     explain.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
     explain.add_argument(
         "--batch-size", type=int, metavar="N", help="samples of a batch (default: none, single samples)"

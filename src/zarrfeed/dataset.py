@@ -1,12 +1,13 @@
-"""`ZarrIterableDataset`: a Zarr array as a stream of shuffled, ready batches."""
+"""`ZarrIterableDataset`: Zarr arrays as a stream of shuffled, ready batches."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -19,19 +20,16 @@ from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.feed import Allocator, Reader, pinned_memory
-from zarrfeed.fields import Field, FieldSource, IndexField, StoredField, make_samples_field, make_targets_field
+from zarrfeed.fields import Batch
 from zarrfeed.identity import Place, RankSource, find_place, in_worker, worker_and_count
-from zarrfeed.layout import ArrayLike
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.progress import Cut, Progress
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
+from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
-
-#: A tensor, or a tuple of tensors: which one depends on the arguments, so that type checkers cannot know.
-Batch: TypeAlias = Any
 
 _INT64_MAX = 2**63 - 1
 
@@ -45,11 +43,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Parameters
     ----------
     samples
-        A path, a `file://` URL, or an open `zarr.Array` in a local store; Zarr v2 or v3. Its chunks along
-        `sample_axis` are the blocks that are shuffled.
+        An array: a path, a `file://` URL, or an open `zarr.Array` in a local store, Zarr v2 or v3; or a NumPy array
+        or CPU tensor. Or several with as many samples: a group (a path, or an open `zarr.Group`), which stands for
+        all arrays in it but not for groups in it, or a mapping of names to arrays. The chunks along `sample_axis`
+        are the blocks that are shuffled; of several arrays, those of a large one with long chunks, which `explain()`
+        names (docs/design.md, section 4). They may be chunked differently. Arrays in memory are used where they lie,
+        not copied, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
     targets
-        The same, or a NumPy array or CPU tensor, with as many samples along axis 0. It may be chunked differently.
-        NumPy arrays and tensors are used where they lie, not copied, if they are contiguous.
+        The same, with as many samples along axis 0.
     batch_size
         Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
         4 MiB.
@@ -63,7 +64,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     return_index
         Whether the global sample index (int64) is added as the last tensor.
     sample_axis
-        The axis of `samples` whose indices are samples. A sample has the other axes, in order.
+        The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     lanes
         How many blocks are open side by side: consecutive samples come from that many blocks. None: chosen from the
         layout and `memory_budget`.
@@ -91,7 +92,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Yields
     ------
     `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
-    `return_index` the index behind these. For `batch_size=None` the first axis is absent.
+    `return_index` the index behind these. In place of the tensor, a group or a mapping gives a dict of tensors.
+    For `batch_size=None` the first axis is absent.
 
     Raises
     ------
@@ -109,8 +111,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __init__(
         self,
-        samples: ArrayLike,
-        targets: FieldSource | None = None,
+        samples: Source,
+        targets: Source | None = None,
         *,
         batch_size: int | None = None,
         shuffle: bool = False,
@@ -145,14 +147,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if pin_memory and not _has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
-        driving = make_samples_field(samples, sample_axis=sample_axis)
-        fields: list[Field] = [driving]
-        if targets is not None:
-            fields.append(make_targets_field(targets, driving, resident_bytes=(budget or DEFAULT_BUDGET) // 16))
-        if return_index:
-            fields.append(IndexField(driving.num_samples))
-        n = driving.num_samples
-        block_rows = min(n, driving.spec.rows_per_chunk)
+        fields = read_fields(
+            samples,
+            targets,
+            sample_axis=int(sample_axis),
+            return_index=bool(return_index),
+            resident_bytes=(budget or DEFAULT_BUDGET) // 16,
+        )
+        n, block_rows = fields.num_samples, fields.block_rows
         order = Order(
             n,
             block_rows,
@@ -197,7 +199,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         state = self.__dict__.copy()
         for name in _OF_PROCESS:
             del state[name]
-        state["_carried"] = self._place()  # what a worker is to know, its training process must find out
+        with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
+            state["_carried"] = self._place()  # what a worker is to know, its training process must find out
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -343,10 +346,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self.close()
 
     def __repr__(self) -> str:
-        spec = self._samples.spec
         order = self._schedule.order
         return (
-            f"ZarrIterableDataset({spec.name}: {spec.num_samples} samples of {spec.sample_shape} {spec.dtype.name}, "
+            f"ZarrIterableDataset({self._schedule.fields.describe()}, "
             f"batch_size={self._schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 
@@ -366,12 +368,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def pins_by_default(self) -> bool:
         """Return whether batches go to page-locked memory where nothing else is said."""
         return self._pin_memory if self._pin_memory is not None else _has_accelerator()
-
-    @property
-    def _samples(self) -> StoredField:
-        driving = self._schedule.fields[0]
-        assert isinstance(driving, StoredField)
-        return driving
 
     def _check_open(self) -> None:
         self._check_process()
@@ -452,7 +448,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             self._idle.pop()
             if self._idle
             else Reader(
-                schedule.fields,
+                schedule.fields.fields,
                 batch_size=schedule.engine_batch_size,
                 num_threads=num_threads,
                 memory=memory,
@@ -468,8 +464,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _take_back(self, ended: Pass, reader: Reader) -> None:
         """Keep the reader of a pass that ended for the next one."""
-        if ended in self._running:
-            self._running.remove(ended)
+        if ended not in self._running:  # of the process that forked this one, and so is its reader
+            return
+        self._running.remove(ended)
         if self._closed:
             self._past_stats = self._past_stats + reader.stats()
         else:
@@ -485,11 +482,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return cursor.state()
 
     def _make_state_dict(self, state: EpochState) -> dict[str, Any]:
-        return make_state_dict(state, self._schedule.order, self._schedule.fields)
+        return make_state_dict(state, self._schedule.order, self._schedule.fields.fields)
 
     def _read_state_dict(self, state: object) -> EpochState:
         schedule = self._schedule
-        loaded = read_state_dict(state, schedule.order, schedule.fields)
+        loaded = read_state_dict(state, schedule.order, schedule.fields.fields)
         self.check_memory(state=loaded)
         return loaded
 

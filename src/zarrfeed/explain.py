@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import Field, StoredField
+from zarrfeed.fields import Field, FieldSet, StoredField
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.stats import format_bytes
@@ -48,7 +47,10 @@ class FieldExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a dataset is read by one consumer; `str()` of it is a page."""
+    """How a dataset is read by one consumer; `str()` of it is a page.
+
+    `driving` is the name of the field whose chunks make the blocks; None if all fields are in memory.
+    """
 
     num_samples: int
     steps: int
@@ -58,6 +60,7 @@ class Explanation:
     block_rows: int
     lanes: int
     mix: int
+    driving: str | None
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
     max_open_batches: int
@@ -82,8 +85,12 @@ class Explanation:
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
         order = "shuffled" if self.shuffle else "in order"
         blocks = f"{self.num_blocks} blocks of {self.block_rows} samples"
+        rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
+        if self.driving is None:
+            rows.append(("", "blocks are runs of samples, as all fields are in memory"))
+        elif self.driving != "samples":
+            rows.append(("", f"blocks are the chunks of {self.driving}"))
         rows += [
-            ("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"),
             ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} blocks"),
             ("", f"a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
             ("memory", f"at most {format_bytes(self.memory_bytes)} of a budget of {format_bytes(memory.budget)}:"),
@@ -100,12 +107,13 @@ class Explanation:
             rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
         if memory.max_requests:
             rows.append(("", f"up to {memory.max_requests} requests at once to stores that are not local"))
-        return "\n".join(f"{name:<12}{text}" for name, text in rows)
+        width = max(12, max(len(name) for name, _ in rows) + 2)
+        return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
 
 def explain(
     *,
-    fields: Sequence[Field],
+    fields: FieldSet,
     plan: EpochPlan,
     batch_size: int,
     memory: MemoryPlan,
@@ -125,7 +133,8 @@ def explain(
         block_rows=order.block_rows,
         lanes=order.lanes,
         mix=order.mix,
-        fields=tuple(_explain_field(field, plan) for field in fields),
+        driving=None if fields.driving is None else fields.fields[fields.driving].name,
+        fields=tuple(_explain_field(field, plan) for field in fields.fields),
         memory=memory,
         max_open_batches=max_open_batches,
         num_threads=num_threads,

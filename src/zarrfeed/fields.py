@@ -1,19 +1,19 @@
-"""What the user passed -> fields: aligned arrays with a common number of samples."""
+"""Fields: aligned arrays with a common number of samples, and how a batch is made of them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from zarrfeed.errors import ConfigError, UnsupportedError
-from zarrfeed.layout import TORCH_DTYPES, ArrayLike, ArraySpec, read_layout
+from zarrfeed.layout import ArraySpec
 
-FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
+#: A tensor, a dict of tensors, or a tuple of these: which one depends on the arguments, so that type checkers cannot
+#: know.
+Batch: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,27 @@ class StoredField:
 
 @dataclass(frozen=True)
 class ResidentField:
-    """Rows that lie in memory: shape (num_samples, *sample_shape), contiguous, borrowed from `rows`."""
+    """Rows that lie in memory: shape (num_samples, *sample_shape), contiguous, borrowed from `rows`.
+
+    Engines read at the address of `rows`, so nothing may move them. Sending a tensor to another process moves its
+    memory to where processes share it; hence a copy is pickled, one for all the processes that it is sent to.
+    """
 
     name: str
     rows: torch.Tensor
+    _sent: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._sent:
+            shared = self.rows.is_shared()  # type: ignore[no-untyped-call]
+            self._sent.append(self.rows if shared else self.rows.clone())
+        return {"name": self.name, "rows": self._sent[0], "_sent": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ResidentField:
+        return self  # rows are never written
 
     @property
     def num_samples(self) -> int:
@@ -86,56 +103,57 @@ def sample_bytes(field: Field) -> int:
     return math.prod(field.sample_shape) * field.torch_dtype.itemsize
 
 
-def make_samples_field(source: ArrayLike, *, sample_axis: int) -> StoredField:
-    """Return the driving field: its chunks make the blocks."""
-    if isinstance(source, np.ndarray | torch.Tensor):
-        raise ConfigError(
-            f"samples: got a {type(source).__name__}, must be a Zarr array; arrays in memory need no loader"
-        )
-    return StoredField("samples", read_layout(source, sample_axis=sample_axis))
+@dataclass(frozen=True)
+class FieldSet:
+    """All fields of a dataset.
 
-
-def make_targets_field(
-    source: FieldSource, samples: StoredField, *, resident_bytes: int
-) -> StoredField | ResidentField:
-    """Return the targets as a field aligned with `samples` along axis 0.
-
-    A stored array whose chunks do not nest in the blocks would be decoded several times; it is kept in memory
-    instead if it has at most `resident_bytes`.
+    Attributes
+    ----------
+    fields
+        In the order of the tensors of a batch; all with the same number of samples.
+    parts
+        The parts of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
+    driving
+        Which field's chunks make the blocks; None if nothing is streamed.
+    block_rows
+        Samples of a block, at most the number of samples.
     """
-    field: StoredField | ResidentField
-    if isinstance(source, torch.Tensor | np.ndarray):
-        field = ResidentField("targets", _rows_in_memory(source))
-    else:
-        spec = read_layout(source)
-        nested = samples.spec.rows_per_chunk % spec.rows_per_chunk == 0
-        small = spec.sample_bytes * spec.num_samples <= resident_bytes
-        field = StoredField("targets", spec, resident=small and not nested)
-    if field.num_samples != samples.num_samples:
-        raise ConfigError(
-            f"targets has {field.num_samples} samples, samples ({samples.spec.name}) has {samples.num_samples}: "
-            "they must be equal"
-        )
-    return field
 
+    fields: tuple[Field, ...]
+    parts: tuple[tuple[str, ...] | None, ...]
+    driving: int | None
+    block_rows: int
 
-def _rows_in_memory(source: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor:
-    if source.ndim == 0:
-        raise ConfigError("targets: has no axes (0-d), a sample axis is needed")
-    if isinstance(source, torch.Tensor):
-        if source.device.type != "cpu":
-            raise ConfigError(f"targets: is on {source.device}, must be in host memory")
-        if source.layout != torch.strided or source.is_quantized:
-            raise UnsupportedError(f"targets: a {source.layout} tensor of {source.dtype} has no plain rows")
-        # conjugation and negation are bits on the tensor: the bytes have to be what they say
-        return source.detach().resolve_conj().resolve_neg().contiguous()
-    if isinstance(source, np.ma.MaskedArray):
-        raise ConfigError("targets: is a masked array, and tensors have no mask; fill it first (`.filled(value)`)")
-    if source.dtype.name not in TORCH_DTYPES:
-        raise UnsupportedError(f"targets: dtype {source.dtype} has no torch equivalent")
-    native = np.ascontiguousarray(source, dtype=source.dtype.newbyteorder("="))
-    if not native.flags.writeable:  # torch has no read-only tensors and warns of them
-        native = native.copy()
-    if native.dtype.name == "bfloat16":
-        return torch.from_numpy(native.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(native)
+    @property
+    def num_samples(self) -> int:
+        """Of every field."""
+        return self.fields[0].num_samples
+
+    @property
+    def cells(self) -> int:
+        """Read chunks that a block of the driving field consists of; 1 if nothing is streamed."""
+        driving = None if self.driving is None else self.fields[self.driving]
+        return driving.spec.num_cells if isinstance(driving, StoredField) else 1
+
+    def assemble(self, tensors: Sequence[torch.Tensor]) -> Batch:
+        """Return a batch, or a sample, as the user gets it, from one tensor a field."""
+        values = iter(tensors)
+        parts = tuple(next(values) if keys is None else {key: next(values) for key in keys} for keys in self.parts)
+        return parts if len(parts) > 1 else parts[0]
+
+    def samples_of(self, tensors: Sequence[torch.Tensor]) -> Iterator[Batch]:
+        """Yield the samples of a batch one by one: views of its tensors."""
+        rows = (tensor.unbind(0) for tensor in tensors)
+        if all(keys is None for keys in self.parts):
+            return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
+        return map(self.assemble, zip(*rows, strict=True))
+
+    def describe(self) -> str:
+        """Return one line that says which samples these are."""
+        names = self.parts[0]
+        first = self.fields[0]
+        where = f"{first.spec.name}: " if isinstance(first, StoredField) and names is None else ""
+        kinds = [f"{f.sample_shape} {str(f.torch_dtype).removeprefix('torch.')}" for f in self.fields]
+        if names is not None:
+            kinds[0] = "{" + ", ".join(f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)) + "}"
+        return f"{where}{self.num_samples} samples of {kinds[0]}"

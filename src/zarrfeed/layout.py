@@ -181,19 +181,34 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
         raise _group_error(str(source.store_path), source)
     if not isinstance(source, str | Path):
         raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a file:// URL or a zarr.Array")
+    node = open_node(source)
+    if isinstance(node, zarr.Group):
+        raise _group_error(str(source), node)
+    return node
+
+
+def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
+    """Open the array or the group at a path or a `file://` URL with zarr-python, for reading.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing that zarr-python can read.
+    StoreReadError
+        If the path does not exist or may not be read.
+    UnsupportedError
+        If the URL is not of a local store.
+    """
     path = _local_path(source)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
-        node = zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
+        return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
     except PermissionError as error:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:
         raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise ConfigError(f"{printable(source)}: zarr-python cannot open it: {error!r}") from error
-    if isinstance(node, zarr.Group):
-        raise _group_error(str(source), node)
-    return node
 
 
 def _local_path(source: str | Path) -> Path:

@@ -10,8 +10,9 @@ import torch
 import torch.utils.data
 
 from zarrfeed.checks import check_int
-from zarrfeed.dataset import Batch, ZarrIterableDataset
+from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
+from zarrfeed.fields import Batch
 from zarrfeed.passes import Cursor
 
 

@@ -115,9 +115,9 @@ def plan_memory(
     least one chunk. So a budget that suffices is not made insufficient by adding to it.
     """
     streamed = [f.spec for f in fields if isinstance(f, StoredField) and not f.resident]
-    chunk = max(spec.decoded_bytes for spec in streamed)
+    chunk = max((spec.decoded_bytes for spec in streamed), default=0)
     # as read, as decoded, and one more between each two decompressors
-    copies = 2 + max(max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed)
+    copies = 2 + max((max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed), default=0)
     scratch_bytes = num_threads * copies * chunk
     resident_bytes = sum(
         f.spec.sample_bytes * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from zarrfeed.assignment import Consumer, Division
 from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
+from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.state import EpochState
 
 if TYPE_CHECKING:
-    from zarrfeed.dataset import Batch, ZarrIterableDataset
+    from zarrfeed.dataset import ZarrIterableDataset
 
 
 @dataclass
@@ -54,7 +57,7 @@ class Cursor:
         return replace(self.begin, progress=self.begin.progress.then(self.division.cut(self.delivered)))
 
 
-class Pass(Iterator["Batch"]):
+class Pass(Iterator[Batch]):
     """Batches of one pass; gives its reader back when it ends for whatever reason."""
 
     def __init__(self, dataset: ZarrIterableDataset, name: str | None) -> None:
@@ -67,7 +70,7 @@ class Pass(Iterator["Batch"]):
         self._begun = False
 
     def __next__(self) -> Batch:
-        batch = self._next_batch()
+        batch = self._fields.assemble(self._next_batch())
         assert self.cursor is not None
         self.cursor.delivered += 1
         return batch
@@ -111,7 +114,11 @@ class Pass(Iterator["Batch"]):
     def __del__(self) -> None:
         self.close()
 
-    def _next_batch(self) -> Batch:
+    @property
+    def _fields(self) -> FieldSet:
+        return self._dataset._schedule.fields
+
+    def _next_batch(self) -> tuple[torch.Tensor, ...]:
         if not self._begun:
             self._begin()
         if self.reader is None:
@@ -125,7 +132,7 @@ class Pass(Iterator["Batch"]):
         if batch is None:
             self.close()
             raise StopIteration
-        return batch if len(batch) > 1 else batch[0]
+        return batch
 
     def _begin(self) -> None:
         dataset = self._dataset
@@ -148,11 +155,7 @@ class SamplePass(Pass):
 
     def __next__(self) -> Batch:
         while not self._samples:
-            batch = self._next_batch()
-            if isinstance(batch, tuple):
-                self._samples.extend(zip(*(tensor.unbind(0) for tensor in batch), strict=True))
-            else:
-                self._samples.extend(batch.unbind(0))
+            self._samples.extend(self._fields.samples_of(self._next_batch()))
         assert self.cursor is not None
         self.cursor.delivered += 1
         return self._samples.popleft()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from zarrfeed.assignment import Consumer, Division, Even
-from zarrfeed.fields import Field, StoredField, sample_bytes
+from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
 from zarrfeed.memory import MemoryPlan, plan_memory
 from zarrfeed.order import EpochPlan, Order, choose_lanes, open_batches
@@ -33,7 +32,7 @@ class Schedule:
     Attributes
     ----------
     fields
-        Of a batch; the first one's chunks make the blocks.
+        Of a batch, and which one's chunks make the blocks.
     order
         Of the line; its lanes are those for few ranks.
     batch_size
@@ -46,7 +45,7 @@ class Schedule:
         Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
     """
 
-    fields: tuple[Field, ...]
+    fields: FieldSet
     order: Order
     batch_size: int | None
     drop_last: bool
@@ -56,10 +55,10 @@ class Schedule:
 
     @classmethod
     def make(
-        cls, fields: Sequence[Field], order: Order, *, lanes: int | None, batch_size: int | None, **options: Any
+        cls, fields: FieldSet, order: Order, *, lanes: int | None, batch_size: int | None, **options: Any
     ) -> Schedule:
         """Return a schedule whose lanes are `lanes`, or chosen from the layout and the memory."""
-        schedule = cls(tuple(fields), order, batch_size, **options)
+        schedule = cls(fields, order, batch_size, **options)
         if not order.shuffle:
             return schedule
         if lanes is None:
@@ -82,7 +81,7 @@ class Schedule:
         """Samples of a batch of the engine."""
         if self.batch_size is not None:
             return min(self.order.length, self.batch_size)
-        bytes_of_sample = sum(sample_bytes(f) for f in self.fields)
+        bytes_of_sample = sum(sample_bytes(f) for f in self.fields.fields)
         fitting = int(np.clip(_INTERNAL_BATCH_BYTES // max(1, bytes_of_sample), 1, _INTERNAL_BATCH_SAMPLES))
         return min(self.order.length, fitting)
 
@@ -156,7 +155,7 @@ class Schedule:
         readers = local_world_size * consumer.num_workers
         share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
         plan = plan_memory(
-            self.fields,
+            self.fields.fields,
             batch_size=self.engine_batch_size,
             num_threads=self.threads(consumer, local_world_size=local_world_size),
             budget=share,
@@ -175,13 +174,10 @@ class Schedule:
         MemoryBudgetError
             If its share of the budget has no room for those that must be.
         """
-        driving = self.fields[0]
         return memory.max_open_batches(
             order,
             required=self._required_batches(order, consumer),
-            tasks_in_round=max(1, order.lanes // consumer.stride)
-            * order.mix
-            * (driving.spec.num_cells if isinstance(driving, StoredField) else 1),
+            tasks_in_round=max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells,
             num_threads=num_threads,
         )
 
