@@ -12,6 +12,7 @@ import argparse
 import resource
 import statistics
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,6 +53,24 @@ def time_ranks(schedule: Schedule, world_size: int, num_workers: int, ranks: lis
     )
 
 
+def time_resuming(schedule: Schedule, world_size: int, ranks: list[int]) -> None:
+    """Save between the batches of two workers in the middle of the epoch, resume on half as many ranks."""
+    saved = Consumer(0, world_size, 0, 4)
+    state = schedule.settle(EpochState(0), saved)
+    division = schedule.division(state, saved)
+    batches = division.batches(0) // 2 | 1
+    state = replace(state, progress=state.progress.then(division.cut(batches)))
+    seconds = []
+    for rank in ranks:
+        start = time.perf_counter()
+        schedule.plan(state, Consumer(rank % (world_size // 2), world_size // 2)).to_core()
+        seconds.append(time.perf_counter() - start)
+    print(
+        f"saved on {world_size} ranks x 4 workers after {batches:,} batches each, resumed on {world_size // 2} ranks: "
+        f"planned in {statistics.median(seconds):.2f} s (most {max(seconds):.2f} s)"
+    )
+
+
 def check_partition(schedule: Schedule, world_size: int, num_workers: int) -> None:
     delivered = Digest()
     for rank in range(world_size):
@@ -80,6 +99,7 @@ def main() -> None:
     time_ranks(schedule, arguments.world_size, 1, ranks)
     time_ranks(schedule, arguments.world_size, 4, ranks)
     time_ranks(schedule, 8, 1, ranks=[0])
+    time_resuming(schedule, arguments.world_size, ranks)
     check_partition(make_schedule(1 << 20, 64, lanes=64, batch_size=32), 1024, 4)
     check_partition(make_schedule(360_000, 50, lanes=48, batch_size=7), 96, 5)
 

@@ -9,21 +9,28 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 import zarr
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"), [(0, ["600 samples in 12 batches", "amplification"]), (1, [])], ids=["first", "resuming"]
+)
+def test_the_examples_run_as_they_stand(number: int, printed: list[str], tmp_path: Path) -> None:
+    assert len(EXAMPLES) == 2
     group = zarr.create_group(str(tmp_path / "train.zarr"))
     group.create_array(
         "samples", data=np.random.default_rng(0).random((200, 3, 4), dtype=np.float32), chunks=(16, 3, 4)
     )
     group.create_array("targets", data=np.arange(200, dtype=np.float32), chunks=(50,))
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
+        [sys.executable, "-W", "error", "-c", EXAMPLES[number]],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -31,8 +38,7 @@ def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert "600 samples in 12 batches" in result.stdout
-    assert "amplification" in result.stdout
+    assert all(text in result.stdout for text in printed)
 
 
 def test_both_commands_use_the_constraints_and_extras_that_exist() -> None:
