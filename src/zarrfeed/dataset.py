@@ -19,7 +19,7 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.feed import Reader, pinned_memory
+from zarrfeed.feed import Reader, pinned_memory, shared_memory
 from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
@@ -227,11 +227,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads: any int from 0. One under way is not changed.
 
-        In the training process this is enough for DataLoader workers too, also for persistent ones.
+        In the training process this is enough for DataLoader workers too, also for persistent ones. Right after
+        `load_state_dict` with a state of that very epoch, the rest of the epoch is read.
         """
         check_int("epoch", epoch, 0, _INT64_MAX)
         self._check_process()
-        self._name_next(EpochState(int(epoch)))
+        loaded = self._upcoming()
+        if loaded.lanes is None or loaded.epoch != epoch:
+            self._name_next(EpochState(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
