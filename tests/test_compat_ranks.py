@@ -155,7 +155,7 @@ def test_every_sample_comes_once_and_ranks_have_as_many(ranks: list[dict[str, An
             assert len(set(everything)) == len(everything), case
             assert set(everything) <= set(range(N)), case
             orders.append(everything)
-        if not case.startswith("in order"):
+        if not case.startswith(("in order", "one chunk")):  # three samples may come alike
             assert orders[0] != orders[1], case
 
 

@@ -161,7 +161,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if lanes is not None and lanes > order.length:
             raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
         self._rank, self._world_size = rank, world_size
-        self._carried: tuple[int, Place] | None = None
+        self._carried: Place | None = None
+        self._carried_to = os.getpid()
         self._pin_memory = pin_memory
         self._schedule = self._make_schedule(
             fields,
@@ -191,9 +192,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._worker_group: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in _OF_PROCESS:
-            del state[name]
+        state = {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
         state["_carried"] = None
         with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
             state["_carried"] = self._place()  # what a worker is to know, its training process must find out
@@ -201,7 +200,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._carried = None if state["_carried"] is None else (os.getpid(), state["_carried"])
+        self._carried_to = os.getpid()
         self._reset_process()
 
     def __len__(self) -> int:
@@ -373,8 +372,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _place(self) -> Place:
         """Return this rank's place; in a spawned worker, the one that its training process found."""
         # A forked worker inherits what was carried to its parent, or to a process before that.
-        if self._carried is not None and in_worker() and self._carried[0] == os.getpid():
-            return self._carried[1]
+        if self._carried is not None and in_worker() and self._carried_to == os.getpid():
+            return self._carried
         return find_place(self._rank, self._world_size)
 
     def _upcoming(self) -> EpochState:
