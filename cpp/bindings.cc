@@ -63,8 +63,36 @@ CodecSpec parse_codec(const py::dict& codec) {
   throw Error(ErrorKind::kUnsupported, "codec " + name);
 }
 
+ItemType parse_item_type(const std::string& name) {
+  const std::pair<const char*, ItemType> known[] = {
+      {"bool", ItemType::kBool},       {"int8", ItemType::kInt8},         {"uint8", ItemType::kUint8},
+      {"int16", ItemType::kInt16},     {"uint16", ItemType::kUint16},     {"int32", ItemType::kInt32},
+      {"uint32", ItemType::kUint32},   {"int64", ItemType::kInt64},       {"uint64", ItemType::kUint64},
+      {"float16", ItemType::kFloat16}, {"bfloat16", ItemType::kBfloat16}, {"float32", ItemType::kFloat32},
+      {"float64", ItemType::kFloat64}};
+  for (const auto& [known_name, type] : known) {
+    if (name == known_name) return type;
+  }
+  throw Error(ErrorKind::kUnsupported, "items of type " + name + " cannot be converted");
+}
+
+ConversionSpec parse_conversion(const py::dict& dict) {
+  ConversionSpec spec;
+  spec.from = parse_item_type(dict["from"].cast<std::string>());
+  spec.to = parse_item_type(dict["to"].cast<std::string>());
+  spec.decode_in_double = dict["decode_in_double"].cast<bool>();
+  spec.fills = dict["fills"].cast<std::vector<double>>();
+  spec.scale = dict["scale"].cast<std::optional<double>>();
+  spec.offset = dict["offset"].cast<std::optional<double>>();
+  spec.mean = dict["mean"].cast<std::vector<double>>();
+  spec.std = dict["std"].cast<std::vector<double>>();
+  spec.channel_items = dict["channel_items"].cast<size_t>();
+  return spec;
+}
+
 FieldSpec parse_field(const py::dict& field) {
   FieldSpec spec;
+  if (field.contains("conversion")) spec.conversion = parse_conversion(field["conversion"].cast<py::dict>());
   const auto kind = field["kind"].cast<std::string>();
   if (kind == "index") {
     spec.kind = FieldSpec::Kind::kIndex;

@@ -48,17 +48,26 @@ size_t bytes_of_sample(const ArraySpec& array) {
 }  // namespace
 
 FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
+  if (spec_.conversion) converter_ = std::make_unique<Converter>(*spec_.conversion);
+  const auto converted = [this](size_t bytes) {
+    return converter_ ? bytes / converter_->source_item_bytes() * converter_->dest_item_bytes() : bytes;
+  };
   if (!is_stored()) {
-    sample_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : spec_.sample_bytes;
+    sample_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : converted(spec_.sample_bytes);
     cells_.resize(1);
     return;
   }
   const ArraySpec& array = spec_.array;
-  sample_bytes_ = bytes_of_sample(array);
+  if (converter_ && converter_->source_item_bytes() != array.item_bytes) {
+    throw Error(ErrorKind::kConfig, array.name + ": items of " + std::to_string(array.item_bytes) +
+                                        " bytes, the conversion is of " +
+                                        std::to_string(converter_->source_item_bytes()));
+  }
+  sample_bytes_ = converted(bytes_of_sample(array));
   rows_per_chunk_ = array.chunk_shape[static_cast<size_t>(array.sample_axis)];
   cells_ = list_cells(array);
   boxes_.reserve(cells_.size());
-  for (const auto& cell : cells_) boxes_.emplace_back(array, cell);
+  for (const auto& cell : cells_) boxes_.emplace_back(array, cell, converter_.get());
   pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
   if (array.fed) return;
   source_ = std::make_unique<LocalSource>(array.root, array.metadata_key, pipeline_->max_stored_bytes());
@@ -144,7 +153,12 @@ void FieldReader::scatter_resident(std::span<RowTarget> targets) const {
     return;
   }
   for (const RowTarget& t : targets) {
-    std::memcpy(t.dest, spec_.rows + static_cast<size_t>(t.row) * sample_bytes_, sample_bytes_);
+    const uint8_t* const row = spec_.rows + static_cast<size_t>(t.row) * spec_.sample_bytes;
+    if (converter_) {
+      converter_->convert(t.dest, row, spec_.sample_bytes / converter_->source_item_bytes(), 0);
+    } else {
+      std::memcpy(t.dest, row, sample_bytes_);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "blosc_scatter.h"
 #include "codecs/codec_pipeline.h"
+#include "convert.h"
 #include "local_source.h"
 #include "scatter.h"
 #include "stats.h"
@@ -68,7 +69,8 @@ class FieldReader {
   auto with_key(int64_t chunk, size_t cell, Function&& function) const;
 
   FieldSpec spec_;
-  size_t sample_bytes_ = 0;
+  std::unique_ptr<Converter> converter_;
+  size_t sample_bytes_ = 0;  ///< of a slot
   int64_t rows_per_chunk_ = 0;
   std::vector<std::vector<int64_t>> cells_;  ///< grid index of each cell; the sample axis is 0
   std::vector<BoxCopy> boxes_;

@@ -9,6 +9,9 @@
 namespace zarrfeed {
 namespace {
 
+/// Bytes of the largest items that can be converted.
+constexpr size_t kMaxConvertedItem = 8;
+
 template <typename Unit>
 Unit swapped(Unit value) {
   if constexpr (sizeof(Unit) == 2) return __builtin_bswap16(value);
@@ -66,10 +69,11 @@ ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
 
 }  // namespace
 
-BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell)
-    : item_bytes_(array.item_bytes), swap_bytes_(array.swap_bytes), fill_(array.fill) {
+BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter)
+    : item_bytes_(array.item_bytes), swap_bytes_(array.swap_bytes), converter_(converter), fill_(array.fill) {
   const size_t ndim = array.shape.size();
   const auto item = static_cast<int64_t>(item_bytes_);
+  const auto dest_item = static_cast<int64_t>(converter != nullptr ? converter->dest_item_bytes() : item_bytes_);
   choose_copy(item_bytes_, swap_bytes_);  // refuses unknown widths now rather than in a thread
 
   // Strides of the chunk as stored, and of the sample, in bytes, by axis of the array.
@@ -83,9 +87,9 @@ BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell)
   row_stride_ = source_stride[static_cast<size_t>(array.sample_axis)];
 
   std::vector<Loop> loops;
-  int64_t dest_stride = item;
+  int64_t dest_stride = dest_item;
   bool whole = true;
-  box_bytes_ = item_bytes_;
+  box_bytes_ = static_cast<size_t>(dest_item);
   for (size_t axis = ndim; axis-- > 0;) {
     if (static_cast<int>(axis) == array.sample_axis) continue;
     const int64_t begin = cell[axis] * array.chunk_shape[axis];
@@ -106,13 +110,13 @@ BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell)
   }
   // The innermost loop becomes the run if it writes consecutive items.
   run_stride_ = item;
-  if (!loops.empty() && loops.front().dest_stride == item) {
+  if (!loops.empty() && loops.front().dest_stride == dest_item) {
     run_items_ = loops.front().count;
     run_stride_ = loops.front().source_stride;
     loops.erase(loops.begin());
   }
   loops_.assign(loops.rbegin(), loops.rend());
-  plain_ = whole && loops_.empty() && run_stride_ == item && swap_bytes_ == 0 &&
+  plain_ = converter_ == nullptr && whole && loops_.empty() && run_stride_ == item && swap_bytes_ == 0 &&
            row_stride_ == static_cast<int64_t>(box_bytes_);
 }
 
@@ -134,6 +138,10 @@ void for_each_run(std::span<const LoopType> loops, uint8_t* dest, int64_t source
 }  // namespace
 
 void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const {
+  if (converter_ != nullptr) {
+    convert_rows(chunk, targets);
+    return;
+  }
   const auto item = static_cast<int64_t>(item_bytes_);
   const std::span<const Loop> loops(loops_);
   if (swap_bytes_ == 0 && run_stride_ == item) {
@@ -152,6 +160,10 @@ void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets
 }
 
 void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
+  if (converter_ != nullptr) {
+    fill_converted_rows(targets);
+    return;
+  }
   const std::span<const Loop> loops(loops_);
   const bool uniform = std::all_of(fill_.begin(), fill_.end(), [this](uint8_t b) { return b == fill_.front(); });
   const ItemCopy copy = choose_copy(item_bytes_, 0);
@@ -162,6 +174,46 @@ void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
         std::memset(dest, fill_.front(), run_bytes);
       } else {
         copy(dest, fill_.data(), run_items_, 0);
+      }
+    });
+  }
+}
+
+void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const {
+  const size_t dest_item = converter_->dest_item_bytes();
+  const bool is_ready = swap_bytes_ == 0 && run_stride_ == static_cast<int64_t>(item_bytes_);
+  const ItemCopy copy = choose_copy(item_bytes_, swap_bytes_);
+  constexpr auto kBlock = static_cast<int64_t>(Converter::kBlock);
+  uint8_t gathered[Converter::kBlock * kMaxConvertedItem];
+  for (const RowTarget& t : targets) {
+    for_each_run(std::span<const Loop>(loops_), t.dest + dest_offset_, t.row * row_stride_,
+                 [&](uint8_t* dest, int64_t source) {
+                   const size_t position = static_cast<size_t>(dest - t.dest) / dest_item;
+                   if (is_ready) {
+                     converter_->convert(dest, chunk + source, static_cast<size_t>(run_items_), position);
+                     return;
+                   }
+                   for (int64_t done = 0; done < run_items_; done += kBlock) {
+                     const int64_t n = std::min(kBlock, run_items_ - done);
+                     const auto begin = static_cast<size_t>(done);
+                     copy(gathered, chunk + source + done * run_stride_, n, run_stride_);
+                     converter_->convert(dest + begin * dest_item, gathered, static_cast<size_t>(n), position + begin);
+                   }
+                 });
+  }
+}
+
+void BoxCopy::fill_converted_rows(std::span<const RowTarget> targets) const {
+  const size_t dest_item = converter_->dest_item_bytes();
+  uint8_t fills[Converter::kBlock * kMaxConvertedItem];
+  const auto run_items = static_cast<size_t>(run_items_);
+  choose_copy(item_bytes_, 0)(fills, fill_.data(), std::min<int64_t>(run_items_, Converter::kBlock), 0);
+  for (const RowTarget& t : targets) {
+    for_each_run(std::span<const Loop>(loops_), t.dest + dest_offset_, 0, [&](uint8_t* dest, int64_t) {
+      const size_t position = static_cast<size_t>(dest - t.dest) / dest_item;
+      for (size_t done = 0; done < run_items; done += Converter::kBlock) {
+        const size_t n = std::min(Converter::kBlock, run_items - done);
+        converter_->convert(dest + done * dest_item, fills, n, position + done);
       }
     });
   }

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "convert.h"
 #include "types.h"
 
 namespace zarrfeed {
@@ -21,14 +22,17 @@ class BoxCopy {
  public:
   /// `cell` is the index of the chunk along every axis (the entry of the sample axis is ignored).
   /// The box is clipped to the array, so the padding of edge chunks is never copied.
-  BoxCopy(const ArraySpec& array, std::span<const int64_t> cell);
+  /// With a `converter`, which must outlive the box, samples consist of what items become, and slots are so large.
+  BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter = nullptr);
 
-  /// Copies the box of every target from `chunk`, a whole decoded chunk in stored order, with byte order made native.
+  /// Copies the box of every target from `chunk`, a whole decoded chunk in stored order, with byte order made native and
+  /// items converted.
   void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const;
-  /// Writes the fill value to the box of every target.
+  /// Writes the fill value, converted, to the box of every target.
   void fill_rows(std::span<const RowTarget> targets) const;
 
-  /// True if row r of a decoded chunk is exactly sample r: whole samples, contiguous, native byte order.
+  /// True if row r of a decoded chunk is exactly sample r: whole samples, contiguous, native byte order,
+  /// no conversion.
   [[nodiscard]] bool is_plain() const { return plain_; }
   /// Bytes that one row of the box writes.
   [[nodiscard]] size_t bytes() const { return box_bytes_; }
@@ -40,6 +44,9 @@ class BoxCopy {
     int64_t dest_stride;
   };
 
+  void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const;
+  void fill_converted_rows(std::span<const RowTarget> targets) const;
+
   std::vector<Loop> loops_;  ///< outermost first; around runs of `run_items_` items
   int64_t run_items_ = 1;    ///< items of a run
   int64_t run_stride_ = 0;   ///< bytes between items of a run in the chunk
@@ -47,6 +54,7 @@ class BoxCopy {
   int64_t dest_offset_ = 0;  ///< where the box begins in the sample
   size_t item_bytes_;
   size_t swap_bytes_;
+  const Converter* converter_;
   size_t box_bytes_ = 0;
   bool plain_ = false;
   std::vector<uint8_t> fill_;
