@@ -19,7 +19,7 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.feed import Reader, pinned_memory, shared_memory
+from zarrfeed.feed import Reader, pinned_memory
 from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
