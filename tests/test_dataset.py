@@ -15,6 +15,7 @@ import zarr
 from torch.utils.data import DataLoader
 
 import zarrfeed.dataset
+import zarrfeed.readers
 from zarrfeed import ClosedError, ConfigError, MemoryBudgetError, ZarrIterableDataset
 from zarrfeed.memory import parse_bytes
 
@@ -211,7 +212,7 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
         return torch.full((size,), 0xFF, dtype=torch.uint8)
 
     expected = read_epoch(ZarrIterableDataset(store, batch_size=16, shuffle=True))
-    monkeypatch.setattr(zarrfeed.dataset, "pinned_memory", allocate)
+    monkeypatch.setattr(zarrfeed.readers, "pinned_memory", allocate)
     monkeypatch.setattr(zarrfeed.dataset, "has_accelerator", lambda: True)
     dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, pin_memory=True)
     assert np.array_equal(read_epoch(dataset), expected)

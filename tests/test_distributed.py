@@ -78,11 +78,16 @@ def cells_of(stores: dict[int, str], num_workers: int, method: str | None) -> li
     ]
 
 
-def in_ci(cells: list[tuple[int, Cell]], method: str | None, world_size: int) -> list[tuple[int, Cell]]:
-    """Choose a few cells, others for each world size; one where processes start slowly."""
-    # 5 and 17 have no divisor in common with the axes of the grid, so that each value of each axis comes
-    step = {None: 5, "fork": 17}.get(method, len(cells))
-    return cells[world_size::step]
+def thinned(cells: list[tuple[int, Cell]], method: str | None, world_size: int, *, large: bool) -> tuple[Any, Any]:
+    """Return the cells to read one by one and those to read in the same workers, for processes that start slowly.
+
+    17, 5 and 7 have no divisor in common with the axes of the grid, so that each value of each axis comes.
+    """
+    chained = [cell for cell in cells if cell[1].via == "torch"] if method in ("spawn", "forkserver") else []
+    if method == "spawn" or (chained and not large):
+        rest = [cell for cell in cells if cell[1].via != "torch"]
+        return rest[world_size :: 7 if large else len(rest)], chained
+    return (cells, chained) if large else (cells[world_size :: 17 if method else 5], chained)
 
 
 def expected_batches(n: int, cell: Cell, *, rank: int, world_size: int, epoch: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -119,14 +124,14 @@ def test_the_ranks_share_every_epoch_out_exactly(
 ) -> None:
     """The grid: world size x workers x start method x shuffle x even x drop_last x size x loader."""
     world_size, num_workers, method = grid_point
-    cells = cells_of(stores, num_workers, method)
-    if not request.config.getoption("--large"):
-        cells = in_ci(cells, method, world_size)
-    record_property("cells", len(cells))
-    deliveries = ranks.run(on_ranks.read_all, [cell for _, cell in cells], world_size=world_size, limit_s=800)
-    for number, (n, cell) in enumerate(cells):
-        delivered = [on_rank[number] for on_rank in deliveries]
-        check_cell(n, cell, world_size, delivered)
+    large = request.config.getoption("--large")
+    single, chained = thinned(cells_of(stores, num_workers, method), method, world_size, large=large)
+    record_property("cells", len(single) + len(chained))
+    for cells, function in ((single, on_ranks.read_all), (chained, on_ranks.read_chained)):
+        if cells:
+            deliveries = ranks.run(function, [cell for _, cell in cells], world_size=world_size, limit_s=800)
+            for number, (n, cell) in enumerate(cells):
+                check_cell(n, cell, world_size, [on_rank[number] for on_rank in deliveries])
 
 
 def check_cell(n: int, cell: Cell, world_size: int, delivered: list[on_ranks.Delivery]) -> None:

@@ -19,13 +19,13 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.feed import Reader, pinned_memory
 from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.progress import Cut, Progress
+from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
@@ -34,7 +34,7 @@ from zarrfeed.stats import Stats
 _INT64_MAX = 2**63 - 1
 
 #: What belongs to one process, and is made anew in another.
-_OF_PROCESS = (*("_pid", "_idle", "_running", "_past_stats", "_cursor", "_resumed", "_num_passes", "_worker_group"),)
+_OF_PROCESS = ("_pid", "_readers", "_cursor", "_resumed", "_num_passes", "_worker_group")
 
 
 class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
@@ -162,6 +162,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
         self._rank, self._world_size = rank, world_size
         self._carried: Place | None = None
+        self._carried_to = os.getpid()
         self._pin_memory = pin_memory
         self._schedule = self._make_schedule(
             fields,
@@ -184,9 +185,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _reset_process(self) -> None:
         """Forget engines and passes: they belong to the process that made them."""
         self._pid = os.getpid()
-        self._idle: list[Reader] = []
-        self._running: list[Pass] = []
-        self._past_stats = Stats()
+        self._readers = ReaderPool()
         self._cursor: Cursor | None = None
         self._resumed: EpochState | None = None
         self._num_passes = 0
@@ -321,21 +320,13 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
         self._check_process()
-        live = [*self._idle, *(running.reader for running in self._running if running.reader is not None)]
-        total = self._past_stats
-        for reader in live:
-            total = total + reader.stats()
-        return total
+        return self._readers.stats()
 
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
         self._check_process()
         self._closed = True
-        for running in list(self._running):
-            running.close()
-        for reader in self._idle:
-            self._past_stats = self._past_stats + reader.stats()
-        self._idle.clear()
+        self._readers.close()
 
     def __enter__(self) -> ZarrIterableDataset:
         return self
@@ -365,8 +356,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         memory = schedule.memory(consumer, local_world_size=place.local_world_size, order=line)
         schedule.max_open_batches(line, consumer, memory, num_threads=1)
 
-    def pins_by_default(self) -> bool:
-        """Return whether batches go to page-locked memory where nothing else is said."""
+    def wants_pinned(self) -> bool:
+        """Return whether batches are to lie in page-locked memory."""
         return self._pin_memory if self._pin_memory is not None else has_accelerator()
 
     def _check_open(self) -> None:
@@ -437,42 +428,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._cursor = Cursor(begin, self._schedule.division(begin, consumer), consumer, delivered)
         return self._cursor
 
-    def _start(self, running: Pass, cursor: Cursor) -> None:
-        """Give a pass a reader that reads what its cursor says."""
-        schedule, consumer = self._schedule, cursor.consumer
-        local = self._place().local_world_size
-        plan = schedule.plan(cursor.begin, consumer)
-        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
-        num_threads = schedule.threads(consumer, local_world_size=local)
-        max_open = schedule.max_open_batches(plan.order, consumer, memory, num_threads)
-        running.reader = (
-            self._idle.pop()
-            if self._idle
-            else Reader(
-                schedule.fields.fields,
-                batch_size=schedule.engine_batch_size,
-                num_threads=num_threads,
-                memory=memory,
-                allocator=pinned_memory if self._pins() else None,
-            )
-        )
-        self._running.append(running)
-        try:
-            running.reader.start(plan, max_open)
-        except BaseException:
-            running.close()
-            raise
-
-    def _take_back(self, ended: Pass, reader: Reader) -> None:
-        """Keep the reader of a pass that ended for the next one."""
-        if ended not in self._running:  # of the process that forked this one, and so is its reader
-            return
-        self._running.remove(ended)
-        if self._closed:
-            self._past_stats = self._past_stats + reader.stats()
-        else:
-            self._idle.append(reader)
-
     def _stand(self, cursor: Cursor, *, at_end: bool) -> EpochState:
         """Return the state of a pass; in a worker that of its share, which at the end is an end and no new epoch."""
         if in_worker():
@@ -497,6 +452,4 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return self._schedule.plan(self._schedule.settle(EpochState(epoch), consumer), consumer)
 
     def _pins(self) -> bool:
-        if self._pin_memory is None:
-            return not in_worker() and has_accelerator()
-        return self._pin_memory
+        return self.wants_pinned() and not in_worker()  # a loader pins what its workers send, in its own process
