@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
+from torch.utils.data import DataLoader
 
 import ranks as on_ranks
 from ranks import Cell, Ranks, take
@@ -323,6 +324,21 @@ def test_a_dataset_is_saved_and_resumed_by_hand(store: str) -> None:
     dataset.load_state_dict(state)
     assert_same(take(iter(dataset)), seen_later)
     assert sorted(np.concatenate([*seen, *seen_later])) == list(range(N))
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_the_workers_of_a_plain_dataloader_read_the_rest(store: str, num_workers: int) -> None:
+    settings: dict[str, Any] = {**SETTINGS, "batch_size": 7, "return_index": True}
+    dataset = ZarrIterableDataset(store, **settings)
+    seen = take(iter(dataset), 9)
+    state = dataset.state_dict()
+    resumed = ZarrIterableDataset(store, **settings)
+    resumed.load_state_dict(state)
+    loader = DataLoader(resumed, batch_size=None, num_workers=num_workers, multiprocessing_context="fork", timeout=60)
+    assert sorted(np.concatenate([*seen, *take(iter(loader))])) == list(range(N))
+    assert sorted(np.concatenate(take(iter(loader)))) == list(range(N))
+    with pytest.raises(ConfigError, match="DataLoader workers"):
+        resumed.state_dict()
 
 
 def test_a_loader_is_resumed_with_the_state_of_its_dataset_and_the_other_way(store: str) -> None:
