@@ -465,15 +465,16 @@ def test_workers_are_forked_while_other_threads_read(store: str) -> None:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent: bool) -> None:
-    """What the loop received before is known, so that it can go on. In a script, as torch raises wherever the signal hits."""
+    """What the loop received before is known, so that it can go on; in a script, as torch raises anywhere."""
     result = run_script(
         """
         import multiprocessing
         from zarrfeed import ZarrDataLoader
         pids = multiprocessing.get_context("fork").SimpleQueue()
         settings = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
+        persistent = sys.argv[2] == "True"
         loader = ZarrDataLoader(
-            dataset, persistent_workers=sys.argv[2] == "True", worker_init_fn=lambda _: pids.put(os.getpid()), **settings
+            dataset, persistent_workers=persistent, worker_init_fn=lambda _: pids.put(os.getpid()), **settings
         )
         seen = []
         feed = iter(loader)
