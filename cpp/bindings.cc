@@ -91,6 +91,7 @@ FieldSpec parse_field(const py::dict& field) {
   array.metadata_key = field["metadata_key"].cast<std::string>();
   array.key.prefix = field["key_prefix"].cast<std::string>();
   array.key.separator = field["key_separator"].cast<std::string>().at(0);
+  array.fed = field.contains("fed") && field["fed"].cast<bool>();
   return spec;
 }
 
@@ -168,6 +169,46 @@ py::object next_batch(Engine& engine) {
   return py::make_tuple(batch.rows, arrays);
 }
 
+Exchange& exchange_of(const Engine& engine) {
+  if (engine.exchange() == nullptr) throw Error(ErrorKind::kConfig, "no field of this engine is fed");
+  return *engine.exchange();
+}
+
+/// ([(ticket, field, key)], [tickets whose bytes are no longer needed]); never waits.
+py::tuple take_requests(Engine& engine) {
+  std::vector<FetchRequest> requests;
+  std::vector<uint64_t> finished;
+  {
+    const py::gil_scoped_release release;
+    exchange_of(engine).take(requests, finished);
+  }
+  py::list wanted;
+  for (const FetchRequest& request : requests) {
+    wanted.append(py::make_tuple(request.ticket, request.field, request.key));
+  }
+  return py::make_tuple(wanted, finished);
+}
+
+/// Hands over answers: (ticket, contiguous buffer of bytes or None for a missing chunk). The caller keeps each buffer
+/// alive and unchanged until its ticket is finished, or stop() has returned.
+void answer(Engine& engine, const py::list& pairs) {
+  std::vector<FetchAnswer> answers;
+  answers.reserve(pairs.size());
+  for (const py::handle item : pairs) {
+    const auto pair = item.cast<py::tuple>();
+    FetchAnswer& one = answers.emplace_back();
+    one.ticket = pair[0].cast<uint64_t>();
+    if (pair[1].is_none()) continue;
+    const py::buffer_info info = pair[1].cast<py::buffer>().request();
+    if (info.itemsize != 1 || info.ndim != 1 || (info.size > 1 && info.strides[0] != 1)) {
+      throw Error(ErrorKind::kConfig, "an answer must be a contiguous buffer of bytes");
+    }
+    one.bytes = Bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
+  }
+  const py::gil_scoped_release release;
+  engine.answer(answers);
+}
+
 py::dict stats_dict(const Engine& engine) {
   const Stats& s = engine.stats();
   py::dict d;
@@ -207,14 +248,14 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
       .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
-                       bool lent_memory) {
+                       size_t max_requests, bool lent_memory) {
              std::vector<FieldSpec> specs;
              for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
-             const EngineOptions options{num_threads, num_fetch_threads, batch_size, lent_memory};
+             const EngineOptions options{num_threads, num_fetch_threads, max_requests, batch_size, lent_memory};
              return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
            }),
            py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
-           py::arg("num_fetch_threads"), py::arg("lent_memory"))
+           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"))
       .def(
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches) {
@@ -234,6 +275,11 @@ PYBIND11_MODULE(_core, m) {
             engine.lend(buffers);
           },
           py::arg("addresses"))
+      .def("request_descriptor", [](const Engine& engine) { return exchange_of(engine).descriptor(); })
+      .def("take_requests", &take_requests)
+      .def("answer", &answer, py::arg("answers"))
+      .def("refuse", &Engine::refuse, py::arg("ticket"), py::arg("what"), py::arg("errno_value"),
+           py::call_guard<py::gil_scoped_release>())
       .def("stats", &stats_dict);
 
   m.def(

@@ -35,7 +35,9 @@ void touch(MutableBytes memory) {
 
 CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& options) {
   FieldReader reader(field);
-  if (!reader.is_stored()) throw Error(ErrorKind::kConfig, "the ceiling is measured on a stored array");
+  if (!reader.is_stored() || reader.is_fed()) {
+    throw Error(ErrorKind::kConfig, "the ceiling is measured on an array in a local store");
+  }
   reader.open();
   const ArraySpec& array = field.array;
   const int64_t rows = reader.rows_per_chunk();
@@ -88,6 +90,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   };
 
   std::vector<std::thread> threads;
+  threads.reserve(options.num_threads);
   for (size_t t = 0; t < options.num_threads; ++t) {
     threads.emplace_back([&] {
       bool is_ready = false;

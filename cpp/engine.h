@@ -10,6 +10,10 @@
 //   * A batch is ready when `remaining` reaches 0. That counter is the only thing that orders scatter before delivery:
 //     it is decremented with release after the rows were written, and read with acquire before the batch is handed out.
 //   * The first error wins; it reaches the next call of next() that finds no ready batch.
+//   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
+//     from then until it is decoded; what finds no room waits without memory of its own.
+//   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
+//     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
 
 #include <atomic>
 #include <chrono>
@@ -18,10 +22,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "batch_memory.h"
+#include "exchange.h"
 #include "field_reader.h"
 #include "shuffle.h"
 #include "stats.h"
@@ -31,6 +39,7 @@ namespace zarrfeed {
 struct EngineOptions {
   size_t num_threads = 1;         ///< decode threads
   size_t num_fetch_threads = 16;  ///< threads that wait for storage; started when the first chunk is not in the cache
+  size_t max_requests = 64;       ///< chunks asked for through the exchange at once
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
 };
@@ -69,6 +78,13 @@ class Engine {
   /// Lends one buffer a field. For engines with lent memory.
   void lend(const std::vector<uint8_t*>& buffers);
 
+  /// Where chunks of fed fields are asked for; null if there is no such field.
+  [[nodiscard]] Exchange* exchange() const { return exchange_.get(); }
+  /// Takes the bytes of requests. A ticket that nobody waits for any more is passed over.
+  void answer(std::span<const FetchAnswer> answers);
+  /// Says that a request cannot be answered, which ends the epoch with Error(kIo).
+  void refuse(uint64_t ticket, const std::string& what, int errno_value);
+
   /// False in a process forked from the one that made the engine: its threads do not exist there.
   [[nodiscard]] bool is_owner() const;
   /// True while an epoch is being read.
@@ -83,7 +99,9 @@ class Engine {
   [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
 
  private:
-  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes.
+  using Clock = std::chrono::steady_clock;
+
+  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes, or a loan of them.
   struct Task {
     size_t field = 0;
     size_t cell = 0;
@@ -93,13 +111,29 @@ class Engine {
     size_t end = 0;
     PendingRead pending;
     std::unique_ptr<Buffer> stored;  ///< set while a fetch thread works on the task and after
+    uint64_t ticket = 0;             ///< of the request, where there is one; from 1
+    Bytes lent;                      ///< the answer to it
+    Clock::time_point asked;
     ReadStatus status = ReadStatus::kWouldBlock;
+
+    [[nodiscard]] bool is_fetched() const { return stored != nullptr || ticket != 0; }
+  };
+
+  /// Chunks of one kind that are being fetched, or fetched and not yet decoded.
+  struct InFlight {
+    size_t limit = 1;
+    size_t count = 0;
+    std::deque<Task> waiting;  ///< for room
+
+    [[nodiscard]] bool has_room() const { return count < limit; }
   };
 
   struct Batch {
     std::atomic<int64_t> remaining{0};
     std::vector<uint8_t*> buffers;
     int64_t rows = 0;
+    /// Slot -> 1 + the last batch in this place of the ring in which it was claimed; grows, so is never cleared.
+    std::unique_ptr<std::atomic<uint32_t>[]> claimed;
   };
 
   void stop_locked();
@@ -109,15 +143,22 @@ class Engine {
   [[nodiscard]] bool can_admit() const;
   void admit_groups(std::vector<size_t>& claimed);
   void open_batches_until(int64_t last);
-  void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) const;
+  void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
+  void claim(std::span<const Placement> rows);
   void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
                        size_t end, std::vector<Task>& out) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch);
-  void hand_to_fetchers(Task& task);
+  InFlight& in_flight(const Task& task) { return fields_[task.field].is_fed() ? requests_ : reads_; }
+  void fetch_later(Task& task);
+  void begin_fetch(Task task);
+  void end_fetch(Task& task);
   void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
   void publish(const Task& task);
+  [[nodiscard]] bool is_exhausted() const;
+  void check_complete();
   void fail(std::exception_ptr error);
+  void fail_locked(std::exception_ptr error);
   void start_fetch_threads();
 
   Batch& batch_at(int64_t batch) { return ring_[static_cast<size_t>(batch % ring_size_)]; }
@@ -126,6 +167,7 @@ class Engine {
   const pid_t owner_;
   std::vector<FieldReader> fields_;
   std::vector<std::shared_ptr<BatchMemory>> memory_;
+  std::unique_ptr<Exchange> exchange_;
   std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   int64_t pieces_per_row_ = 0;                           ///< tasks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
@@ -153,7 +195,11 @@ class Engine {
   int64_t opened_ = 0;     ///< batches [0, opened_) were opened
   int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
   int64_t lent_sets_ = 0;
-  size_t in_flight_ = 0;  ///< tasks with the fetch threads, or fetched and not yet decoded
+  size_t busy_threads_ = 0;  ///< decode threads that hold tasks or claimed groups
+  InFlight reads_;           ///< with the fetch threads
+  InFlight requests_;        ///< with the exchange
+  uint64_t last_ticket_ = 0;
+  std::unordered_map<uint64_t, Task> awaited_;  ///< ticket -> what its answer is for
   std::deque<Task> tasks_;
   std::deque<Task> to_fetch_;
   std::deque<Task> fetched_;

@@ -60,6 +60,7 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
   boxes_.reserve(cells_.size());
   for (const auto& cell : cells_) boxes_.emplace_back(array, cell);
   pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
+  if (array.fed) return;
   source_ = std::make_unique<LocalSource>(array.root, array.metadata_key, pipeline_->max_stored_bytes());
 }
 
@@ -112,6 +113,7 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
   }
   StageTimer timer(stats.decode_ns);
   with_key(chunk, cell, [&] {
+    if (is_fed()) check_stored_size(stored.size(), pipeline_->max_stored_bytes());
     if (!direct && box.is_plain() && box.bytes() >= kMinFusedRow && pipeline_->is_blosc()) {
       scatter_blosc(stored, size, box.bytes(), targets, past_cache, scratch.codecs, scratch.blosc);
       return;

@@ -40,8 +40,11 @@ class FieldReader {
   [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
   [[nodiscard]] size_t decoded_bytes() const { return pipeline_ ? pipeline_->decoded_bytes() : 0; }
   [[nodiscard]] bool is_stored() const { return spec_.kind == FieldSpec::Kind::kStored; }
+  /// True if the engine cannot read the chunks itself: they come through its exchange.
+  [[nodiscard]] bool is_fed() const { return is_stored() && spec_.array.fed; }
 
   /// Reads chunk (`chunk` on the sample axis, `cell` over the others) from the page cache into `out`.
+  /// Not for fields that are fed; neither is read_blocking().
   ReadStatus read_cached(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
   /// Reads it, waiting as long as it takes.
   ReadStatus read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;

@@ -28,6 +28,12 @@ Error io_error(const std::string& what, int errno_value) {
 
 }  // namespace
 
+void check_stored_size(size_t size, size_t max_bytes) {
+  if (size <= max_bytes) return;
+  throw_corrupt("the stored object has " + std::to_string(size) + " bytes, at most " + std::to_string(max_bytes) +
+                " are plausible for this array");
+}
+
 PendingRead::PendingRead(PendingRead&& other) noexcept
     : fd(std::exchange(other.fd, -1)), size(other.size), done(other.done) {}
 
@@ -96,10 +102,7 @@ ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingR
   }
   pending.size = static_cast<size_t>(info.st_size);
   pending.done = 0;
-  if (pending.size > max_bytes_) {
-    throw_corrupt("the stored object has " + std::to_string(pending.size) + " bytes, at most " +
-                  std::to_string(max_bytes_) + " are plausible for this array");
-  }
+  check_stored_size(pending.size, max_bytes_);
   out.reserve(pending.size);
   return ReadStatus::kOk;
 }

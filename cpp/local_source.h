@@ -15,6 +15,9 @@ enum class ReadStatus {
   kWouldBlock,  ///< not in the page cache; finish with LocalSource::read_blocking
 };
 
+/// Throws Error(kCorrupt) if a stored object of `size` bytes is too large to be a chunk of at most `max_bytes`.
+void check_stored_size(size_t size, size_t max_bytes);
+
 /// A chunk file that was opened and partly read.
 struct PendingRead {
   PendingRead() = default;

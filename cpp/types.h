@@ -36,9 +36,10 @@ struct ArraySpec {
   size_t swap_bytes = 0;  ///< 0: native byte order; else the width of the unit to reverse
   std::vector<uint8_t> fill;
   std::vector<CodecSpec> codecs;
-  std::string root;          ///< directory of the array
+  std::string root;          ///< directory of the array; empty if it is fed
   std::string metadata_key;  ///< file below `root` that must exist as long as the array does
   KeySpec key;
+  bool fed = false;  ///< not in a local directory: its chunks are asked for through the engine's exchange
 };
 
 /// One field of the dataset: a stored array, rows that lie in memory, or the global sample index itself.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 import zarr
 from numcodecs.checksum32 import CRC32C
+from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
@@ -250,7 +251,7 @@ class Layout:
         """Return what is stored."""
         return numbered(self.shape, self.dtype, sample_axis=self.sample_axis, period=self.period)
 
-    def write(self, path: Path, data: AnyArray | None = None, **options: Any) -> zarr.Array[Any]:
+    def write(self, path: Path | Store, data: AnyArray | None = None, **options: Any) -> zarr.Array[Any]:
         """Store `data`, or numbered samples, at `path` with zarr-python."""
         data = self.data() if data is None else data
         item_bytes = np.dtype(self.dtype).itemsize

@@ -101,11 +101,12 @@ class Explanation:
             ),
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
-            (
-                "threads",
-                f"{self.num_threads} decode; up to {memory.num_fetch_threads} fetch what is not in the page cache",
-            ),
+            ("threads", f"{self.num_threads} decode"),
         ]
+        if memory.num_fetch_threads:
+            rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
+        if memory.max_requests:
+            rows.append(("", f"up to {memory.max_requests} requests at once to stores that are not local"))
         width = max(12, max(len(name) for name, _ in rows) + 2)
         return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 

@@ -1,8 +1,9 @@
 """One epoch being read: an engine and a plan in, batches of tensors out.
 
-Who owns what: the engine writes batches into memory of its own pool (or, for pinned memory, into tensors that this
-module lends). A delivered batch belongs to the tensors over it; when the last of them is dropped the memory goes back
-to the pool, or to torch's allocator. So a batch that a user holds is never overwritten.
+Who owns what: the engine writes batches into memory of its own pool, or into tensors that this module lends: pinned
+ones, or ones in shared memory. A delivered batch belongs to the tensors over it; when the last of them is dropped the
+memory goes back to the pool, or to torch's allocator. A tensor is lent once: what was delivered in it is never written
+again, also while only another process holds it. So a batch that a user holds is never overwritten.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 
 from zarrfeed._import_core import core
+from zarrfeed.errors import StoreReadError
+from zarrfeed.feeder import Feeder, StoreSource
 from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan, Order
@@ -26,6 +29,16 @@ Allocator = Callable[[int], torch.Tensor]
 def pinned_memory(size: int) -> torch.Tensor:
     """Allocate page-locked bytes from torch's caching allocator."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def shared_memory(size: int) -> torch.Tensor:
+    """Allocate bytes that another process can map: sending a tensor over them through a queue copies nothing.
+
+    A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
+    back to the system when no process has a tensor over them any more.
+    """
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class Reader:
@@ -42,7 +55,8 @@ class Reader:
     memory
         How the budget is divided.
     allocator
-        Makes the memory of batches; None: the engine's own pool.
+        Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own. None:
+        the engine's own pool.
     """
 
     def __init__(
@@ -72,10 +86,12 @@ class Reader:
             batch_size=batch_size,
             num_threads=num_threads,
             num_fetch_threads=memory.num_fetch_threads,
+            max_requests=memory.max_requests,
             lent_memory=allocator is not None,
         )
+        self._feeder = Feeder(self._engine, _sources(self._fields))
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
-        self._finalizer = weakref.finalize(self, self._engine.stop)
+        self._finalizer = weakref.finalize(self, _stop, self._engine, self._feeder)
 
     def start(self, plan: EpochPlan, max_open_batches: int) -> None:
         """Begin an epoch; an epoch under way is given up.
@@ -87,8 +103,9 @@ class Reader:
         MemoryBudgetError
             If the plan needs more open batches.
         """
+        self.stop()
         self._engine.start(plan.to_core(), max_open_batches)
-        self._lent.clear()
+        self._feeder.start()
         if self._allocator is not None:
             for _ in range(min(max_open_batches, -(-plan.steps // self._batch_size))):
                 self._lend()
@@ -98,7 +115,11 @@ class Reader:
 
         Waits without the GIL; signals are looked at while waiting.
         """
-        result = self._engine.next()
+        try:
+            result = self._engine.next()
+        except StoreReadError as error:
+            self._feeder.explain(error)
+            raise
         if result is None:
             return None
         rows, buffers = result
@@ -114,7 +135,7 @@ class Reader:
 
     def stop(self) -> None:
         """End the epoch under way: threads finish their chunk and are gone when this returns."""
-        self._engine.stop()
+        _stop(self._engine, self._feeder)
         self._lent.clear()
 
     def stats(self) -> Stats:
@@ -123,10 +144,24 @@ class Reader:
 
     def _lend(self) -> None:
         assert self._allocator is not None
-        buffers = [self._allocator(self._batch_size * size) for size in self._sizes]
+        buffers = [self._allocator(max(1, self._batch_size * size)) for size in self._sizes]
         addresses = [buffer.data_ptr() for buffer in buffers]
         self._lent.update(zip(addresses, buffers, strict=True))
         self._engine.lend(addresses)
+
+
+def _stop(engine: core.Engine, feeder: Feeder) -> None:
+    engine.stop()  # first: threads may still read bytes that the feeder lends
+    feeder.stop()
+
+
+def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
+    """Return the stores of the fields that Python reads, by the number of the field."""
+    return {
+        number: f.spec.source
+        for number, f in enumerate(fields)
+        if isinstance(f, StoredField) and f.spec.source is not None
+    }
 
 
 def _field_to_core(field: Field) -> dict[str, Any]:
@@ -142,12 +177,19 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
-    engine = core.Engine([spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, lent_memory=False)
+    engine = core.Engine(
+        [spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16, lent_memory=False
+    )
+    feeder = Feeder(engine, _sources([field]))
     try:
         engine.start(order.plan(0).to_core(), 1)
+        feeder.start()
         batch = engine.next()
+    except StoreReadError as error:
+        feeder.explain(error)
+        raise
     finally:
-        engine.stop()
+        _stop(engine, feeder)
     assert batch is not None
     rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
     read = Stats.from_core(engine.stats())

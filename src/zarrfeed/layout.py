@@ -6,10 +6,11 @@ cannot decode.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -20,9 +21,11 @@ import torch
 import zarr
 from zarr.core.chunk_grids import RegularChunkGrid
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
-from zarr.storage import LocalStore
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.feeder import StoreSource
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -72,7 +75,9 @@ class ArraySpec:
     codecs
         In the order of decoding.
     root, metadata_key
-        Directory of the array, and the metadata file in it.
+        Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
+    source
+        Its store then; None for a local one, which the engine reads by itself.
     key_prefix, key_separator
         How chunk indices become file names.
     """
@@ -91,6 +96,7 @@ class ArraySpec:
     key_prefix: str
     key_separator: str
     zarr_format: int
+    source: StoreSource | None = field(default=None, compare=False, repr=False)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -148,6 +154,7 @@ class ArraySpec:
             "metadata_key": self.metadata_key,
             "key_prefix": self.key_prefix,
             "key_separator": self.key_separator,
+            "fed": self.source is not None,
         }
 
 
@@ -157,7 +164,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     Parameters
     ----------
     source
-        A path, a `file://` URL, or an open `zarr.Array`, which is returned as it is.
+        A path (of a directory or a `.zip` file), a `file://` URL, or an open `zarr.Array`, which is returned as it is.
 
     Raises
     ------
@@ -194,7 +201,8 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     """
     path = _local_path(source)
     try:
-        return zarr.open(store=path, mode="r")
+        zipped = path.suffix == ".zip" and path.is_file()
+        return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
     except PermissionError as error:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:
@@ -211,7 +219,8 @@ def _local_path(source: str | Path) -> Path:
         return Path(url2pathname(parts.path))
     if "://" in str(source):
         raise UnsupportedError(
-            f"{source}: {parts.scheme}:// stores are not supported yet, only local ones (a path or file://)"
+            f"{source}: {parts.scheme}:// stores are not supported yet, only local ones (a path or file://); "
+            "open it with zarr-python and pass the zarr.Array"
         )
     return Path(source)
 
@@ -235,7 +244,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     Parameters
     ----------
     source
-        A path, a `file://` URL, or an open `zarr.Array` in a local store.
+        A path, a `file://` URL, or an open `zarr.Array` in any store.
     sample_axis
         The axis whose indices are samples; negative ones count from the end.
 
@@ -244,11 +253,12 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     ConfigError
         If the array has no axis, no element, or no such sample axis.
     UnsupportedError
-        If the engine does not decode the array's dtype, codecs, chunk grid or store; names the array and the reason.
+        If the engine does not decode the array's dtype, codecs or chunk grid; names the array and the reason.
     """
     array = open_array(source)
     metadata = array.metadata
-    root, name = _directory(array, source)
+    name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
+    name = printable(name.removeprefix("file://"))
     if len(metadata.shape) == 0:
         raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
     if math.prod(metadata.shape) == 0:
@@ -263,16 +273,19 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
     chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
     _check_sizes(name, tuple(metadata.shape), chunk_shape, dtype.itemsize)
+    keys: dict[str, Any]
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
         codecs = _codecs_v2(metadata, name)
-        keys = {"metadata_key": ".zarray", "key_prefix": "", "key_separator": metadata.dimension_separator}
+        metadata_key = ".zarray"
+        keys = {"key_prefix": "", "key_separator": metadata.dimension_separator}
     else:
         if metadata.storage_transformers:
             raise UnsupportedError(f"{name}: storage transformers are not supported")
         codecs, storage_order, stored_big = _codecs_v3(metadata, name)
-        keys = {"metadata_key": "zarr.json", **_key_encoding(metadata, name)}
+        metadata_key = "zarr.json"
+        keys = _key_encoding(metadata, name)
     native = dtype.newbyteorder("=")
     unit = native.itemsize // 2 if native.kind == "c" else native.itemsize
     return ArraySpec(
@@ -285,9 +298,9 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         swap_bytes=unit if unit > 1 and stored_big != (sys.byteorder == "big") else 0,
         fill=np.asarray(0 if metadata.fill_value is None else metadata.fill_value).astype(native).tobytes(),
         codecs=codecs,
-        root=root,
         zarr_format=metadata.zarr_format,
         **keys,
+        **_place(array, metadata_key, name),
     )
 
 
@@ -303,12 +316,17 @@ def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...]
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
 
 
-def _directory(array: zarr.Array[Any], source: ArrayLike) -> tuple[str, str]:
-    store = array.store_path.store
-    name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
-    if type(store) is not LocalStore:
-        raise UnsupportedError(f"{name}: {type(store).__name__} is not supported yet, only local stores are")
-    return str((Path(store.root) / array.store_path.path).absolute()), printable(name.removeprefix("file://"))
+def _place(array: zarr.Array[Any], metadata_key: str, name: str) -> dict[str, Any]:
+    """Return where the array is: a directory for the engine, or a store for Python."""
+    store, path = array.store_path.store, array.store_path.path
+    if type(store) is LocalStore:  # a subclass may have ways of its own
+        return {"root": str((Path(store.root) / path).absolute()), "metadata_key": metadata_key}
+    prefix = f"{path}/" if path else ""
+    try:
+        has_metadata = sync(store.exists(prefix + metadata_key))  # consolidated metadata may be all there is
+    except Exception as error:
+        raise StoreReadError(errno.EIO, f"{name}: the store cannot be asked for {metadata_key}: {error!r}") from error
+    return {"root": "", "metadata_key": "", "source": StoreSource(store, prefix, metadata_key if has_metadata else "")}
 
 
 def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:

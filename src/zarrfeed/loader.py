@@ -60,7 +60,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         if dataset.batch_size is None:
             raise ConfigError("the dataset has no batch_size: give it one, and batches are made while decoding")
         if pin_memory is None:
-            pin_memory = num_workers > 0 and dataset.pins_by_default()
+            pin_memory = num_workers > 0 and dataset.wants_pinned()
         super().__init__(
             dataset,
             batch_size=None,

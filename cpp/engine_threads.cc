@@ -1,0 +1,364 @@
+// What the threads of an engine do: decode threads admit groups, make tasks of them and run these; fetch threads wait for
+// storage. engine.cc is the consumer's side.
+
+#include <algorithm>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "engine.h"
+#include "error.h"
+
+namespace zarrfeed {
+namespace {
+
+/// Small chunks are claimed many at a time, so that the lock is taken once for about this much decoding.
+constexpr size_t kClaimBytes = size_t{256} << 10;
+constexpr size_t kMaxClaim = 64;
+/// After a read that would have blocked, so many chunks go to the fetch threads before the cache is tried again.
+constexpr int kColdCredit = 16;
+
+}  // namespace
+
+bool Engine::can_admit() const {
+  const EpochPlan& plan = plan_->plan;
+  if (next_group_ >= plan.num_groups()) return false;
+  if (!reads_.has_room() || !requests_.has_room()) return false;
+  const int64_t last_batch = plan.last_step[next_group_] / options_.batch_size;
+  if (last_batch - delivered_ >= max_open_) return false;
+  return !options_.lent_memory || last_batch - opened_ < lent_sets_;
+}
+
+void Engine::admit_groups(std::vector<size_t>& claimed) {
+  size_t bytes = 0;
+  while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
+    open_batches_until(plan_->plan.last_step[next_group_] / options_.batch_size);
+    claimed.push_back(next_group_++);
+    bytes += group_bytes_;
+  }
+}
+
+void Engine::open_batches_until(int64_t last) {
+  for (; opened_ <= last; ++opened_) {
+    Batch& batch = batch_at(opened_);
+    batch.rows = std::min(options_.batch_size, plan_->plan.steps - opened_ * options_.batch_size);
+    batch.buffers.resize(fields_.size());
+    size_t acquired = 0;
+    try {
+      for (; acquired < fields_.size(); ++acquired) batch.buffers[acquired] = memory_[acquired]->acquire();
+    } catch (...) {
+      // The batch is not open, so nobody else would give these back.
+      while (acquired-- > 0) memory_[acquired]->release(batch.buffers[acquired]);
+      throw;
+    }
+    batch.remaining.store(batch.rows * pieces_per_row_, std::memory_order_relaxed);
+    if (options_.lent_memory) --lent_sets_;
+  }
+}
+
+void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) {
+  GroupPlacements placements;
+  expand_group(plan_->plan, group, scratch, placements);
+  claim(placements.rows);
+  const auto rows = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
+  for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
+    if (placements.begin[s] == placements.begin[s + 1]) continue;
+    for (size_t f = 0; f < fields_.size(); ++f) {
+      add_field_tasks(f, rows, placements.begin[s], placements.begin[s + 1], out);
+    }
+  }
+}
+
+void Engine::claim(std::span<const Placement> rows) {
+  int64_t batch = -1;
+  int64_t begin = 0;
+  std::atomic<uint32_t>* slots = nullptr;
+  for (const Placement& p : rows) {
+    if (slots == nullptr || p.step < begin || p.step >= begin + options_.batch_size) {
+      batch = p.step / options_.batch_size;
+      begin = batch * options_.batch_size;
+      slots = batch_at(batch).claimed.get();
+    }
+    const auto mark = static_cast<uint32_t>(batch + 1);
+    // A higher mark: the batch was delivered, and its place in the ring serves a later one.
+    if (slots[p.step - begin].exchange(mark, std::memory_order_relaxed) >= mark) {
+      throw Error(ErrorKind::kConfig, "plan: step " + std::to_string(p.step) + " is served twice");
+    }
+  }
+}
+
+void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
+                             size_t end, std::vector<Task>& out) const {
+  const FieldReader& reader = fields_[field];
+  const auto add = [&](const std::shared_ptr<const std::vector<Placement>>& of, size_t from, size_t to) {
+    const int64_t chunk = reader.is_stored() ? (*of)[from].sample / reader.rows_per_chunk() : 0;
+    for (size_t cell = 0; cell < std::max<size_t>(1, reader.num_cells()); ++cell) {
+      Task& task = out.emplace_back();
+      task.field = field;
+      task.cell = cell;
+      task.chunk = chunk;
+      task.rows = of;
+      task.begin = from;
+      task.end = to;
+    }
+  };
+  const auto chunk_of = [&](const Placement& p) { return p.sample / reader.rows_per_chunk(); };
+  const auto all = std::span(*rows).subspan(begin, end - begin);
+  const bool one_chunk = !reader.is_stored() || std::all_of(all.begin(), all.end(), [&](const Placement& p) {
+    return chunk_of(p) == chunk_of(all.front());
+  });
+  if (one_chunk) {
+    add(rows, begin, end);
+    return;
+  }
+  // The field's chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
+  std::vector<Placement> sorted(all.begin(), all.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
+  const auto shared = std::make_shared<const std::vector<Placement>>(std::move(sorted));
+  for (size_t from = 0; from < shared->size();) {
+    size_t to = from + 1;
+    while (to < shared->size() && chunk_of((*shared)[to]) == chunk_of((*shared)[from])) ++to;
+    add(shared, from, to);
+    from = to;
+  }
+}
+
+void Engine::share(std::vector<Task>& tasks) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 1; i < tasks.size(); ++i) tasks_.push_back(std::move(tasks[i]));
+  }
+  tasks.resize(1);
+  work_cv_.notify_all();
+}
+
+void Engine::work(size_t thread) {
+  WorkerScratch& scratch = *scratch_[thread];
+  ShuffleScratch shuffle;
+  std::vector<size_t> claimed;
+  std::vector<Task> local;
+  try {
+    for (;;) {
+      local.clear();
+      claimed.clear();
+      {
+        std::unique_lock lock(mutex_);
+        --busy_threads_;
+        const auto has_work = [this] { return stopping_ || !fetched_.empty() || !tasks_.empty() || can_admit(); };
+        if (!has_work()) {
+          if (is_exhausted()) check_complete();
+          const StageTimer timer(stats_.worker_idle_ns);
+          work_cv_.wait(lock, has_work);
+        }
+        if (stopping_) return;
+        ++busy_threads_;
+        // What is nearest to completion first.
+        std::deque<Task>* queue = !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
+        if (queue != nullptr) {
+          local.push_back(std::move(queue->front()));
+          queue->pop_front();
+        } else {
+          admit_groups(claimed);
+        }
+      }
+      if (!claimed.empty()) {
+        const StageTimer timer(stats_.order_ns);
+        for (const size_t group : claimed) make_tasks(group, shuffle, local);
+        if (claimed.size() == 1 && local.size() > 1 && group_bytes_ > kClaimBytes) share(local);
+      }
+      for (Task& task : local) run(task, scratch);
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Engine::run(Task& task, WorkerScratch& scratch) {
+  const FieldReader& field = fields_[task.field];
+  if (!field.is_stored()) {
+    scatter(task, scratch, {});
+    return;
+  }
+  if (task.is_fetched()) {
+    scatter(task, scratch, task.stored != nullptr ? Bytes{task.stored->data(), task.pending.size} : task.lent);
+    end_fetch(task);
+    return;
+  }
+  if (field.is_fed()) {
+    fetch_later(task);
+    return;
+  }
+  if (cold_credit_.load(std::memory_order_relaxed) > 0) {
+    cold_credit_.fetch_sub(1, std::memory_order_relaxed);
+    fetch_later(task);
+    return;
+  }
+  {
+    const StageTimer timer(stats_.fetch_ns);
+    task.status = field.read_cached(task.chunk, task.cell, scratch.stored, task.pending);
+  }
+  if (task.status == ReadStatus::kWouldBlock) {
+    cold_credit_.store(kColdCredit, std::memory_order_relaxed);
+    fetch_later(task);
+    return;
+  }
+  scatter(task, scratch, {scratch.stored.data(), task.pending.size});
+}
+
+void Engine::fetch_later(Task& task) {
+  stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
+  task.pending.close();  // what was read so far is in the decode thread's buffer: begin again
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  InFlight& kind = in_flight(task);
+  if (kind.has_room()) {
+    begin_fetch(std::move(task));
+  } else {
+    kind.waiting.push_back(std::move(task));
+  }
+}
+
+void Engine::begin_fetch(Task task) {
+  ++in_flight(task).count;
+  if (fields_[task.field].is_fed()) {
+    const uint64_t ticket = ++last_ticket_;
+    FetchRequest request{ticket, task.field, fields_[task.field].key(task.chunk, task.cell)};
+    task.ticket = ticket;
+    task.asked = Clock::now();
+    awaited_.emplace(ticket, std::move(task));
+    exchange_->post(std::move(request));
+    return;
+  }
+  if (!fetchers_started_) start_fetch_threads();
+  if (spare_buffers_.empty()) {
+    task.stored = std::make_unique<Buffer>();
+  } else {
+    task.stored = std::move(spare_buffers_.back());
+    spare_buffers_.pop_back();
+  }
+  to_fetch_.push_back(std::move(task));
+  fetch_cv_.notify_one();
+}
+
+void Engine::end_fetch(Task& task) {
+  const std::lock_guard lock(mutex_);
+  if (task.stored != nullptr) spare_buffers_.push_back(std::move(task.stored));
+  if (task.ticket != 0) exchange_->finish(task.ticket);
+  InFlight& kind = in_flight(task);
+  --kind.count;
+  if (kind.waiting.empty() || stopping_) return;
+  Task next = std::move(kind.waiting.front());
+  kind.waiting.pop_front();
+  begin_fetch(std::move(next));
+}
+
+void Engine::start_fetch_threads() {
+  fetchers_started_ = true;
+  for (size_t i = 0; i < options_.num_fetch_threads; ++i) {
+    try {
+      threads_.emplace_back([this] { fetch(); });
+    } catch (const std::system_error& error) {
+      if (i > 0) return;  // fewer do, too
+      throw Error::io(std::string("cannot start a fetch thread: ") + error.what(), error.code().value());
+    }
+  }
+}
+
+void Engine::fetch() {
+  try {
+    for (;;) {
+      Task task;
+      {
+        std::unique_lock lock(mutex_);
+        fetch_cv_.wait(lock, [this] { return stopping_ || !to_fetch_.empty(); });
+        if (stopping_) return;
+        task = std::move(to_fetch_.front());
+        to_fetch_.pop_front();
+      }
+      {
+        const StageTimer timer(stats_.fetch_ns);
+        task.status = fields_[task.field].read_blocking(task.chunk, task.cell, *task.stored, task.pending);
+      }
+      {
+        const std::lock_guard lock(mutex_);
+        fetched_.push_back(std::move(task));
+      }
+      work_cv_.notify_one();
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
+  const FieldReader& field = fields_[task.field];
+  const auto rows = std::span(*task.rows).subspan(task.begin, task.end - task.begin);
+  scratch.targets.clear();
+  for (const Placement& p : rows) {
+    const int64_t batch = p.step / options_.batch_size;
+    const auto slot = static_cast<size_t>(p.step - batch * options_.batch_size);
+    scratch.targets.push_back({p.sample, batch_at(batch).buffers[task.field] + slot * field.sample_bytes()});
+  }
+  if (!field.is_stored()) {
+    const StageTimer timer(stats_.scatter_ns);
+    field.scatter_resident(scratch.targets);
+  } else if (task.status == ReadStatus::kMissing) {
+    const StageTimer timer(stats_.scatter_ns);
+    field.scatter_fill(task.cell, scratch.targets);
+    stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, past_cache_, scratch, stats_);
+  }
+  publish(task);
+}
+
+void Engine::publish(const Task& task) {
+  const std::vector<Placement>& rows = *task.rows;
+  for (size_t i = task.begin; i < task.end;) {
+    const int64_t batch = rows[i].step / options_.batch_size;
+    const size_t first = i;
+    while (i < task.end && rows[i].step / options_.batch_size == batch) ++i;
+    const auto done = static_cast<int64_t>(i - first);
+    if (batch_at(batch).remaining.fetch_sub(done, std::memory_order_acq_rel) == done) {
+      const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
+      if (batch == delivered_) ready_cv_.notify_one();
+    }
+  }
+}
+
+bool Engine::is_exhausted() const {
+  return next_group_ == plan_->plan.num_groups() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() &&
+         reads_.count == 0 && requests_.count == 0;
+}
+
+void Engine::check_complete() {
+  // Nothing is left to do, and no thread does anything: what is not here will not come.
+  for (int64_t b = delivered_; b < num_batches_; ++b) {
+    int64_t step = b * options_.batch_size;
+    if (b < opened_) {
+      const Batch& batch = batch_at(b);
+      if (batch.remaining.load(std::memory_order_acquire) == 0) continue;
+      const auto mark = static_cast<uint32_t>(b + 1);
+      for (int64_t slot = 0; slot + 1 < batch.rows && batch.claimed[static_cast<size_t>(slot)] == mark; ++slot) ++step;
+    }
+    fail_locked(
+        std::make_exception_ptr(Error(ErrorKind::kConfig, "plan: nothing serves step " + std::to_string(step))));
+    return;
+  }
+}
+
+void Engine::fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(std::move(error));
+}
+
+void Engine::fail_locked(std::exception_ptr error) {
+  if (!error_) error_ = std::move(error);
+  stopping_ = true;
+  work_cv_.notify_all();
+  fetch_cv_.notify_all();
+  ready_cv_.notify_all();
+}
+
+}  // namespace zarrfeed

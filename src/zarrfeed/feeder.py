@@ -1,0 +1,310 @@
+"""Chunks of stores that only Python can read, for an engine that asks for them.
+
+The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
+requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are lent,
+not copied: they are kept here until the engine says that they are decoded. There is no thread of ours in this, and no
+thread of the engine ever takes the GIL.
+
+What holds: tickets are never used twice, so that an answer which comes too late is for nobody; the bytes of an answer
+stay alive until the engine is done with them or was stopped; a `Feeder` in a forked child touches neither the loop nor
+the engine, which are its parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import errno
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from zarr.abc.store import Store
+from zarr.core.buffer import Buffer, cpu
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
+
+from zarrfeed._import_core import core
+from zarrfeed.errors import ConfigError, StoreReadError
+
+#: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
+_PATIENCE_S = 1.0
+#: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
+_FORKED_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """Where the chunks of one array are, in a store that Python reads.
+
+    Attributes
+    ----------
+    store
+        Any `zarr.abc.store.Store`. Pickling the source pickles the store.
+    prefix
+        What stands before the keys of this array: empty, or its path and a slash.
+    metadata_key
+        Exists below `prefix` as long as the array does; empty if the store has none.
+    pid
+        The process that the store was opened in.
+    """
+
+    store: Store
+    prefix: str
+    metadata_key: str
+    pid: int = field(default_factory=os.getpid, compare=False)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, pid=os.getpid())
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the store was opened by a process that this one was forked from."""
+        return self.pid != os.getpid()
+
+    def reopened(self) -> StoreSource:
+        """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
+        return StoreSource(_reopened(self.store), self.prefix, self.metadata_key, pid=self.pid)
+
+    async def open(self) -> None:
+        """Make the store ready; in a forked process, see whether it lives."""
+        await self.store._ensure_open()
+        if not self.is_forked:
+            return
+        try:
+            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
+        except TimeoutError:
+            raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
+
+
+_NOT_AFTER_FORK = (
+    "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
+    "'forkserver' (multiprocessing_context of the DataLoader), or use none"
+)
+
+
+def _reopened(store: Store) -> Store:
+    """Return a store for a forked child: handles that parent and child would share are opened anew."""
+    if isinstance(store, ObjectStore):
+        # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
+        raise ConfigError(_NOT_AFTER_FORK.format(store))
+    if isinstance(store, WrapperStore):
+        inner = _reopened(store._store)
+        return store if inner is store._store else store._with_store(inner)
+    # A zip file is one descriptor with one position, and connections of fsspec live on the parent's event loop.
+    if isinstance(store, ZipStore | FsspecStore):
+        try:
+            again: Store = pickle.loads(pickle.dumps(store))
+        except Exception as error:
+            raise StoreReadError(_errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
+        return again
+    return store
+
+
+class Feeder:
+    """Answers the requests of one engine, from the start of an epoch to its end.
+
+    Parameters
+    ----------
+    engine
+        The engine; it is not started or stopped here. `stop` comes after the engine was stopped.
+    sources
+        Number of the field -> where its chunks are.
+    """
+
+    def __init__(self, engine: core.Engine, sources: Mapping[int, StoreSource]) -> None:
+        self._engine = engine
+        self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
+        self._sessions: list[_Session] = []
+        self._pid = os.getpid()
+        self.failure: tuple[str, BaseException] | None = None
+
+    def start(self) -> None:
+        """Begin to answer. The engine was started before."""
+        self.stop()
+        self.failure = None
+        if not self._sources:
+            return
+        session = _Session(self, self._engine, self._sources)
+        self._sessions.append(session)
+        _live.add(self)
+        try:
+            sync(session.open())
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise StoreReadError(_errno_of(error), f"the store cannot be opened: {error!r}") from error
+
+    def stop(self) -> None:
+        """Give up what is under way, and drop the bytes that were lent. May be called at any time, by any thread."""
+        while self._sessions:
+            try:
+                session = self._sessions.pop()
+            except IndexError:  # another thread took it
+                return
+            if os.getpid() == self._pid:
+                session.close()
+            else:
+                session.abandon()
+
+    def explain(self, error: StoreReadError) -> None:
+        """Attach the store's own exception to the error that the engine made of it."""
+        if self.failure is not None and self.failure[0] in str(error):
+            error.__cause__ = self.failure[1]
+
+
+class _Session:
+    """One epoch. But for `close` and `abandon`, everything runs on zarr-python's event loop."""
+
+    def __init__(self, feeder: Feeder, engine: core.Engine, sources: Mapping[int, StoreSource]) -> None:
+        self._feeder = weakref.ref(feeder)
+        self._engine = engine
+        self._sources = sources
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._descriptor = -1
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lent: dict[int, npt.NDArray[Any]] = {}
+        self._answers: list[tuple[int, npt.NDArray[Any] | None]] = []
+        self._closing = False
+        self._idle = threading.Event()
+
+    async def open(self) -> None:
+        """Watch for requests."""
+        for source in self._sources.values():
+            await source.open()
+        self._loop = asyncio.get_running_loop()
+        # A descriptor of our own: the engine may be gone before the loop stops to watch it.
+        self._descriptor = os.dup(self._engine.request_descriptor())
+        self._loop.add_reader(self._descriptor, self._serve)
+
+    def close(self) -> None:
+        """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            here = False
+        if here:  # the garbage collector may call a finalizer on any thread
+            self._shut_down()
+            return
+        try:
+            loop.call_soon_threadsafe(self._shut_down)
+        except RuntimeError:  # the loop is closed: the interpreter is about to exit
+            self._forget()
+            return
+        self._idle.wait(_PATIENCE_S)
+
+    def abandon(self) -> None:
+        """Let go of what a forked child inherited, without a word to the parent's loop."""
+        for task in self._tasks:
+            # It looks pending for ever here, and asyncio would complain when it is collected.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._forget()
+
+    def _shut_down(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        assert self._loop is not None
+        self._loop.remove_reader(self._descriptor)
+        for task in self._tasks:
+            task.cancel()
+        self._forget()
+        if not self._tasks:
+            self._idle.set()
+
+    def _forget(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._lent.clear()
+        self._answers.clear()
+
+    def _serve(self) -> None:
+        if self._closing:
+            return
+        requests, finished = self._engine.take_requests()
+        for ticket in finished:
+            self._lent.pop(ticket, None)
+        assert self._loop is not None
+        for ticket, number, key in requests:
+            task = self._loop.create_task(self._fetch(ticket, self._sources[number], key))
+            self._tasks.add(task)
+            task.add_done_callback(self._drop)
+
+    def _drop(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._closing and not self._tasks:
+            self._idle.set()
+
+    async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
+        try:
+            data = await _get(source, key)
+        except BaseException as error:
+            if self._closing:
+                raise
+            # Of whatever class: user code may raise anything, and what is not reported is a hang.
+            self._refuse(ticket, error)
+            return
+        if self._closing:
+            return
+        if data is not None:
+            self._lent[ticket] = data
+        self._answers.append((ticket, data))
+        if len(self._answers) == 1:  # what else is done in this turn of the loop goes with it
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        answers, self._answers = self._answers, []
+        if answers and not self._closing:
+            self._engine.answer(answers)
+
+    def _refuse(self, ticket: int, error: BaseException) -> None:
+        what = str(error) if isinstance(error, StoreReadError) else f"the store cannot read it: {error!r}"
+        feeder = self._feeder()
+        if feeder is not None and feeder.failure is None:
+            feeder.failure = (what, error)
+        self._engine.refuse(ticket, what, _errno_of(error))
+
+
+async def _get(source: StoreSource, key: str) -> npt.NDArray[Any] | None:
+    """Return the bytes of a chunk, or None if the array lacks it."""
+    data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype)
+    if data is not None:
+        return np.ascontiguousarray(data.as_numpy_array())
+    if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
+        # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
+        )
+    return None
+
+
+def _errno_of(error: BaseException) -> int:
+    code = getattr(error, "errno", None)
+    return code if isinstance(code, int) else errno.EIO
+
+
+_live: weakref.WeakSet[Feeder] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """Before zarr-python closes its loop at exit: tasks that it still holds then are complained of on stderr."""
+    for feeder in list(_live):
+        feeder.stop()
+
+
+# Functions run in reverse order, and zarr.core.sync registered its own when it was imported.
+atexit.register(_stop_all)

@@ -1,0 +1,149 @@
+"""Memory that is lent to the engine: whose it is, and how it crosses to another process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+from torch.utils.data import DataLoader, IterableDataset
+
+from oracle import AnyArray, assert_rows_equal, numbered
+from zarrfeed.feed import Allocator, Reader, shared_memory
+from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.layout import read_layout
+from zarrfeed.memory import plan_memory
+from zarrfeed.order import Order
+
+N = 100
+BATCH = 16  # the last batch has 4 samples
+OPEN = 8
+
+
+@pytest.fixture(scope="module")
+def data() -> AnyArray:
+    return numbered((N, 7, 3))
+
+
+@pytest.fixture(scope="module")
+def store(data: AnyArray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("feed") / "a.zarr"
+    zarr.create_array(path, data=data, chunks=(5, 4, 3))
+    return path
+
+
+def make_reader(store: Path, allocator: Allocator | None) -> Reader:
+    fields: list[Field] = [
+        StoredField("samples", read_layout(store)),
+        ResidentField("targets", torch.arange(2 * N).view(N, 2)),
+        ResidentField("nothing", torch.empty(N, 0)),
+        IndexField(N),
+    ]
+    memory = plan_memory(fields, batch_size=BATCH, num_threads=2, budget=1 << 24, min_open_batches=OPEN)
+    return Reader(fields, batch_size=BATCH, num_threads=2, memory=memory, allocator=allocator)
+
+
+def batches_of(reader: Reader, epoch: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
+    order = Order(num_samples=N, block_rows=5, shuffle=True, seed=3, lanes=2)
+    reader.start(order.plan(epoch), OPEN)
+    while (batch := reader.next()) is not None:
+        yield batch
+    reader.stop()
+
+
+def check(batches: list[tuple[torch.Tensor, ...]], data: AnyArray) -> None:
+    for rows, targets, nothing, index in batches:
+        assert_rows_equal(rows, index, data)
+        assert torch.equal(targets, torch.stack([2 * index, 2 * index + 1], dim=1))
+        assert nothing.shape == (len(index), 0)
+    assert sorted(torch.cat([index for *_, index in batches]).tolist()) == list(range(N))
+
+
+def inode(tensor: torch.Tensor) -> int:
+    """Return which memory object a shared tensor lies in: the same number in every process that maps it."""
+    assert tensor.untyped_storage().is_shared()
+    descriptor, _ = tensor.untyped_storage()._share_fd_cpu_()
+    return os.fstat(descriptor).st_ino
+
+
+@pytest.mark.parametrize("allocator", [None, shared_memory, lambda n: torch.empty(n, dtype=torch.uint8)])
+def test_batches_are_the_same_wherever_they_lie(allocator: Allocator | None, store: Path, data: AnyArray) -> None:
+    reader = make_reader(store, allocator)
+    for epoch in range(3):
+        check(list(batches_of(reader, epoch)), data)
+
+
+def test_a_buffer_is_lent_once(store: Path, data: AnyArray) -> None:
+    """Another process may still read it when the last tensor over it is gone here."""
+    lent: list[torch.Tensor] = []
+    delivered: list[int] = []
+
+    def allocate(size: int) -> torch.Tensor:
+        lent.append(shared_memory(size))
+        return lent[-1]
+
+    reader = make_reader(store, allocate)
+    for epoch in range(2):
+        batches = list(batches_of(reader, epoch))
+        delivered += [tensor.data_ptr() for batch in batches for tensor in batch if tensor.numel()]
+        check(batches, data)
+    assert len(set(delivered)) == len(delivered)
+    assert set(delivered) <= {tensor.data_ptr() for tensor in lent}
+
+
+def test_shared_memory_is_shared_writable_and_of_the_size() -> None:
+    for size in (1, 4096, 100_001):
+        buffer = shared_memory(size)
+        assert buffer.untyped_storage().is_shared()
+        assert buffer.shape == (size,)
+        assert buffer.dtype == torch.uint8
+        buffer.fill_(3)
+        assert int(buffer.sum()) == 3 * size
+
+
+class InWorker(IterableDataset[Any]):
+    """Reads in the worker process, and sends along where each tensor lies there."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in batches_of(make_reader(self.store, shared_memory)):
+            assert all(tensor.untyped_storage().is_shared() for tensor in batch)
+            yield batch, [inode(tensor) for tensor in batch]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_tensors_that_a_worker_sends_are_mapped_and_not_copied(context: str, store: Path, data: AnyArray) -> None:
+    loader = DataLoader(
+        InWorker(store), batch_size=None, num_workers=1, multiprocessing_context=context, timeout=60, prefetch_factor=4
+    )
+    held: list[tuple[torch.Tensor, ...]] = []
+    for batch, inodes in loader:
+        assert [inode(tensor) for tensor in batch] == inodes
+        held.append(tuple(batch))
+    check(held, data)  # all are held to the end: none was written again
+    full, last = held[0], held[-1]
+    assert len(last[0]) == N % BATCH
+    for f, tensor in enumerate(last):
+        if tensor.numel():  # a short batch is a view of a whole buffer, here as in the worker
+            assert tensor.untyped_storage().nbytes() == full[f].untyped_storage().nbytes()
+
+
+def test_sample_bytes_of_an_empty_field_is_zero_and_still_has_a_place(store: Path) -> None:
+    assert sample_bytes(ResidentField("nothing", torch.empty(N, 0))) == 0
+    sizes: list[int] = []
+
+    def allocate(size: int) -> torch.Tensor:
+        sizes.append(size)
+        return torch.empty(size, dtype=torch.uint8)
+
+    list(batches_of(make_reader(store, allocate)))
+    assert min(sizes) == 1
+    assert np.all(np.bincount(sizes)[[1, BATCH * 7 * 3 * 4]] == len(sizes) // 4)
