@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# --import-mode=importlib puts nothing on sys.path: test modules find the helpers in oracle.py by this.
+if TYPE_CHECKING:
+    from ranks import Ranks
+
+# --import-mode=importlib puts nothing on sys.path: test modules find the helpers beside them by this.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("oracle")
+pytest.register_assert_rewrite("oracle", "shares")
 
 _DETERMINISTIC = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=_DETERMINISTIC, max_examples=60)
@@ -32,3 +37,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: runs with --large"))
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Rank processes, started when first used and shared by all tests."""
+    from ranks import Ranks  # torch.distributed is not for every test run
+
+    pool = Ranks()
+    yield pool
+    pool.close()

@@ -14,10 +14,10 @@ import pytest
 import torch
 import zarr
 from torch.utils.data import DataLoader, IterableDataset, default_collate
-from zarrfeed.compat.zarrdataset import ZarrDataLoader, ZarrIterableDataset
 
 import zarrfeed
 from oracle import no_thread_left
+from zarrfeed.compat.zarrdataset import ZarrDataLoader, ZarrIterableDataset
 
 N, CHUNK = 500, 11  # 46 chunks, the last of 5
 NUM_CHUNKS = 46
@@ -181,7 +181,7 @@ def test_groups_and_arrays_in_memory_are_samples_and_targets(tmp_path: Path, ima
         seen += y.tolist()
     assert sorted(seen) == list(range(N))
     assert isinstance(next(iter(dataset))[0]["u"], np.int64)
-    both = ZarrIterableDataset(samples=images[...], targets={"y": np.arange(N)}, **SHUFFLED)
+    both = ZarrIterableDataset(samples=np.asarray(images[...]), targets={"y": np.arange(N)}, **SHUFFLED)
     for x, y in ZarrDataLoader(dataset=both, batch_size=32):
         assert indices_of(x) == y["y"].tolist()
 
@@ -324,6 +324,7 @@ def test_the_chunks_that_are_named_are_read_and_no_others(selected: Any, scalars
         (1.0, TypeError, "unsupported type for selected chunk indexes"),
         ([1.0], TypeError, "unsupported type for selected chunk indexes"),
         ([[1], [2]], TypeError, "unsupported type for selected chunk indexes"),
+        ([[1], [2, 3]], TypeError, "unsupported type for selected chunk indexes"),
         ([None], TypeError, "unsupported type for selected chunk indexes"),
         (True, TypeError, "unsupported type for selected chunk indexes"),
         ([True, False], TypeError, "unsupported type for selected chunk indexes"),
@@ -370,7 +371,7 @@ def test_targets_of_another_length_are_refused(length: int, scalars: zarr.Array[
     with pytest.raises(ValueError, match=f"{length}.*{N}"):
         ZarrIterableDataset(samples=scalars, targets=np.arange(length), **IN_ORDER)
     with pytest.raises(ValueError, match="targets: got a list"):
-        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)
+        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)  # type: ignore[arg-type]
 
 
 def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -> None:
@@ -444,6 +445,16 @@ def test_two_loaders_of_one_dataset_and_the_dataset_itself_work_side_by_side(sca
     assert len(order_of(ZarrIterableDataset(samples=scalars, targets=None, **SHUFFLED))) == N
     with no_thread_left():
         del loaders
+
+
+def test_chunks_that_need_more_memory_than_usual_are_read_nevertheless(tmp_path: Path) -> None:
+    """The original holds everything in memory, so it has no limit to say."""
+    array = zarr.create_array(tmp_path / "large", shape=(8, 100 << 20), chunks=(4, 100 << 20), dtype="f4")
+    with pytest.raises(zarrfeed.MemoryBudgetError):
+        zarrfeed.ZarrIterableDataset(array)
+    dataset = ZarrIterableDataset(samples=array, targets=None, **SHUFFLED)
+    assert dataset.explain().memory_bytes > 2 << 30
+    assert len(ZarrDataLoader(dataset=dataset, batch_size=8, num_workers=2)) == 1
 
 
 # --- what zarrfeed adds -----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import zarr
 from torch.utils.data import DataLoader
 
 import zarrfeed.dataset
+import zarrfeed.readers
 from zarrfeed import ClosedError, ConfigError, MemoryBudgetError, ZarrIterableDataset
 from zarrfeed.memory import parse_bytes
 
@@ -211,8 +212,8 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
         return torch.full((size,), 0xFF, dtype=torch.uint8)
 
     expected = read_epoch(ZarrIterableDataset(store, batch_size=16, shuffle=True))
-    monkeypatch.setattr(zarrfeed.dataset, "pinned_memory", allocate)
-    monkeypatch.setattr(zarrfeed.dataset, "_has_accelerator", lambda: True)
+    monkeypatch.setattr(zarrfeed.readers, "pinned_memory", allocate)
+    monkeypatch.setattr(zarrfeed.dataset, "has_accelerator", lambda: True)
     dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, pin_memory=True)
     assert np.array_equal(read_epoch(dataset), expected)
     held = [(batch, batch.clone()) for batch in dataset]
@@ -225,7 +226,7 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
 
 
 def test_pin_memory_without_an_accelerator_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarrfeed.dataset, "_has_accelerator", lambda: False)
+    monkeypatch.setattr(zarrfeed.dataset, "has_accelerator", lambda: False)
     with pytest.raises(ConfigError, match="pin_memory = True needs an accelerator"):
         ZarrIterableDataset(store, pin_memory=True)
 

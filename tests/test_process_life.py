@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,14 +14,17 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import zarr
+from torch.utils.data import DataLoader, IterableDataset
 
-from zarrfeed import ClosedError, CorruptChunkError, ZarrIterableDataset, _core
+from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.layout import read_layout
 from zarrfeed.order import Order
 
@@ -42,6 +48,9 @@ def no_thread_is_left() -> Iterator[None]:
     before = num_threads()
     yield
     gc.collect()
+    deadline = time.monotonic() + 10  # threads of torch's queues end a little later
+    while num_threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert num_threads() <= before
 
 
@@ -263,3 +272,191 @@ def test_a_forked_child_may_drop_what_the_parent_was_reading(store: str) -> None
 
     in_forked_child(child)
     assert sum(len(batch) for batch in feeds[0]) == N - 16
+
+
+METHODS = ["fork", "forkserver", "spawn"]
+
+
+def indices(batches: Any) -> list[list[int]]:
+    return [batch[:, 0].tolist() for batch in batches]
+
+
+def epochs_of(store: str, count: int) -> list[list[list[int]]]:
+    """Return the batches of the first epochs, as a dataset of its own reads them."""
+    dataset = make(store)
+    return [indices(dataset) for _ in range(count)]
+
+
+def loader_of(dataset: ZarrIterableDataset, method: str, **settings: Any) -> ZarrDataLoader:
+    return ZarrDataLoader(dataset, num_workers=1, multiprocessing_context=method, timeout=60, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("use", ["none", "begun", "finished"])
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_read_a_dataset_that_its_parent_has_used(store: str, method: str, use: str) -> None:
+    if method == "spawn" and use != "begun":
+        pytest.skip("each start takes seconds; forkserver pickles as well")
+    expected = epochs_of(store, 3)
+    dataset = make(store)
+    feed, passes = iter(dataset), 0
+    if use != "none":
+        first, passes = next(feed), 1
+    if use == "finished":
+        assert len(indices(feed)) == len(expected[0]) - 1
+    loader = loader_of(dataset, method)
+    assert indices(loader) == expected[passes]
+    if use == "begun":
+        assert indices([first, *feed]) == expected[0], "the parent goes on undisturbed"
+    assert indices(dataset) == expected[passes + 1], "and takes the epoch after the workers'"
+
+
+def send_epochs(dataset: ZarrIterableDataset, pipe: Connection, count: int) -> None:
+    for _ in range(count):
+        pipe.send(indices(dataset))
+    pipe.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_is_given_a_dataset_has_epochs_of_its_own(store: str, method: str) -> None:
+    """Ranks are often started with the dataset as an argument; what one reads moves no other's epoch."""
+    expected = epochs_of(store, 3)
+    dataset = make(store)
+    feed = iter(dataset)
+    first = next(feed)
+    context: Any = multiprocessing.get_context(method)
+    received = []
+    for _ in range(2 if method == "fork" else 1):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=send_epochs, args=(dataset, theirs, 2))
+        process.start()
+        theirs.close()
+        for _ in range(2):
+            assert ours.poll(60)
+            received.append(ours.recv())
+        process.join(timeout=60)
+        assert process.exitcode == 0
+    assert received == expected[1:] * (len(received) // 2)
+    assert indices([first, *feed]) == expected[0]
+    assert indices(dataset) == expected[1]
+
+
+def pickled(dataset: ZarrIterableDataset) -> ZarrIterableDataset:
+    made: ZarrIterableDataset = pickle.loads(pickle.dumps(dataset))
+    return made
+
+
+@pytest.mark.parametrize("copier", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("used", ["not", "begun", "finished", "closed"])
+def test_a_copy_and_its_original_go_their_own_ways(
+    store: str, copier: Callable[[ZarrIterableDataset], ZarrIterableDataset], used: str
+) -> None:
+    expected = epochs_of(store, 4)
+    original = make(store)
+    feed, passes = iter(original), 0
+    if used != "not":
+        first, passes = next(feed), 1
+    if used == "finished":
+        list(feed)
+    if used == "closed":
+        original.close()
+    other = copier(original)
+    if used == "closed":
+        with pytest.raises(ClosedError):
+            iter(other)
+        return
+    assert indices(other) == expected[passes]
+    other.set_epoch(3)
+    assert indices(other) == expected[3]
+    if used == "begun":
+        assert indices([first, *feed]) == expected[0]
+    assert indices(original) == expected[passes]
+
+
+def test_a_copy_takes_a_loaded_state_along(store: str) -> None:
+    dataset = make(store)
+    feed = iter(dataset)
+    for _ in range(100):
+        next(feed)
+    state = dataset.state_dict()
+    rest = indices(feed)
+    resumed = make(store)
+    resumed.load_state_dict(state)
+    for copied in (copy.deepcopy(resumed), pickled(resumed), resumed):
+        assert indices(copied) == rest
+
+
+def test_two_datasets_are_read_at_once(store: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "other.zarr")
+    zarr.create_array(path, data=np.arange(900).reshape(300, 3), chunks=(7, 3))
+    other = ZarrIterableDataset(path, batch_size=16, shuffle=True, num_threads=2)
+    expected = epochs_of(store, 1)[0], indices(other)
+    other.set_epoch(0)
+    feeds = iter(make(store)), iter(other)
+    got: tuple[list[list[int]], ...] = ([], [])
+    for step in range(len(expected[0])):
+        for which, feed in enumerate(feeds):
+            if step < len(expected[which]):
+                got[which].append(next(feed)[:, 0].tolist())
+    assert got == expected
+
+
+class Alternating(IterableDataset[Any]):
+    """Two datasets in one DataLoader worker, in turn."""
+
+    def __init__(self, *datasets: ZarrIterableDataset) -> None:
+        self.datasets = datasets
+
+    def __iter__(self) -> Iterator[Any]:
+        for batches in zip(*self.datasets, strict=True):
+            yield torch.stack([batch[:, 0] for batch in batches])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_two_datasets_are_read_in_one_worker(store: str, persistent: bool) -> None:
+    pair = [ZarrIterableDataset(store, batch_size=16, shuffle=True, seed=seed, drop_last=True) for seed in (1, 2)]
+    expected = [[indices(dataset) for _ in range(3)] for dataset in pair]
+    for dataset in pair:
+        dataset.set_epoch(0)
+    loader = DataLoader(
+        Alternating(*pair),
+        batch_size=None,
+        num_workers=1,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        timeout=60,
+    )
+    for epoch in range(3):
+        both = [batch.tolist() for batch in loader]
+        assert [one for one, _ in both] == expected[0][epoch]
+        assert [one for _, one in both] == expected[1][epoch]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_are_forked_while_other_threads_read(store: str) -> None:
+    """A child must not wait for a lock that a thread of its parent held."""
+    expected = epochs_of(store, 1)[0]
+    dataset = make(store)
+    done = threading.Event()
+    wrong: list[int] = []
+
+    def read_on() -> None:
+        while not done.is_set():
+            wrong.extend(len(batch) for batch in dataset if len(batch) != 16)
+
+    threads = [threading.Thread(target=read_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            other = make(store)
+            assert indices(loader_of(other, "fork")) == expected
+            batches = indices(loader_of(dataset, "fork"))
+            assert sorted(index for batch in batches for index in batch) == list(range(N))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(timeout=60)
+    assert not wrong

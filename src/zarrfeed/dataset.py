@@ -19,13 +19,13 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.feed import Allocator, Reader, pinned_memory
-from zarrfeed.fields import Batch
-from zarrfeed.identity import Place, RankSource, find_place, in_worker, worker_and_count
+from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.progress import Cut, Progress
+from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
@@ -34,7 +34,7 @@ from zarrfeed.stats import Stats
 _INT64_MAX = 2**63 - 1
 
 #: What belongs to one process, and is made anew in another.
-_OF_PROCESS = (*("_pid", "_idle", "_running", "_past_stats", "_cursor", "_resumed", "_num_passes", "_worker_group"),)
+_OF_PROCESS = ("_pid", "_readers", "_cursor", "_resumed", "_num_passes", "_worker_group")
 
 
 class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
@@ -44,11 +44,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     ----------
     samples
         An array: a path, a `file://` URL, or an open `zarr.Array` in any store, Zarr v2 or v3; or a NumPy array
-        or CPU tensor. Or several with as many samples: a group (a path, or an open `zarr.Group`), which stands for
-        all arrays in it but not for groups in it, or a mapping of names to arrays. The chunks along `sample_axis`
-        are the blocks that are shuffled; of several arrays, those of a large one with long chunks, which `explain()`
-        names (docs/design.md, section 4). They may be chunked differently. Arrays in memory are used where they lie,
-        not copied, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
+        or CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but not for groups
+        in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are shuffled; of
+        several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory are used where
+        they lie, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
     targets
         The same, with as many samples along axis 0.
     batch_size
@@ -144,16 +143,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if even is not None and even not in EVEN_MODES:
             raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
         budget = None if memory_budget is None else parse_bytes(memory_budget)
-        if pin_memory and not _has_accelerator():
+        if pin_memory and not has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
-        fields = read_fields(
-            samples,
-            targets,
-            sample_axis=int(sample_axis),
-            return_index=bool(return_index),
-            resident_bytes=(budget or DEFAULT_BUDGET) // 16,
-        )
+        room = (budget or DEFAULT_BUDGET) // 16
+        fields = read_fields(samples, targets, sample_axis=sample_axis, return_index=return_index, resident_bytes=room)
         n, block_rows = fields.num_samples, fields.block_rows
         order = Order(
             n,
@@ -168,8 +162,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
         self._rank, self._world_size = rank, world_size
         self._carried: Place | None = None
+        self._carried_to = os.getpid()
         self._pin_memory = pin_memory
-        self._schedule = Schedule.make(
+        self._schedule = self._make_schedule(
             fields,
             order,
             lanes=lanes,
@@ -184,27 +179,28 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self.check_memory()
         self._epochs = EpochTable(EpochState(0).to_json())
 
+    def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
+        return Schedule.make(fields, order, **options)
+
     def _reset_process(self) -> None:
         """Forget engines and passes: they belong to the process that made them."""
         self._pid = os.getpid()
-        self._idle: list[Reader] = []
-        self._running: list[Pass] = []
-        self._past_stats = Stats()
+        self._readers = ReaderPool()
         self._cursor: Cursor | None = None
         self._resumed: EpochState | None = None
         self._num_passes = 0
         self._worker_group: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in _OF_PROCESS:
-            del state[name]
+        state = {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
+        state["_carried"] = None
         with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
             state["_carried"] = self._place()  # what a worker is to know, its training process must find out
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._carried_to = os.getpid()
         self._reset_process()
 
     def __len__(self) -> int:
@@ -230,11 +226,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads: any int from 0. One under way is not changed.
 
-        In the training process this is enough for DataLoader workers too, also for persistent ones.
+        In the training process this is enough for DataLoader workers too, also for persistent ones. Right after
+        `load_state_dict` with a state of that very epoch, the rest of the epoch is read.
         """
         check_int("epoch", epoch, 0, _INT64_MAX)
         self._check_process()
-        self._name_next(EpochState(int(epoch)))
+        loaded = self._upcoming()
+        if loaded.lanes is None or loaded.epoch != epoch:
+            self._name_next(EpochState(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
@@ -321,21 +320,13 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
         self._check_process()
-        live = [*self._idle, *(running.reader for running in self._running if running.reader is not None)]
-        total = self._past_stats
-        for reader in live:
-            total = total + reader.stats()
-        return total
+        return self._readers.stats()
 
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
         self._check_process()
         self._closed = True
-        for running in list(self._running):
-            running.close()
-        for reader in self._idle:
-            self._past_stats = self._past_stats + reader.stats()
-        self._idle.clear()
+        self._readers.close()
 
     def __enter__(self) -> ZarrIterableDataset:
         return self
@@ -365,9 +356,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         memory = schedule.memory(consumer, local_world_size=place.local_world_size, order=line)
         schedule.max_open_batches(line, consumer, memory, num_threads=1)
 
-    def pins_by_default(self) -> bool:
-        """Return whether batches go to page-locked memory where nothing else is said."""
-        return self._pin_memory if self._pin_memory is not None else _has_accelerator()
+    def wants_pinned(self) -> bool:
+        """Return whether batches are to lie in page-locked memory."""
+        return self._pin_memory if self._pin_memory is not None else has_accelerator()
 
     def _check_open(self) -> None:
         self._check_process()
@@ -380,7 +371,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _place(self) -> Place:
         """Return this rank's place; in a spawned worker, the one that its training process found."""
-        if self._carried is not None and in_worker():
+        # A forked worker inherits what was carried to its parent, or to a process before that.
+        if self._carried is not None and in_worker() and self._carried_to == os.getpid():
             return self._carried
         return find_place(self._rank, self._world_size)
 
@@ -436,42 +428,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._cursor = Cursor(begin, self._schedule.division(begin, consumer), consumer, delivered)
         return self._cursor
 
-    def _start(self, running: Pass, cursor: Cursor) -> None:
-        """Give a pass a reader that reads what its cursor says."""
-        schedule, consumer = self._schedule, cursor.consumer
-        local = self._place().local_world_size
-        plan = schedule.plan(cursor.begin, consumer)
-        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
-        num_threads = schedule.threads(consumer, local_world_size=local)
-        max_open = schedule.max_open_batches(plan.order, consumer, memory, num_threads)
-        running.reader = (
-            self._idle.pop()
-            if self._idle
-            else Reader(
-                schedule.fields.fields,
-                batch_size=schedule.engine_batch_size,
-                num_threads=num_threads,
-                memory=memory,
-                allocator=self._allocator(),
-            )
-        )
-        self._running.append(running)
-        try:
-            running.reader.start(plan, max_open)
-        except BaseException:
-            running.close()
-            raise
-
-    def _take_back(self, ended: Pass, reader: Reader) -> None:
-        """Keep the reader of a pass that ended for the next one."""
-        if ended not in self._running:  # of the process that forked this one, and so is its reader
-            return
-        self._running.remove(ended)
-        if self._closed:
-            self._past_stats = self._past_stats + reader.stats()
-        else:
-            self._idle.append(reader)
-
     def _stand(self, cursor: Cursor, *, at_end: bool) -> EpochState:
         """Return the state of a pass; in a worker that of its share, which at the end is an end and no new epoch."""
         if in_worker():
@@ -496,14 +452,4 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return self._schedule.plan(self._schedule.settle(EpochState(epoch), consumer), consumer)
 
     def _pins(self) -> bool:
-        if self._pin_memory is None:
-            return not in_worker() and _has_accelerator()
-        return self._pin_memory
-
-    def _allocator(self) -> Allocator | None:
-        return pinned_memory if self._pins() else None
-
-
-def _has_accelerator() -> bool:
-    accelerator = getattr(torch, "accelerator", None)
-    return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
+        return self.wants_pinned() and not in_worker()  # a loader pins what its workers send, in its own process

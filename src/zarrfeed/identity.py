@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 import torch.distributed
 import torch.utils.data
 
@@ -97,6 +98,12 @@ def in_worker() -> bool:
 def usable_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_accelerator() -> bool:
+    """Return whether there is a device that page-locked memory serves."""
+    accelerator = getattr(torch, "accelerator", None)
+    return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
 
 
 def _local_world_size(world_size: int, *, initialised: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -59,7 +60,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         if dataset.batch_size is None:
             raise ConfigError("the dataset has no batch_size: give it one, and batches are made while decoding")
         if pin_memory is None:
-            pin_memory = num_workers > 0 and dataset.pins_by_default()
+            pin_memory = num_workers > 0 and dataset.wants_pinned()
         super().__init__(
             dataset,
             batch_size=None,
@@ -72,6 +73,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             worker_init_fn=_WorkerInit(worker_init_fn),
         )
         self._cursor: Cursor | None = None
+        object.__setattr__(self, "sampler", _EpochHint(dataset))  # torch keeps others from replacing it
         dataset.check_memory(num_workers)
 
     @property
@@ -124,6 +126,27 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         for batch in super().__iter__():
             cursor.delivered += 1
             yield batch
+
+
+class _EpochHint(torch.utils.data.Sampler[None]):
+    """Takes the place of torch's sampler for iterable datasets, to hear which epoch a framework is in.
+
+    Lightning tells a loader's sampler before each epoch. It does not load the loader's state from a checkpoint of the
+    end of an epoch, and may make loaders anew for every epoch: the hint keeps such a loader from beginning with the
+    order of epoch 0 again. Others count from 0 after resuming, so a hint never leads back, and never ends a rest.
+    """
+
+    def __init__(self, dataset: ZarrIterableDataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[None]:
+        """Ask for a batch without an index, as often as wanted."""
+        return itertools.repeat(None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass read this epoch, if it would read an earlier one."""
+        if self._dataset._upcoming().epoch < epoch:
+            self._dataset.set_epoch(epoch)
 
 
 class _WorkerInit:

@@ -88,6 +88,11 @@ class Order:
     first_block: int = 0
 
     @property
+    def permutes_rows(self) -> bool:
+        """Whether rows are permuted inside of blocks, or of groups of them."""
+        return self.shuffle if self.shuffle_rows is None else self.shuffle_rows
+
+    @property
     def num_blocks(self) -> int:
         """Blocks that are read, a short one at the end included."""
         return self._blocks_in_array if self.blocks is None else len(self.blocks)
@@ -309,7 +314,7 @@ class EpochPlan:
         return {
             "seed": order.seed if order.row_seed is None else order.row_seed,
             "epoch": self.epoch,
-            "shuffle": order.shuffle if order.shuffle_rows is None else order.shuffle_rows,
+            "shuffle": order.permutes_rows,
             "lanes": order.lanes,
             "length": order.length,
             "num_samples": order.num_samples,

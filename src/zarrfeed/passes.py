@@ -22,6 +22,7 @@ from zarrfeed.state import EpochState
 
 if TYPE_CHECKING:
     from zarrfeed.dataset import ZarrIterableDataset
+    from zarrfeed.readers import ReaderPool
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Pass(Iterator[Batch]):
         self.reader: Reader | None = None
         self.cursor: Cursor | None = None
         self._dataset = dataset
+        self._readers: ReaderPool | None = None  # of the process that began the pass
         self._name = name
         self._resumed: EpochState | None = None
         self._failure: ZarrfeedError | None = None
@@ -109,7 +111,8 @@ class Pass(Iterator[Batch]):
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.stop()
-            self._dataset._take_back(self, reader)
+            assert self._readers is not None
+            self._readers.take_back(self, reader)
 
     def __del__(self) -> None:
         self.close()
@@ -143,7 +146,8 @@ class Pass(Iterator[Batch]):
         if self._failure is not None:
             raise self._failure
         assert self.cursor is not None
-        dataset._start(self, self.cursor)
+        self._readers = dataset._readers
+        self.reader = self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
 
 
 class SamplePass(Pass):

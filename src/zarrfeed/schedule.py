@@ -43,6 +43,8 @@ class Schedule:
         Decode threads of a consumer. None: the cores of the machine, shared.
     budget
         Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
+    limit
+        For `budget` None: the most that one consumer may need. None: whatever it needs.
     """
 
     fields: FieldSet
@@ -52,6 +54,7 @@ class Schedule:
     even: Even | None
     num_threads: int | None
     budget: int | None
+    limit: int | None = DEFAULT_BUDGET
 
     @classmethod
     def make(
@@ -59,7 +62,7 @@ class Schedule:
     ) -> Schedule:
         """Return a schedule whose lanes are `lanes`, or chosen from the layout and the memory."""
         schedule = cls(fields, order, batch_size, **options)
-        if not order.shuffle:
+        if not order.permutes_rows:
             return schedule
         if lanes is None:
             memory = schedule.memory(Place().consumer(), local_world_size=1)
@@ -88,20 +91,22 @@ class Schedule:
     def settle(self, state: EpochState, consumer: Consumer) -> EpochState:
         """Return a state in which nothing is left to be decided: what of the line depends on who reads it.
 
-        Without shuffling each consumer has a lane; and where that drops a tail, the line begins at another block in
-        each epoch, so that it is not always the same one. With shuffling, more ranks than lanes get a lane each.
+        If rows keep their order, each consumer has a lane; if they are permuted, more ranks than lanes get a lane
+        each. Where blocks keep their order and a tail is dropped, the line begins at another block in each epoch, so
+        that it is not always the same one.
         """
         if state.lanes is not None:
             return state
         order, even = self.order, self._even(consumer)
-        if order.shuffle:
-            many = consumer.world_size > max(order.lanes, _FEW_RANKS)
-            return replace(state, lanes=min(order.length, consumer.world_size if many else order.lanes))
-        drops = even == "drop" and order.length % consumer.world_size != 0
+        if not order.permutes_rows:
+            lanes = consumer.stride
+        else:
+            lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
+        turns = not order.shuffle and even == "drop" and order.length % consumer.world_size != 0
         return replace(
             state,
-            lanes=min(order.length, consumer.stride),
-            first_block=state.epoch % order.num_blocks if drops else 0,
+            lanes=min(order.length, lanes),
+            first_block=state.epoch % order.num_blocks if turns else 0,
         )
 
     def line(self, state: EpochState) -> Order:
@@ -163,7 +168,8 @@ class Schedule:
         )
         if self.budget is None:  # nobody said that the readers together may not have more
             missing = required * plan.batch_bytes - plan.batch_room
-            plan = replace(plan, budget=min(DEFAULT_BUDGET, plan.budget + max(0, missing)))
+            enough = plan.budget + max(0, missing)
+            plan = replace(plan, budget=enough if self.limit is None else min(self.limit, enough))
         return replace(plan, readers=readers)
 
     def max_open_batches(self, order: Order, consumer: Consumer, memory: MemoryPlan, num_threads: int) -> int:

@@ -1,0 +1,100 @@
+"""The readers of a dataset in one process: made for its passes, kept between them, counted over all of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from zarrfeed.feed import Reader, pinned_memory, shared_memory
+from zarrfeed.identity import in_worker
+from zarrfeed.stats import Stats
+
+if TYPE_CHECKING:
+    from zarrfeed.identity import Place
+    from zarrfeed.passes import Pass
+    from zarrfeed.schedule import Schedule
+
+#: Where memory that processes share lies on Linux.
+_SHARED_FOLDER = "/dev/shm"
+
+
+class ReaderPool:
+    """Readers that run, one a pass, and readers that wait for the next pass with their memory."""
+
+    def __init__(self) -> None:
+        self._idle: list[Reader] = []
+        self._running: list[Pass] = []
+        self._past_stats = Stats()
+        self.closed = False
+
+    def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> Reader:
+        """Return a reader that reads what the cursor of a pass says.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If this consumer's share of the budget is too small.
+        StoreReadError
+            If an array is gone.
+        """
+        assert running.cursor is not None
+        consumer, local = running.cursor.consumer, place.local_world_size
+        plan = schedule.plan(running.cursor.begin, consumer)
+        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
+        num_threads = schedule.threads(consumer, local_world_size=local)
+        max_open = schedule.max_open_batches(plan.order, consumer, memory, num_threads)
+        allocator = pinned_memory if pinned else None
+        if allocator is None and in_worker() and _fits_shared_memory(max_open * memory.batch_bytes * memory.readers):
+            allocator = shared_memory
+        if self._idle:
+            reader = self._idle.pop()
+        else:
+            reader = Reader(
+                schedule.fields.fields,
+                batch_size=schedule.engine_batch_size,
+                num_threads=num_threads,
+                memory=memory,
+                allocator=allocator,
+            )
+        try:
+            reader.start(plan, max_open)
+        except BaseException:
+            reader.stop()
+            self._idle.append(reader)
+            raise
+        self._running.append(running)
+        return reader
+
+    def take_back(self, ended: Pass, reader: Reader) -> None:
+        """Keep the reader of a pass that ended for the next one."""
+        self._running.remove(ended)
+        if self.closed:
+            self._past_stats = self._past_stats + reader.stats()
+        else:
+            self._idle.append(reader)
+
+    def stats(self) -> Stats:
+        """Return the counters of all readers that there ever were."""
+        total = self._past_stats
+        for reader in (*self._idle, *(running.reader for running in self._running)):
+            if reader is not None:
+                total = total + reader.stats()
+        return total
+
+    def close(self) -> None:
+        """End all passes, and free the memory of dropped batches."""
+        self.closed = True
+        for running in list(self._running):
+            running.close()
+        for reader in self._idle:
+            self._past_stats = self._past_stats + reader.stats()
+        self._idle.clear()
+
+
+def _fits_shared_memory(size: int) -> bool:
+    """Return whether shared memory has room for this and as much again; writing beyond its end kills the process."""
+    try:
+        info = os.statvfs(_SHARED_FOLDER)
+    except OSError:  # not Linux: there is no such limit
+        return True
+    return 2 * size <= info.f_bavail * info.f_frsize
