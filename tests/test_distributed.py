@@ -78,16 +78,17 @@ def cells_of(stores: dict[int, str], num_workers: int, method: str | None) -> li
     ]
 
 
-def thinned(cells: list[tuple[int, Cell]], method: str | None, world_size: int, *, large: bool) -> tuple[Any, Any]:
-    """Return the cells to read one by one and those to read in the same workers, for processes that start slowly.
+def chosen(cells: list[tuple[int, Cell]], method: str | None, world_size: int, *, large: bool) -> tuple[Any, Any]:
+    """Return the cells to read one by one and those to read in the same workers, which need to start only once.
 
-    17, 5 and 7 have no divisor in common with the axes of the grid, so that each value of each axis comes.
+    Steps of 5 and 7 have no divisor in common with the axes of the grid, so that each value of each axis comes.
     """
-    chained = [cell for cell in cells if cell[1].via == "torch"] if method in ("spawn", "forkserver") else []
-    if method == "spawn" or (chained and not large):
-        rest = [cell for cell in cells if cell[1].via != "torch"]
-        return rest[world_size :: 7 if large else len(rest)], chained
-    return (cells, chained) if large else (cells[world_size :: 17 if method else 5], chained)
+    if method is None:
+        return cells[:: 1 if large else 5], []
+    alone, chained = ([cell for cell in cells if (cell[1].via == "torch") == chain] for chain in (False, True))
+    if large:
+        return alone[world_size::7], chained
+    return alone[world_size :: 17 if method == "fork" else len(alone)], chained[world_size::5]
 
 
 def expected_batches(n: int, cell: Cell, *, rank: int, world_size: int, epoch: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -125,7 +126,7 @@ def test_the_ranks_share_every_epoch_out_exactly(
     """The grid: world size x workers x start method x shuffle x even x drop_last x size x loader."""
     world_size, num_workers, method = grid_point
     large = request.config.getoption("--large")
-    single, chained = thinned(cells_of(stores, num_workers, method), method, world_size, large=large)
+    single, chained = chosen(cells_of(stores, num_workers, method), method, world_size, large=large)
     record_property("cells", len(single) + len(chained))
     for cells, function in ((single, on_ranks.read_all), (chained, on_ranks.read_chained)):
         if cells:

@@ -50,12 +50,24 @@ def no_thread_is_left() -> Iterator[None]:
     gc.collect()
     deadline = time.monotonic() + 10  # threads of torch's queues end a little later
     while num_threads() > before and time.monotonic() < deadline:
+        gc.collect()
         time.sleep(0.01)
     assert num_threads() <= before
 
 
 def make(store: str) -> ZarrIterableDataset:
     return ZarrIterableDataset(store, batch_size=16, shuffle=True, num_threads=4)
+
+
+def test_a_break_ends_the_threads_at_once_and_not_with_the_dataset(store: str) -> None:
+    """The dataset used to hold the iterator, hence its threads, until it was closed or dropped."""
+    dataset = make(store)
+    before = num_threads()
+    for _ in range(3):
+        for _ in dataset:
+            break
+        assert num_threads() == before
+    assert dataset.stats().batches == 3
 
 
 def test_a_break_ends_the_threads(store: str) -> None:
@@ -140,7 +152,7 @@ def test_an_error_in_a_chunk_reaches_next_and_ends_the_threads(tmp_path: Path) -
         assert list(feed) == [], "after its error an iteration is over"
 
 
-def run_script(body: str, store: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     script = textwrap.dedent(
         """
         import os, signal, sys, threading, time
@@ -149,7 +161,7 @@ def run_script(body: str, store: str, *, timeout: float = 60) -> subprocess.Comp
         """
     ) + textwrap.dedent(body)
     return subprocess.run(
-        [sys.executable, "-c", script, store], capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
@@ -460,3 +472,41 @@ def test_workers_are_forked_while_other_threads_read(store: str) -> None:
         for thread in threads:
             thread.join(timeout=60)
     assert not wrong
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent: bool) -> None:
+    """What the loop received before is known, so that it can go on; in a script, as torch raises anywhere."""
+    result = run_script(
+        """
+        import multiprocessing
+        from zarrfeed import ZarrDataLoader
+        pids = multiprocessing.get_context("fork").SimpleQueue()
+        settings = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
+        persistent = sys.argv[2] == "True"
+        loader = ZarrDataLoader(
+            dataset, persistent_workers=persistent, worker_init_fn=lambda _: pids.put(os.getpid()), **settings
+        )
+        seen = []
+        feed = iter(loader)
+        for _ in range(20):
+            seen += next(feed)[:, 0].tolist()
+        os.kill(pids.get(), signal.SIGKILL)
+        try:
+            for batch in feed:
+                seen += batch[:, 0].tolist()
+        except Exception:  # of several types: "killed by signal", or a socket of torch that was closed
+            print("an error")
+        state = loader.state_dict()
+        del feed, loader
+        resumed = ZarrDataLoader(dataset, **settings)
+        resumed.load_state_dict(state)
+        for _ in range(2):
+            seen += [index for batch in resumed for index in batch[:, 0].tolist()]
+            print(sorted(seen) == list(range(4000)))
+            seen.clear()
+        """,
+        store,
+        str(persistent),
+    )
+    assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
