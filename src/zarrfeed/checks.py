@@ -17,7 +17,15 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> No
         raise ConfigError(f"{name} = {value}, must be at most {high}")
 
 
-def check_bool(name: str, value: object) -> None:
-    """Raise ConfigError unless `value` is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ConfigError(f"{name} = {value!r}, must be True or False")
+def check_counts(**values: object) -> None:
+    """Raise ConfigError unless each value is None or an integer from 1."""
+    for name, value in values.items():
+        if value is not None:
+            check_int(name, value, 1)
+
+
+def check_flags(**values: object) -> None:
+    """Raise ConfigError unless each value is True or False."""
+    for name, value in values.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ConfigError(f"{name} = {value!r}, must be True or False")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy.typing as npt
 import torch
@@ -15,10 +15,11 @@ import torch.utils.data
 
 from zarrfeed._import_core import core
 from zarrfeed.assignment import EVEN_MODES, Even
-from zarrfeed.checks import check_bool, check_int
+from zarrfeed.checks import check_counts, check_flags, check_int
+from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
-from zarrfeed.explain import Explanation, explain
+from zarrfeed.explain import Explanation
 from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
@@ -30,6 +31,7 @@ from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
+from zarrfeed.xarray_backed import stored_arrays
 
 _INT64_MAX = 2**63 - 1
 
@@ -87,6 +89,25 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         would not do.
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
+    sample_dim
+        In place of `sample_axis`, the name of the dimension, such as "time"; of targets too, where those are named.
+        Arrays of a group that lack it are left out; others are refused.
+    variables
+        Which arrays of `samples`, a group or a mapping. None: all; of a group as xarray writes it, all data variables
+        but scalars.
+    decode_cf
+        Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
+        `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
+    dtype
+        Of the tensors of `samples`, or a mapping of names to dtypes, which may name targets: torch's, NumPy's or a
+        name. Any float dtype, rounded once; an integer one where no value is lost. None: as stored or decoded.
+    normalize
+        (mean, std), numbers or arrays with one a channel, or a mapping of names to such pairs: batches have
+        (x - mean) / std, as floats.
+    normalize_axis
+        Which axis of the array, or dimension by its name, the channels are along.
+    transform
+        Called with every batch (or sample) in the process that iterates; what it returns is yielded.
 
     Yields
     ------
@@ -128,18 +149,24 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
         pin_memory: bool | None = None,
+        sample_dim: str | None = None,
+        variables: Sequence[str] | None = None,
+        decode_cf: bool = True,
+        dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
+        normalize: Normalization | Mapping[str, Normalization] | None = None,
+        normalize_axis: int | str | None = None,
+        transform: Callable[[Batch], Any] | None = None,
     ) -> None:
         super().__init__()
         check_int("seed", seed, 0, 2**64 - 1)
         check_int("sample_axis", sample_axis, -_INT64_MAX, _INT64_MAX)
         check_int("mix", mix, 1, _INT64_MAX)
-        for name, value in (("batch_size", batch_size), ("lanes", lanes), ("num_threads", num_threads)):
-            if value is not None:
-                check_int(name, value, 1)
-        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last), ("return_index", return_index)):
-            check_bool(name, flag)
+        check_counts(batch_size=batch_size, lanes=lanes, num_threads=num_threads)
+        check_flags(shuffle=shuffle, drop_last=drop_last, return_index=return_index, decode_cf=decode_cf)
         if pin_memory is not None:
-            check_bool("pin_memory", pin_memory)
+            check_flags(pin_memory=pin_memory)
+        if transform is not None and not callable(transform):
+            raise ConfigError(f"transform = {transform!r}, must be callable")
         if even is not None and even not in EVEN_MODES:
             raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
         budget = None if memory_budget is None else parse_bytes(memory_budget)
@@ -147,7 +174,17 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
         room = (budget or DEFAULT_BUDGET) // 16
-        fields = read_fields(samples, targets, sample_axis=sample_axis, return_index=return_index, resident_bytes=room)
+        fields = read_fields(
+            samples,
+            targets,
+            sample_axis=sample_axis,
+            sample_dim=sample_dim,
+            variables=variables,
+            decode_cf=decode_cf,
+            conversion=ConversionOptions(dtype, normalize, normalize_axis),
+            return_index=return_index,
+            resident_bytes=room,
+        )
         n, block_rows = fields.num_samples, fields.block_rows
         order = Order(
             n,
@@ -164,6 +201,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._carried: Place | None = None
         self._carried_to = os.getpid()
         self._pin_memory = pin_memory
+        self._transform = transform
         self._schedule = self._make_schedule(
             fields,
             order,
@@ -178,6 +216,29 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._reset_process()
         self.check_memory()
         self._epochs = EpochTable(EpochState(0).to_json())
+
+    @classmethod
+    def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
+        """Return a dataset of an opened `xarray.Dataset`, or `xarray.DataArray`, that lies in a Zarr store.
+
+        Its data variables are read straight from the store; xarray is not asked again.
+
+        Parameters
+        ----------
+        samples
+            As `xarray.open_zarr` returned it, or some variables of that (`ds[["t2m", "z"]]`, `ds["t2m"]`). Scalars, and
+            variables without `sample_dim`, are left out.
+        targets
+            The same, or what the constructor takes.
+        options
+            The constructor's. `decode_cf` is what the variables were opened with, unless given.
+
+        Raises
+        ------
+        ConfigError
+            If a variable is not exactly a stored array: it was loaded, calculated, sliced, or decoded as times.
+        """
+        return cls(*stored_arrays(samples, targets, options), **options)
 
     def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
         return Schedule.make(fields, order, **options)
@@ -301,21 +362,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         -------
         An object with the figures as attributes; `str()` of it is a page for people.
         """
-        place, schedule = self._place(), self._schedule
-        consumer = place.consumer()
-        plan = self._plan_of_rank(0)
-        local = place.local_world_size
-        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
-        num_threads = schedule.threads(consumer, local_world_size=local)
-        return explain(
-            fields=schedule.fields,
-            plan=plan,
-            batch_size=schedule.engine_batch_size,
-            memory=memory,
-            max_open_batches=schedule.max_open_batches(plan.order, consumer, memory, num_threads),
-            num_threads=num_threads,
-            pinned=self._pins(),
-        )
+        return self._schedule.explain(self._place(), self._plan_of_rank(0), pinned=self._pins())
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
@@ -350,11 +397,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        place, schedule = self._place(), self._schedule
-        consumer = place.consumer(num_workers=max(1, num_workers))
-        line = schedule.line(schedule.settle(state or EpochState(0), consumer))
-        memory = schedule.memory(consumer, local_world_size=place.local_world_size, order=line)
-        schedule.max_open_batches(line, consumer, memory, num_threads=1)
+        self._schedule.check_memory(self._place(), num_workers, state or EpochState(0))
 
     def wants_pinned(self) -> bool:
         """Return whether batches are to lie in page-locked memory."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import Field, FieldSet, StoredField
+from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.stats import format_bytes
@@ -34,6 +35,8 @@ class FieldExplanation:
         Chunks that are read and decoded in one epoch by this consumer.
     amplification
         `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
+    conversion
+        What becomes of the items on the way into a batch; "" if nothing does.
     """
 
     name: str
@@ -43,6 +46,7 @@ class FieldExplanation:
     chunks: int
     chunk_reads: int
     amplification: float
+    conversion: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class Explanation:
         rows = [("samples", f"{self.num_samples} in the array, {self.steps} delivered in batches of {self.batch_size}")]
         for f in self.fields:
             rows += [(f.name, f.source), ("", f.description)]
+            if f.conversion:
+                rows.append(("", f"converted: {f.conversion}"))
             if f.chunks:
                 how = "native" if f.native else "through zarr-python, slow"
                 reads = f"{f.chunk_reads} chunk reads per epoch, {f.chunks} chunks stored"
@@ -145,10 +151,11 @@ def explain(
 
 
 def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
+    conversion = "" if isinstance(field, IndexField) or field.conversion is None else str(field.conversion)
     if not isinstance(field, StoredField):
-        where = "computed" if field.name == "index" else "in memory"
-        description = f"{(field.num_samples, *field.sample_shape)} {str(field.torch_dtype).removeprefix('torch.')}"
-        return FieldExplanation(field.name, where, description, True, 0, 0, 1.0)
+        where, dtype = ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", torch.int64)
+        description = f"{(field.num_samples, *field.sample_shape)} {str(dtype).removeprefix('torch.')}"
+        return FieldExplanation(field.name, where, description, True, 0, 0, 1.0, conversion)
     spec = field.spec
     rows = spec.rows_per_chunk
     chunks = -(-spec.num_samples // rows) * spec.num_cells
@@ -170,6 +177,7 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         chunks=chunks,
         chunk_reads=reads,
         amplification=reads / max(1, used),
+        conversion=conversion,
     )
 
 

@@ -162,8 +162,6 @@ def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
 def _field_to_core(field: Field) -> dict[str, Any]:
     if isinstance(field, IndexField):
         return {"kind": "index"}
-    if isinstance(field, StoredField):
-        return field.spec.to_core()
     return field.to_core()
 
 
@@ -173,7 +171,7 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
     engine = core.Engine(
-        [spec.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16, lent_memory=False
+        [field.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16, lent_memory=False
     )
     feeder = Feeder(engine, _sources([field]))
     try:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from zarrfeed.conversion import Conversion
 from zarrfeed.layout import ArraySpec
 
 #: A tensor, a dict of tensors, or a tuple of these: which one depends on the arguments, so that type checkers cannot
@@ -23,6 +24,7 @@ class StoredField:
     name: str
     spec: ArraySpec
     resident: bool = False
+    conversion: Conversion | None = None
 
     @property
     def num_samples(self) -> int:
@@ -37,7 +39,11 @@ class StoredField:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the tensors."""
-        return self.spec.torch_dtype
+        return self.spec.torch_dtype if self.conversion is None else self.conversion.torch_dtype
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the field in the form that the engine takes."""
+        return self.spec.to_core() | _conversion_to_core(self.conversion)
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,14 @@ class ResidentField:
 
     name: str
     rows: torch.Tensor
+    conversion: Conversion | None = None
     _sent: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._sent:
             shared = self.rows.is_shared()  # type: ignore[no-untyped-call]
             self._sent.append(self.rows if shared else self.rows.clone())
-        return {"name": self.name, "rows": self._sent[0], "_sent": []}
+        return {"name": self.name, "rows": self._sent[0], "conversion": self.conversion, "_sent": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -77,11 +84,13 @@ class ResidentField:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the tensors."""
-        return self.rows.dtype
+        return self.rows.dtype if self.conversion is None else self.conversion.torch_dtype
 
     def to_core(self) -> dict[str, Any]:
         """Return the field in the form that the engine takes; `rows` must outlive the engine."""
-        return {"kind": "resident", "address": self.rows.data_ptr(), "sample_bytes": sample_bytes(self)}
+        row_bytes = math.prod(self.sample_shape) * self.rows.dtype.itemsize
+        core = {"kind": "resident", "address": self.rows.data_ptr(), "sample_bytes": row_bytes}
+        return core | _conversion_to_core(self.conversion)
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,12 @@ class IndexField:
 Field: TypeAlias = StoredField | ResidentField | IndexField
 
 
+def _conversion_to_core(conversion: Conversion | None) -> dict[str, Any]:
+    return {} if conversion is None else {"conversion": conversion.to_core()}
+
+
 def sample_bytes(field: Field) -> int:
-    """Return the decoded bytes of one sample."""
+    """Return the bytes of one sample in a batch."""
     return math.prod(field.sample_shape) * field.torch_dtype.itemsize
 
 

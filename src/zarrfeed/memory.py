@@ -120,7 +120,7 @@ def plan_memory(
     copies = 2 + max((max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed), default=0)
     scratch_bytes = num_threads * copies * chunk
     resident_bytes = sum(
-        f.spec.sample_bytes * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
+        sample_bytes(f) * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
     )
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     left = budget - scratch_bytes - resident_bytes - min_open_batches * batch_bytes

@@ -72,7 +72,7 @@ class Pass(Iterator[Batch]):
         self._begun = False
 
     def __next__(self) -> Batch:
-        batch = self._fields.assemble(self._next_batch())
+        batch = self._transformed(self._fields.assemble(self._next_batch()))
         assert self.cursor is not None
         self.cursor.delivered += 1
         return batch
@@ -121,6 +121,20 @@ class Pass(Iterator[Batch]):
     def _fields(self) -> FieldSet:
         return self._dataset._schedule.fields
 
+    def _transformed(self, batch: Batch) -> Batch:
+        """Return what the user's `transform` makes of a batch or sample; what it raises ends the pass."""
+        transform = self._dataset._transform
+        if transform is None:
+            return batch
+        try:
+            return transform(batch)
+        except StopIteration as error:  # would end the loop as if all were read
+            self.close()
+            raise RuntimeError("transform raised StopIteration") from error
+        except BaseException:
+            self.close()
+            raise
+
     def _next_batch(self) -> tuple[torch.Tensor, ...]:
         if not self._begun:
             self._begin()
@@ -160,9 +174,10 @@ class SamplePass(Pass):
     def __next__(self) -> Batch:
         while not self._samples:
             self._samples.extend(self._fields.samples_of(self._next_batch()))
+        sample = self._transformed(self._samples.popleft())
         assert self.cursor is not None
         self.cursor.delivered += 1
-        return self._samples.popleft()
+        return sample
 
     def close(self) -> None:
         """Stop reading, and forget what was not handed out."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.assignment import Consumer, Division, Even
+from zarrfeed.explain import Explanation, explain
 from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
 from zarrfeed.memory import MemoryPlan, plan_memory
@@ -185,6 +186,28 @@ class Schedule:
             required=self._required_batches(order, consumer),
             tasks_in_round=max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells,
             num_threads=num_threads,
+        )
+
+    def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
+        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
+        consumer = place.consumer(num_workers=max(1, num_workers))
+        line = self.line(self.settle(state, consumer))
+        memory = self.memory(consumer, local_world_size=place.local_world_size, order=line)
+        self.max_open_batches(line, consumer, memory, num_threads=1)
+
+    def explain(self, place: Place, plan: EpochPlan, *, pinned: bool) -> Explanation:
+        """Describe how a rank reads `plan` without workers."""
+        consumer, local = place.consumer(), place.local_world_size
+        memory = self.memory(consumer, local_world_size=local, order=plan.order)
+        num_threads = self.threads(consumer, local_world_size=local)
+        return explain(
+            fields=self.fields,
+            plan=plan,
+            batch_size=self.engine_batch_size,
+            memory=memory,
+            max_open_batches=self.max_open_batches(plan.order, consumer, memory, num_threads),
+            num_threads=num_threads,
+            pinned=pinned,
         )
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:

@@ -13,9 +13,11 @@ import numpy.typing as npt
 import torch
 import zarr
 
+from zarrfeed.cf import data_variables, dimension_names, find_decoding
+from zarrfeed.conversion import ConversionOptions, Items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
 from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.layout import TORCH_DTYPES, ArrayLike, open_node, printable, read_layout
+from zarrfeed.layout import TORCH_DTYPES, ArrayLike, open_array, open_node, printable, read_layout
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
@@ -34,6 +36,10 @@ def read_fields(
     targets: Source | None = None,
     *,
     sample_axis: int = 0,
+    sample_dim: str | None = None,
+    variables: Sequence[str] | None = None,
+    decode_cf: bool = True,
+    conversion: ConversionOptions | None = None,
     return_index: bool = False,
     resident_bytes: int = 0,
 ) -> FieldSet:
@@ -43,9 +49,19 @@ def read_fields(
     ----------
     samples, targets
         An array, a group (all arrays in it, by name; groups in it are not entered) or a mapping of names to arrays.
-        An array is a path, a `file://` URL, a `zarr.Array`, a NumPy array or a tensor.
+        An array is a path, a `file://` URL, a `zarr.Array`, a NumPy array or a tensor. Of a group whose arrays have
+        named dimensions, as xarray writes them, coordinates and scalars are left out.
     sample_axis
         Of every array of `samples`; targets have theirs first.
+    sample_dim
+        The dimension that is the sample axis, in place of `sample_axis`: of every array of `samples`, and of targets
+        that have named dimensions. Arrays of a group that lack it are left out, others refused.
+    variables
+        Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. None: all.
+    decode_cf
+        Whether attributes such as `scale_factor` are heeded.
+    conversion
+        What else becomes of items.
     return_index
         Whether the sample's index is the last field.
     resident_bytes
@@ -57,19 +73,24 @@ def read_fields(
     ConfigError, UnsupportedError, StoreReadError
         For an array that cannot be read, or lengths that differ; the message names the field.
     """
-    sample_keys, sample_fields = _read_part("samples", samples, sample_axis)
-    parts = [sample_keys]
-    fields = list(sample_fields)
-    for f in sample_fields:
+    if sample_dim is not None and sample_axis != 0:
+        raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
+    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf)
+    parts = [reader.read(samples, variables)]
+    fields, items = reader.fields, reader.items
+    num_samples_fields = len(fields)
+    for f in fields:
         if isinstance(f, ResidentField) and f.rows.numel() == 0:
             raise ConfigError(f"{f.name}: has no elements, shape {tuple(f.rows.shape)}")
     if targets is not None:
-        target_keys, target_fields = _read_part("targets", targets, 0)
-        parts.append(target_keys)
-        fields += target_fields
+        reader = _PartReader("targets", 0, sample_dim, decode_cf)
+        parts.append(reader.read(targets, None))
+        fields, items = fields + reader.fields, items + reader.items
     _check_lengths(fields)
+    conversions = (conversion or ConversionOptions()).conversions(items)
+    fields = [replace(f, conversion=c) for f, c in zip(fields, conversions, strict=True)]
 
-    driving = choose_driving(sample_fields, fields)
+    driving = choose_driving(fields[:num_samples_fields], fields)
     if driving is None:
         row_bytes = sum(sample_bytes(f) for f in fields)
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // row_bytes))
@@ -147,27 +168,97 @@ def _with_path(field: Field) -> str:
     return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField) else field.name
 
 
-def _read_part(part: str, source: Source, sample_axis: int) -> tuple[tuple[str, ...] | None, list[Field]]:
-    """Return the keys of one part of the batch, None for a bare tensor, and its fields."""
-    if isinstance(source, str | Path):
-        source = open_node(source)
-    if isinstance(source, zarr.Group):
-        named: Mapping[str, FieldSource] = _arrays_of(part, source)
-    elif isinstance(source, Mapping):
-        named = _checked(part, source)
-    elif isinstance(source, zarr.Array | np.ndarray | torch.Tensor):
-        return None, [_read_field(part, source, sample_axis)]
-    else:
-        raise ConfigError(
-            f"{part}: got a {type(source).__name__}, must be a path, a file:// URL, a zarr.Array, a zarr.Group, a "
-            "NumPy array, a tensor, or a mapping of names to arrays"
-        )
-    fields = []
-    for key, array in named.items():
-        name = f"{part}[{key!r}]"
-        with _naming(name):
-            fields.append(_read_field(name, array, sample_axis))
-    return tuple(named), fields
+class _PartReader:
+    """Reads one part of the batch: its fields, and what is known of their items."""
+
+    def __init__(self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool) -> None:
+        self.fields: list[StoredField | ResidentField] = []
+        self.items: list[Items] = []
+        self._part = part
+        self._sample_axis = sample_axis
+        self._sample_dim = sample_dim
+        self._decode_cf = decode_cf
+
+    def read(self, source: Source, variables: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Read all fields; return their keys, None for a bare tensor."""
+        part = self._part
+        if isinstance(source, str | Path):
+            source = open_node(source)
+        if isinstance(source, zarr.Group):
+            arrays = _arrays_of(part, source)
+            named: Mapping[str, FieldSource] = (
+                self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
+            )
+        elif isinstance(source, Mapping):
+            named = _checked(part, source)
+            named = named if variables is None else _select(part, named, variables)
+        elif isinstance(source, zarr.Array | np.ndarray | torch.Tensor):
+            if variables is not None:
+                raise ConfigError(f"variables = {variables!r}: {part} is an array, must be a group or a mapping")
+            self._read_field(None, source)
+            return None
+        else:
+            raise ConfigError(
+                f"{part}: got a {type(source).__name__}, must be a path, a file:// URL, a zarr.Array, a zarr.Group, a "
+                "NumPy array, a tensor, or a mapping of names to arrays"
+            )
+        for key, array in named.items():
+            with _naming(f"{part}[{key!r}]"):
+                self._read_field(key, array)
+        return tuple(named)
+
+    def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
+        """Return the arrays of a group that are to be read: data variables, with the sample dimension if it is named."""
+        names = data_variables(arrays, dict(group.attrs))
+        if self._sample_dim is not None:
+            lacking = [name for name in names if self._sample_dim not in (dimension_names(arrays[name]) or ())]
+            names = [name for name in names if name not in lacking]
+        if not names:
+            where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+            raise ConfigError(f"{self._part}: the group has no data variable{where}; arrays in it: {', '.join(arrays)}")
+        return {name: arrays[name] for name in names}
+
+    def _read_field(self, key: str | None, source: FieldSource) -> None:
+        name = self._part if key is None else f"{self._part}[{key!r}]"
+        dimensions = decoding = None
+        if isinstance(source, np.ndarray | torch.Tensor):
+            axis = self._find_axis(name, None)
+            field: StoredField | ResidentField = ResidentField(name, _rows_in_memory(name, source, axis))
+            shape = tuple(source.shape)
+            axis %= len(shape)
+        else:
+            array = open_array(source)
+            dimensions = dimension_names(array)
+            spec = read_layout(source, sample_axis=self._find_axis(name, dimensions))
+            if self._decode_cf:
+                with _naming(spec.name):
+                    decoding = find_decoding(array)
+            field, shape, axis = StoredField(name, spec), spec.shape, spec.sample_axis
+        self.fields.append(field)
+        self.items.append(Items(self._part, key, field.torch_dtype, shape, axis, dimensions, decoding))
+
+    def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
+        if self._sample_dim is None:
+            return self._sample_axis
+        if dimensions is None:
+            if self._part == "targets":
+                return 0
+            raise ConfigError(f"{name}: has no dimension names, sample_dim = {self._sample_dim!r} needs them")
+        if self._sample_dim not in dimensions:
+            raise ConfigError(f"{name}: sample_dim = {self._sample_dim!r}, must be one of its dimensions {dimensions}")
+        return dimensions.index(self._sample_dim)
+
+
+def _select(part: str, arrays: Mapping[str, FieldSource], variables: Sequence[str]) -> dict[str, FieldSource]:
+    if isinstance(variables, str) or not all(isinstance(name, str) for name in variables):
+        raise ConfigError(f"variables = {variables!r}, must be a list of names")
+    names = list(variables)
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"variables = {variables!r}, must name at least one array, and each once")
+    for name in names:
+        if name not in arrays:
+            raise ConfigError(f"variables: {name!r} is not in {part}, must be one of {', '.join(map(repr, arrays))}")
+    return {name: arrays[name] for name in names}
 
 
 def _arrays_of(part: str, group: zarr.Group) -> dict[str, zarr.Array[Any]]:
@@ -203,12 +294,6 @@ def _naming(name: str) -> Iterator[None]:
         if str(error).startswith(name):
             raise
         raise type(error)(f"{name}: {error}") from error
-
-
-def _read_field(name: str, source: FieldSource, sample_axis: int) -> Field:
-    if isinstance(source, np.ndarray | torch.Tensor):
-        return ResidentField(name, _rows_in_memory(name, source, sample_axis))
-    return StoredField(name, read_layout(source, sample_axis=sample_axis))
 
 
 def _rows_in_memory(name: str, source: npt.NDArray[Any] | torch.Tensor, sample_axis: int) -> torch.Tensor:

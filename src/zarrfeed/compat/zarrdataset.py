@@ -30,7 +30,7 @@ import zarr
 
 import zarrfeed.dataset
 import zarrfeed.loader
-from zarrfeed.checks import check_bool, check_int
+from zarrfeed.checks import check_flags, check_int
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, has_accelerator, in_worker
@@ -100,8 +100,8 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
         shuffle_buffer: bool = True,
         buffer_shuffle_seed: int | None = None,
     ) -> None:
-        check_bool("shuffle_chunks", shuffle_chunks)
-        check_bool("shuffle_buffer", shuffle_buffer)
+        check_flags(shuffle_chunks=shuffle_chunks)
+        check_flags(shuffle_buffer=shuffle_buffer)
         if shuffle_chunks and chunks_shuffle_seed is None:
             raise ConfigError(
                 "shuffle_chunks = True, but chunks_shuffle_seed is None: give a seed, the same on all ranks"
@@ -125,6 +125,7 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
             shuffle=bool(shuffle_chunks),
             seed=0 if chunks_shuffle_seed is None else _seed("chunks_shuffle_seed", chunks_shuffle_seed),
             pin_memory=False,
+            decode_cf=False,
         )
 
     @staticmethod
@@ -250,8 +251,8 @@ class ZarrDataLoader(zarrfeed.loader.ZarrDataLoader):
             )
         check_int("num_workers", num_workers, 0)
         check_int("batch_size", batch_size, 1)
-        check_bool("drop_last", drop_last)
-        check_bool("pin_memory", pin_memory)
+        check_flags(drop_last=drop_last)
+        check_flags(pin_memory=pin_memory)
         self._pins_nothing = pin_memory and not has_accelerator()
         super().__init__(
             dataset.in_batches(
