@@ -214,7 +214,7 @@ def test_attributes_that_others_wrote_mean_what_they_mean_to_xarray(
     if expected.dtype.kind in "biu":
         assert got.numpy().dtype == expected.dtype
     if dtype == "f4" and attributes == {"missing_value": -9999.9}:
-        assert not np.isnan(got[5, 3])  # no float32 is -9999.9
+        assert not got[5, 3].isnan()  # no float32 is -9999.9
     double = read(tmp_path, dtype={"v": "float64"} if expected.dtype.kind == "f" else None)["v"]
     if expected.dtype.kind == "f":
         assert np.array_equal(double.numpy(), expected.astype("f8"), equal_nan=True)
@@ -255,7 +255,7 @@ def test_attributes_that_mean_nothing_are_refused_with_their_array(
 ) -> None:
     array = zarr.create_array(tmp_path / "x", shape=(4,), chunks=(2,), dtype=dtype)
     array.attrs.update(attributes)
-    with pytest.raises(error, match=f"samples: .*x: .*{message}"):
+    with pytest.raises(error, match=f"x: .*{message}"):
         ZarrIterableDataset(tmp_path / "x")
     assert len(read(tmp_path / "x", decode_cf=False)) == 4
 
@@ -377,6 +377,8 @@ def test_variables_decoded_as_times_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_datasets_in_other_stores_need_no_path() -> None:
     memory = zarr.storage.MemoryStore()
-    packed_dataset().to_zarr(memory, zarr_format=3, consolidated=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        packed_dataset().to_zarr(memory, zarr_format=3, consolidated=False)
     data = xr.open_dataset(memory, engine="zarr", chunks=None, consolidated=False)  # type: ignore[arg-type]
     assert_decoded(from_xarray(data, sample_dim="time")["packed"], data["packed"].values)
