@@ -287,7 +287,7 @@ def test_variables_are_chosen_by_name_in_order_coordinates_too(store: Path) -> N
         ZarrIterableDataset(store / "plain", variables=["plain"])
 
 
-def test_sample_dim_picks_the_axis_of_samples_and_of_targets_that_have_it(store: Path, tmp_path: Path) -> None:
+def test_sample_dim_picks_the_axis_of_samples_and_of_targets_that_have_it(store: Path) -> None:
     lon_first = read(store / "packed", store / "scaled", sample_dim="lon")
     data = opened(store)
     assert_decoded(lon_first[0], np.moveaxis(data["packed"].values, 2, 0))
@@ -345,7 +345,7 @@ def test_a_dataset_opened_as_stored_is_read_as_stored(store: Path) -> None:
     raw = opened(store, mask_and_scale=False)
     assert_same(from_xarray(raw, sample_dim="time"), read(store, sample_dim="time", decode_cf=False))
     assert_same(from_xarray(raw, sample_dim="time", decode_cf=True), read(store, sample_dim="time"))
-    with pytest.raises(ConfigError, match="opened as stored, .* decoded: say decode_cf="):
+    with pytest.raises(ConfigError, match=r"opened as stored, .* decoded: say decode_cf="):
         from_xarray(raw["packed"], opened(store)["packed"])
 
 

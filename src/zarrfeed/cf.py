@@ -52,11 +52,8 @@ class Decoding:
 def dimension_names(array: zarr.Array[Any]) -> tuple[str | None, ...] | None:
     """Return the names of an array's dimensions; None if it has none, or not as many as axes."""
     metadata = array.metadata
-    names: Any
-    if isinstance(metadata, ArrayV3Metadata):
-        names = metadata.dimension_names
-    else:
-        names = metadata.attributes.get(_DIMENSIONS)
+    v3 = isinstance(metadata, ArrayV3Metadata)
+    names: Any = metadata.dimension_names if v3 else metadata.attributes.get(_DIMENSIONS)
     if not isinstance(names, list | tuple) or len(names) != len(metadata.shape):
         return None
     return tuple(name if isinstance(name, str) else None for name in names)
@@ -71,7 +68,10 @@ def data_variables(arrays: Mapping[str, zarr.Array[Any]], group_attributes: Mapp
     dimensions = {name: dimension_names(array) for name, array in arrays.items()}
     if not any(dimensions.values()):
         return list(arrays)
-    attributes: Iterable[Mapping[str, Any]] = (group_attributes, *(array.metadata.attributes for array in arrays.values()))
+    attributes: Iterable[Mapping[str, Any]] = (
+        group_attributes,
+        *(array.metadata.attributes for array in arrays.values()),
+    )
     coordinates = {name for own in attributes for name in str(own.get("coordinates", "")).split()}
     return [
         name
@@ -117,7 +117,9 @@ def find_decoding(array: zarr.Array[Any]) -> Decoding | None:
     if items == dtype and not fills and not packed:
         return None
     if dtype.kind == "c" and (fills or packed):
-        raise UnsupportedError("packing and fill values of complex numbers are not decoded; decode_cf=False leaves them")
+        raise UnsupportedError(
+            "packing and fill values of complex numbers are not decoded; decode_cf=False leaves them"
+        )
     if dtype.kind not in "iuf":
         return None
     if not fills and not packed:

@@ -1,4 +1,4 @@
-"""What becomes of stored items on the way into a batch: `decode_cf=`, `dtype=` and `normalize=`, checked and combined."""
+"""What becomes of items on the way into a batch: `decode_cf=`, `dtype=` and `normalize=`, checked and combined."""
 
 from __future__ import annotations
 
@@ -147,7 +147,9 @@ class ConversionOptions:
             if self.normalize is None:
                 raise ConfigError("normalize_axis is given without normalize=(mean, std)")
             if isinstance(self.normalize_axis, bool) or not isinstance(self.normalize_axis, int | np.integer | str):
-                raise ConfigError(f"normalize_axis = {self.normalize_axis!r}, must be an axis or the name of a dimension")
+                raise ConfigError(
+                    f"normalize_axis = {self.normalize_axis!r}, must be an axis or the name of a dimension"
+                )
         return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
     def _conversion(self, field: Items, dtype: Any, pair: Any) -> Conversion | None:
@@ -263,8 +265,7 @@ def _check_possible(field: Items, conversion: Conversion) -> None:
     items, result = conversion.items, conversion.result
     decoding = conversion.decoding
     if items not in _NAMES or result not in _NAMES:
-        what = f"{items} to {result}" if items != result else f"{items}, to be normalised"
-        raise ConfigError(f"{field.name}: {what} cannot be converted; possible are {', '.join(_NAMES)}")
+        raise ConfigError(f"{field.name}: {items} to {result} cannot be converted; possible are {', '.join(_NAMES)}")
     if result in _FLOATS:
         return
     if conversion.mean:

@@ -153,7 +153,9 @@ def explain(
 def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
     conversion = "" if isinstance(field, IndexField) or field.conversion is None else str(field.conversion)
     if not isinstance(field, StoredField):
-        where, dtype = ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", torch.int64)
+        where, dtype = (
+            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", torch.int64)
+        )
         description = f"{(field.num_samples, *field.sample_shape)} {str(dtype).removeprefix('torch.')}"
         return FieldExplanation(field.name, where, description, True, 0, 0, 1.0, conversion)
     spec = field.spec

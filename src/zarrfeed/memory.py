@@ -119,9 +119,7 @@ def plan_memory(
     # as read, as decoded, and one more between each two decompressors
     copies = 2 + max((max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed), default=0)
     scratch_bytes = num_threads * copies * chunk
-    resident_bytes = sum(
-        sample_bytes(f) * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident
-    )
+    resident_bytes = sum(sample_bytes(f) * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident)
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     left = budget - scratch_bytes - resident_bytes - min_open_batches * batch_bytes
     room = min(budget // 8, left)

@@ -208,7 +208,7 @@ class _PartReader:
         return tuple(named)
 
     def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
-        """Return the arrays of a group that are to be read: data variables, with the sample dimension if it is named."""
+        """Return the arrays of a group that are read: data variables, with the sample dimension if it is named."""
         names = data_variables(arrays, dict(group.attrs))
         if self._sample_dim is not None:
             lacking = [name for name in names if self._sample_dim not in (dimension_names(arrays[name]) or ())]

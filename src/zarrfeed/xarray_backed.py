@@ -119,4 +119,4 @@ def _unwrap(name: str, data: Any) -> zarr.Array[Any]:
         layer = layer.array
     if hasattr(data, "__dask_graph__"):
         raise ConfigError(f"{name}: is calculated or selected by dask: {_REOPEN}")
-    raise ConfigError(f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values themselves")
+    raise ConfigError(f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values")
