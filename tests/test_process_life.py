@@ -59,6 +59,17 @@ def make(store: str) -> ZarrIterableDataset:
     return ZarrIterableDataset(store, batch_size=16, shuffle=True, num_threads=4)
 
 
+def test_a_break_ends_the_threads_at_once_and_not_with_the_dataset(store: str) -> None:
+    """The dataset used to hold the iterator, hence its threads, until it was closed or dropped."""
+    dataset = make(store)
+    before = num_threads()
+    for _ in range(3):
+        for _ in dataset:
+            break
+        assert num_threads() == before
+    assert dataset.stats().batches == 3
+
+
 def test_a_break_ends_the_threads(store: str) -> None:
     dataset = make(store)
     for batches in range(1, 20):

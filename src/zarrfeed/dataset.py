@@ -43,7 +43,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Parameters
     ----------
     samples
-        An array: a path, a `file://` URL, or an open `zarr.Array` in a local store, Zarr v2 or v3; or a NumPy array
+        An array: a path, a `file://` URL, or an open `zarr.Array` in any store, Zarr v2 or v3; or a NumPy array
         or CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but not for groups
         in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are shuffled; of
         several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory are used where

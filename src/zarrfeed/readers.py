@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from zarrfeed.feed import Reader, pinned_memory, shared_memory
 from zarrfeed.identity import in_worker
@@ -23,7 +24,7 @@ class ReaderPool:
 
     def __init__(self) -> None:
         self._idle: list[Reader] = []
-        self._running: list[Pass] = []
+        self._running: WeakSet[Pass] = WeakSet()  # one that its consumer drops ends itself
         self._past_stats = Stats()
         self.closed = False
 
@@ -62,12 +63,12 @@ class ReaderPool:
             reader.stop()
             self._idle.append(reader)
             raise
-        self._running.append(running)
+        self._running.add(running)
         return reader
 
     def take_back(self, ended: Pass, reader: Reader) -> None:
         """Keep the reader of a pass that ended for the next one."""
-        self._running.remove(ended)
+        self._running.discard(ended)
         if self.closed:
             self._past_stats = self._past_stats + reader.stats()
         else:
