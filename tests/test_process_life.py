@@ -25,6 +25,7 @@ import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
+from zarrfeed.feed import Reader
 from zarrfeed.layout import read_layout
 from zarrfeed.order import Order
 
@@ -510,3 +511,33 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
         str(persistent),
     )
     assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
+
+
+def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass was not known to the dataset before its reader ran, so that nobody ended what started during close()."""
+    dataset = make(store)
+    begun, closed = threading.Event(), threading.Event()
+    start = Reader.start
+
+    def slow_start(reader: Reader, *arguments: Any) -> None:
+        begun.set()
+        assert closed.wait(10)
+        start(reader, *arguments)
+
+    monkeypatch.setattr(Reader, "start", slow_start)
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            next(iter(dataset))
+        except ClosedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert begun.wait(10)
+    dataset.close()
+    closed.set()
+    consumer.join(10)
+    assert not consumer.is_alive()
+    assert len(errors) == 1

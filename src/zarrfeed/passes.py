@@ -152,7 +152,7 @@ class Pass(Iterator[Batch]):
             raise self._failure
         assert self.cursor is not None
         self._readers = dataset._readers
-        self.reader = self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
+        self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
 
 
 class SamplePass(Pass):
