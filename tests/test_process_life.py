@@ -511,3 +511,24 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
         str(persistent),
     )
     assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_seeding_torch_before_every_pass_repeats_no_epoch(store: str, persistent: bool) -> None:
+    """Workers of a plain DataLoader have only its seed in common to name their pass by: here it is always the same."""
+    loader = DataLoader(
+        make(store),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        timeout=60,
+    )
+    passes = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        passes.append(indices(loader))
+        assert sorted(index for batch in passes[-1] for index in batch) == list(range(N))
+    assert passes[0] != passes[1] != passes[2] != passes[0]
