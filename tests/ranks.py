@@ -40,7 +40,7 @@ PRELOAD = ["torch", "zarrfeed"]
 
 #: Seconds that anything may take. Generous: a process that is spawned imports torch, and the machine may be busy.
 LIMIT_S = 240
-_GRACE_S = 5.0
+_GRACE_S = 30.0
 
 
 class RankError(AssertionError):
@@ -65,6 +65,7 @@ class Ranks:
             self._context.set_forkserver_preload(PRELOAD)
         self._directory = tempfile.TemporaryDirectory(prefix="ranks-")
         self._groups = 0
+        self._busy = False
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -84,6 +85,9 @@ class Ranks:
     def start(self, function: Callable[..., Any], *args: Any, world_size: int, **kwargs: Any) -> None:
         """Begin what `run` does; `results` ends it."""
         assert 1 <= world_size <= self._count
+        if self._busy:  # a test failed before it asked for the results
+            self.kill()
+        self._busy = True
         while len(self._processes) < world_size:
             self._start_process(len(self._processes))
         self._groups += 1
@@ -119,6 +123,7 @@ class Ranks:
         if errors:
             self.kill()
             raise RankError("\n".join(errors[rank] for rank in sorted(errors)))
+        self._busy = False
         return [results[rank] for rank in range(world_size)]
 
     def pid(self, rank: int) -> int:
@@ -138,13 +143,14 @@ class Ranks:
             pipe.close()
         self._processes.clear()
         self._pipes.clear()
+        self._busy = False
 
     def close(self) -> None:
         """Let idle ranks end by themselves; kill those that do not."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(timeout=_GRACE_S)
+            process.join(timeout=5)
         self.kill()
         self._directory.cleanup()
 

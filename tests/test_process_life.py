@@ -287,9 +287,6 @@ def test_a_forked_child_may_drop_what_the_parent_was_reading(store: str) -> None
     assert sum(len(batch) for batch in feeds[0]) == N - 16
 
 
-METHODS = ["fork", "forkserver", "spawn"]
-
-
 def indices(batches: Any) -> list[list[int]]:
     return [batch[:, 0].tolist() for batch in batches]
 
@@ -305,11 +302,15 @@ def loader_of(dataset: ZarrIterableDataset, method: str, **settings: Any) -> Zar
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("use", ["none", "begun", "finished"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        *(("fork", use) for use in ("none", "begun", "finished")),
+        ("forkserver", "finished"),  # these take seconds to start, and unpickle alike
+        ("spawn", "begun"),
+    ],
+)
 def test_workers_read_a_dataset_that_its_parent_has_used(store: str, method: str, use: str) -> None:
-    if method == "spawn" and use != "begun":
-        pytest.skip("each start takes seconds; forkserver pickles as well")
     expected = epochs_of(store, 3)
     dataset = make(store)
     feed, passes = iter(dataset), 0
@@ -541,3 +542,24 @@ def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.Monke
     consumer.join(10)
     assert not consumer.is_alive()
     assert len(errors) == 1
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_seeding_torch_before_every_pass_repeats_no_epoch(store: str, persistent: bool) -> None:
+    """Workers of a plain DataLoader have only its seed in common to name their pass by: here it is always the same."""
+    loader = DataLoader(
+        make(store),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        timeout=60,
+    )
+    passes = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        passes.append(indices(loader))
+        assert sorted(index for batch in passes[-1] for index in batch) == list(range(N))
+    assert passes[0] != passes[1] != passes[2] != passes[0]
