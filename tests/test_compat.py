@@ -244,6 +244,22 @@ def test_both_shuffled(scalars: zarr.Array[Any]) -> None:
     assert (np.diff(epochs[0]) == 1).mean() < 0.3
 
 
+@pytest.mark.parametrize(
+    ("chunks", "buffer", "words"),
+    [
+        (True, True, "shuffled: 46 blocks of 11"),
+        (True, False, "blocks shuffled, rows in order: 46"),
+        (False, True, "blocks in order, rows shuffled: 46"),
+        (False, False, "in order: 46 blocks of 11 samples in 1 lanes"),
+    ],
+)
+def test_explain_says_what_is_shuffled(chunks: bool, buffer: bool, words: str, scalars: zarr.Array[Any]) -> None:
+    dataset = ZarrIterableDataset(
+        samples=scalars, targets=None, shuffle_chunks=chunks, chunks_shuffle_seed=1, shuffle_buffer=buffer
+    )
+    assert f"order       {words}" in str(dataset.explain())
+
+
 def test_each_seed_decides_on_its_part_of_the_order(scalars: zarr.Array[Any]) -> None:
     def order(chunks: int, buffer: int) -> npt.NDArray[np.int64]:
         return order_of(

@@ -25,6 +25,7 @@ import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
+from zarrfeed.feed import Reader
 from zarrfeed.layout import read_layout
 from zarrfeed.order import Order
 
@@ -286,9 +287,6 @@ def test_a_forked_child_may_drop_what_the_parent_was_reading(store: str) -> None
     assert sum(len(batch) for batch in feeds[0]) == N - 16
 
 
-METHODS = ["fork", "forkserver", "spawn"]
-
-
 def indices(batches: Any) -> list[list[int]]:
     return [batch[:, 0].tolist() for batch in batches]
 
@@ -304,11 +302,15 @@ def loader_of(dataset: ZarrIterableDataset, method: str, **settings: Any) -> Zar
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("use", ["none", "begun", "finished"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        *(("fork", use) for use in ("none", "begun", "finished")),
+        ("forkserver", "finished"),  # these take seconds to start, and unpickle alike
+        ("spawn", "begun"),
+    ],
+)
 def test_workers_read_a_dataset_that_its_parent_has_used(store: str, method: str, use: str) -> None:
-    if method == "spawn" and use != "begun":
-        pytest.skip("each start takes seconds; forkserver pickles as well")
     expected = epochs_of(store, 3)
     dataset = make(store)
     feed, passes = iter(dataset), 0
@@ -510,3 +512,54 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
         str(persistent),
     )
     assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
+
+
+def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass was not known to the dataset before its reader ran, so that nobody ended what started during close()."""
+    dataset = make(store)
+    begun, closed = threading.Event(), threading.Event()
+    start = Reader.start
+
+    def slow_start(reader: Reader, *arguments: Any) -> None:
+        begun.set()
+        assert closed.wait(10)
+        start(reader, *arguments)
+
+    monkeypatch.setattr(Reader, "start", slow_start)
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            next(iter(dataset))
+        except ClosedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert begun.wait(10)
+    dataset.close()
+    closed.set()
+    consumer.join(10)
+    assert not consumer.is_alive()
+    assert len(errors) == 1
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_seeding_torch_before_every_pass_repeats_no_epoch(store: str, persistent: bool) -> None:
+    """Workers of a plain DataLoader have only its seed in common to name their pass by: here it is always the same."""
+    loader = DataLoader(
+        make(store),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        timeout=60,
+    )
+    passes = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        passes.append(indices(loader))
+        assert sorted(index for batch in passes[-1] for index in batch) == list(range(N))
+    assert passes[0] != passes[1] != passes[2] != passes[0]

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from zarrfeed.errors import ClosedError
 from zarrfeed.feed import Reader, pinned_memory, shared_memory
 from zarrfeed.identity import in_worker
 from zarrfeed.stats import Stats
@@ -28,8 +29,8 @@ class ReaderPool:
         self._past_stats = Stats()
         self.closed = False
 
-    def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> Reader:
-        """Return a reader that reads what the cursor of a pass says.
+    def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> None:
+        """Give a pass a reader that reads what its cursor says.
 
         Raises
         ------
@@ -37,6 +38,8 @@ class ReaderPool:
             If this consumer's share of the budget is too small.
         StoreReadError
             If an array is gone.
+        ClosedError
+            If another thread closed the dataset meanwhile.
         """
         assert running.cursor is not None
         consumer, local = running.cursor.consumer, place.local_world_size
@@ -57,14 +60,17 @@ class ReaderPool:
                 memory=memory,
                 allocator=allocator,
             )
+        # Before it starts, so that a thread that closes the dataset from now on ends it.
+        running.reader = reader
+        self._running.add(running)
         try:
             reader.start(plan, max_open)
+            if self.closed:
+                raise ClosedError("this dataset was closed")
         except BaseException:
-            reader.stop()
-            self._idle.append(reader)
+            reader.stop()  # the pass may have been closed before its reader started
+            running.close()
             raise
-        self._running.add(running)
-        return reader
 
     def take_back(self, ended: Pass, reader: Reader) -> None:
         """Keep the reader of a pass that ended for the next one."""
