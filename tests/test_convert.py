@@ -27,7 +27,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def to_numpy(tensor: torch.Tensor) -> AnyArray:
     """Return a tensor's values; bfloat16 as ml_dtypes'."""
     if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+        values: AnyArray = tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+        return values
     return tensor.numpy()
 
 
@@ -41,7 +42,8 @@ def read(*args: Any, **options: Any) -> Any:
 def rounded(values: AnyArray, name: str) -> AnyArray:
     """Round to a dtype once: through long double, which holds all items, where NumPy would round twice."""
     if name != "bfloat16":
-        return values.astype(numpy_dtype(name))
+        plain: AnyArray = values.astype(numpy_dtype(name))
+        return plain
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
         kept = values.astype(np.longdouble)
         # to float32 by truncation, with the last bit set where something was cut off: rounding that is rounding once

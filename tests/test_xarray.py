@@ -230,7 +230,8 @@ def test_a_fill_value_of_an_array_that_xarray_did_not_write_is_a_value(tmp_path:
 
 def test_v3_fill_values_are_read_as_base64_numbers_or_words(tmp_path: Path) -> None:
     values = np.array([[1.0, -1.5], [2.0, 3.0]], dtype="f4")
-    for number, text in enumerate(("AAAAAAAA+L8=", -1.5, "-1.5", "NaN", "AAAAAAAA+H8=")):
+    texts: tuple[Any, ...] = ("AAAAAAAA+L8=", -1.5, "-1.5", "NaN", "AAAAAAAA+H8=")
+    for number, text in enumerate(texts):
         array = zarr.create_array(tmp_path / str(number), shape=(2, 2), chunks=(2, 2), dtype="f4")
         array[...] = values
         array.attrs["_FillValue"] = text
@@ -280,7 +281,7 @@ def test_variables_are_chosen_by_name_in_order_coordinates_too(store: Path) -> N
         ("plain", "must be a list of names"),
     ):
         with pytest.raises(ConfigError, match=message):
-            ZarrIterableDataset(store, variables=wrong)  # type: ignore[arg-type]
+            ZarrIterableDataset(store, variables=wrong)
     with pytest.raises(ConfigError, match=r"samples\['mask'\]: sample_dim = 'time', must be one of its dimensions"):
         ZarrIterableDataset(store, variables=["plain", "mask"], sample_dim="time")
     with pytest.raises(ConfigError, match="samples is an array, must be a group or a mapping"):
@@ -380,5 +381,5 @@ def test_datasets_in_other_stores_need_no_path() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         packed_dataset().to_zarr(memory, zarr_format=3, consolidated=False)
-    data = xr.open_dataset(memory, engine="zarr", chunks=None, consolidated=False)  # type: ignore[arg-type]
+    data = xr.open_dataset(memory, engine="zarr", chunks=None, consolidated=False)
     assert_decoded(from_xarray(data, sample_dim="time")["packed"], data["packed"].values)

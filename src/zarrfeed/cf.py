@@ -52,8 +52,9 @@ class Decoding:
 def dimension_names(array: zarr.Array[Any]) -> tuple[str | None, ...] | None:
     """Return the names of an array's dimensions; None if it has none, or not as many as axes."""
     metadata = array.metadata
-    v3 = isinstance(metadata, ArrayV3Metadata)
-    names: Any = metadata.dimension_names if v3 else metadata.attributes.get(_DIMENSIONS)
+    names: Any = metadata.attributes.get(_DIMENSIONS)
+    if isinstance(metadata, ArrayV3Metadata):
+        names = metadata.dimension_names
     if not isinstance(names, list | tuple) or len(names) != len(metadata.shape):
         return None
     return tuple(name if isinstance(name, str) else None for name in names)

@@ -227,19 +227,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     @classmethod
     def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
-        """Return a dataset of an opened `xarray.Dataset`, or `xarray.DataArray`, that lies in a Zarr store.
+        """Return a dataset of an `xarray.Dataset` or `xarray.DataArray` that `xarray.open_zarr` returned, or a part of it.
 
-        Its data variables are read straight from the store; xarray is not asked again.
-
-        Parameters
-        ----------
-        samples
-            As `xarray.open_zarr` returned it, or some variables of that (`ds[["t2m", "z"]]`, `ds["t2m"]`). Scalars, and
-            variables without `sample_dim`, are left out.
-        targets
-            The same, or what the constructor takes.
-        options
-            The constructor's. `decode_cf` is what the variables were opened with, unless given.
+        Its variables are read straight from the store, but for scalars and those without `sample_dim`. `targets` may be
+        such an object, too; `options` are the constructor's, and `decode_cf` is what was opened with, unless given.
 
         Raises
         ------

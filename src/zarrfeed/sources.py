@@ -77,20 +77,20 @@ def read_fields(
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     reader = _PartReader("samples", sample_axis, sample_dim, decode_cf)
     parts = [reader.read(samples, variables)]
-    fields, items = reader.fields, reader.items
-    num_samples_fields = len(fields)
-    for f in fields:
+    arrays, items = reader.fields, reader.items
+    num_sample_fields = len(arrays)
+    for f in arrays:
         if isinstance(f, ResidentField) and f.rows.numel() == 0:
             raise ConfigError(f"{f.name}: has no elements, shape {tuple(f.rows.shape)}")
     if targets is not None:
         reader = _PartReader("targets", 0, sample_dim, decode_cf)
         parts.append(reader.read(targets, None))
-        fields, items = fields + reader.fields, items + reader.items
-    _check_lengths(fields)
+        arrays, items = arrays + reader.fields, items + reader.items
+    _check_lengths(arrays)
     conversions = (conversion or ConversionOptions()).conversions(items)
-    fields = [replace(f, conversion=c) for f, c in zip(fields, conversions, strict=True)]
+    fields: list[Field] = [replace(f, conversion=c) for f, c in zip(arrays, conversions, strict=True)]
 
-    driving = choose_driving(fields[:num_samples_fields], fields)
+    driving = choose_driving(fields[:num_sample_fields], fields)
     if driving is None:
         row_bytes = sum(sample_bytes(f) for f in fields)
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // row_bytes))
