@@ -52,7 +52,8 @@ def rounded(values: AnyArray, name: str) -> AnyArray:
         single = np.where(away, np.nextafter(single, np.float32(0)), single)
         inexact = single.astype(np.longdouble) != kept
         bits = single.view("u4") | inexact.astype("u4")
-        return bits.view("f4").astype(ml_dtypes.bfloat16)
+        odd: AnyArray = bits.view("f4").astype(ml_dtypes.bfloat16)
+        return odd
     if values.dtype == np.float64 or values.dtype.itemsize == 4:
         wide = values.astype("f8")
         return rounded_from_double(wide)

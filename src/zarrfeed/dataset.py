@@ -227,7 +227,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     @classmethod
     def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
-        """Return a dataset of an `xarray.Dataset` or `xarray.DataArray` that `xarray.open_zarr` returned, or a part of it.
+        """Return a dataset of an `xarray.Dataset` or `DataArray` that `xarray.open_zarr` returned, or a part of it.
 
         Its variables are read straight from the store, but for scalars and those without `sample_dim`. `targets` may be
         such an object, too; `options` are the constructor's, and `decode_cf` is what was opened with, unless given.
