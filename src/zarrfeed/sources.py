@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 import zarr
 
+from zarrfeed.dtypes import TORCH_DTYPES
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
 from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.layout import TORCH_DTYPES, ArrayLike, open_node, printable, read_layout
+from zarrfeed.layout import ArrayLike, open_node, printable, read_layout
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
