@@ -29,6 +29,7 @@ from zarrfeed.dtypes import TORCH_DTYPES, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.feeder import StoreSource
 from zarrfeed.pipeline import make_decoder
+from zarrfeed.remote import open_url
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -172,7 +173,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     Parameters
     ----------
     source
-        A path (of a directory or a `.zip` file), a `file://` URL, or an open `zarr.Array`, which is returned as it is.
+        A path (of a directory or a `.zip` file), a URL, or an open `zarr.Array`, which is returned as it is.
 
     Raises
     ------
@@ -181,14 +182,14 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
-        If the URL is not of a local store.
+        If the URL has a scheme that is not read.
     """
     if isinstance(source, zarr.Array):
         return source
     if isinstance(source, zarr.Group):
         raise _group_error(str(source.store_path), source)
     if not isinstance(source, str | Path):
-        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a file:// URL or a zarr.Array")
+        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
     node = open_node(source)
     if isinstance(node, zarr.Group):
         raise _group_error(str(source), node)
@@ -196,7 +197,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
 
 
 def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
-    """Open the array or the group at a path or a `file://` URL with zarr-python, for reading.
+    """Open the array or the group at a path or a URL with zarr-python, for reading.
 
     Raises
     ------
@@ -205,8 +206,10 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
-        If the URL is not of a local store.
+        If the URL has a scheme that is not read.
     """
+    if "://" in str(source) and urlsplit(str(source)).scheme != "file":
+        return open_url(str(source))
     path = _local_path(source)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
@@ -225,11 +228,6 @@ def _local_path(source: str | Path) -> Path:
         if parts.netloc not in ("", "localhost"):
             raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
         return Path(url2pathname(parts.path))
-    if "://" in str(source):
-        raise UnsupportedError(
-            f"{source}: {parts.scheme}:// stores are not supported yet, only local ones (a path or file://); "
-            "open it with zarr-python and pass the zarr.Array"
-        )
     return Path(source)
 
 
@@ -252,7 +250,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     Parameters
     ----------
     source
-        A path, a `file://` URL, or an open `zarr.Array` in any store.
+        A path, a URL, or an open `zarr.Array` in any store.
     sample_axis
         The axis whose indices are samples; negative ones count from the end.
 

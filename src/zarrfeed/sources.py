@@ -44,7 +44,7 @@ def read_fields(
     ----------
     samples, targets
         An array, a group (all arrays in it, by name; groups in it are not entered) or a mapping of names to arrays.
-        An array is a path, a `file://` URL, a `zarr.Array`, a NumPy array or a tensor.
+        An array is a path, a URL, a `zarr.Array`, a NumPy array or a tensor.
     sample_axis
         Of every array of `samples`; targets have theirs first.
     return_index
@@ -160,7 +160,7 @@ def _read_part(part: str, source: Source, sample_axis: int) -> tuple[tuple[str, 
         return None, [_read_field(part, source, sample_axis)]
     else:
         raise ConfigError(
-            f"{part}: got a {type(source).__name__}, must be a path, a file:// URL, a zarr.Array, a zarr.Group, a "
+            f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
             "NumPy array, a tensor, or a mapping of names to arrays"
         )
     fields = []
