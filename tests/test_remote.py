@@ -35,7 +35,7 @@ import sys
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
-s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket("b", "us-east-1")
+s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket("data", "us-east-1")
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print("port", server.get_host_and_port()[1], flush=True)
@@ -46,7 +46,7 @@ server.stop()
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[str]:
-    """Start an S3 server with an empty bucket "b", in a process of its own; yield its endpoint."""
+    """Start an S3 server with an empty bucket "data", in a process of its own; yield its endpoint."""
     pytest.importorskip("moto", exc_type=ImportError)
     pytest.importorskip("obstore")
     server = subprocess.Popen(
@@ -83,7 +83,7 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
         "AWS_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    return "s3://b"
+    return "s3://data"
 
 
 def writable(url: str) -> ObjectStore[Any]:
@@ -151,7 +151,7 @@ def test_codecs_of_zarr_python_and_missing_chunks_in_s3(s3: str) -> None:
 
 def test_what_is_wrong_in_s3_is_an_error_with_the_url(s3: str) -> None:
     url = f"{s3}/wrong"
-    with pytest.raises(StoreReadError, match="s3://b/wrong: no Zarr array is there"):
+    with pytest.raises(StoreReadError, match="s3://data/wrong: no Zarr array is there"):
         ZarrIterableDataset(url)
     data = numbered((N, 6))
     store = writable(url)
