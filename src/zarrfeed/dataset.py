@@ -20,7 +20,15 @@ from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.fields import Batch, FieldSet
-from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
+from zarrfeed.identity import (
+    Place,
+    RankSource,
+    end_with_training_process,
+    find_place,
+    has_accelerator,
+    in_worker,
+    worker_and_count,
+)
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
@@ -214,6 +222,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._check_open()
         name = None
         if in_worker():
+            end_with_training_process()
             info = torch.utils.data.get_worker_info()
             assert info is not None
             group = self._worker_group or f"{os.getppid()}/{info.seed - info.id}"

@@ -118,7 +118,7 @@ class Feeder:
     Parameters
     ----------
     engine
-        The engine; it is not started or stopped here. `stop` comes after the engine was stopped.
+        The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
         Number of the field -> where its chunks are.
     max_decodes
@@ -150,7 +150,7 @@ class Feeder:
             raise StoreReadError(_errno_of(error), f"the store cannot be opened: {error!r}") from error
 
     def stop(self) -> None:
-        """Give up what is under way, and drop the bytes that were lent. May be called at any time, by any thread."""
+        """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
         while self._sessions:
             try:
                 session = self._sessions.pop()
@@ -160,6 +160,11 @@ class Feeder:
                 session.close()
             else:
                 session.abandon()
+
+    def stop_engine(self) -> None:
+        """Stop the engine, whose threads may still read bytes that are lent to it, and then this."""
+        self._engine.stop()
+        self.stop()
 
     def explain(self, error: StoreReadError | CorruptChunkError) -> None:
         """Attach the store's own exception to the error that the engine made of it."""
@@ -189,6 +194,8 @@ class _Session:
         """Watch for requests."""
         for source in self._sources.values():
             await source.open()
+        if self._closing:
+            return
         self._loop = asyncio.get_running_loop()
         # A descriptor of our own: the engine may be gone before the loop stops to watch it.
         self._descriptor = os.dup(self._engine.request_descriptor())
@@ -197,7 +204,8 @@ class _Session:
     def close(self) -> None:
         """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
         loop = self._loop
-        if loop is None:
+        if loop is None:  # still opening, and whoever waited for that was interrupted
+            self._closing = True
             return
         try:
             here = asyncio.get_running_loop() is loop
@@ -254,6 +262,8 @@ class _Session:
 
     def _drop(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not complain that nobody asked
         if self._closing and not self._tasks:
             self._idle.set()
 
@@ -261,10 +271,12 @@ class _Session:
         try:
             data = await self._get(source, key)
         except BaseException as error:
-            if self._closing:
+            # Of whatever class: user code may raise anything. What is not reported is a hang, and an interrupt that
+            # leaves a task ends the loop, which is not ours.
+            if not self._closing:
+                self._refuse(ticket, error)
+            elif isinstance(error, asyncio.CancelledError):
                 raise
-            # Of whatever class: user code may raise anything, and what is not reported is a hang.
-            self._refuse(ticket, error)
             return
         if self._closing:
             return
@@ -280,7 +292,7 @@ class _Session:
         data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype)
         if data is not None:
             if source.decoder is None:
-                return np.ascontiguousarray(data.as_numpy_array())
+                return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
             async with self._decoding:
                 return await source.decoder.decode(data)
         if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
@@ -317,7 +329,7 @@ _live: weakref.WeakSet[Feeder] = weakref.WeakSet()
 def _stop_all() -> None:
     """Before zarr-python closes its loop at exit: tasks that it still holds then are complained of on stderr."""
     for feeder in list(_live):
-        feeder.stop()
+        feeder.stop_engine()
 
 
 # Functions run in reverse order, and zarr.core.sync registered its own when it was imported.
