@@ -96,11 +96,14 @@ def writable(url: str) -> ObjectStore[Any]:
 def web(tmp_path: Path) -> Iterator[str]:
     """Serve `tmp_path` on the web; yield the URL."""
 
+    class Patient(http.server.ThreadingHTTPServer):
+        request_queue_size = 256  # with 5, the requests of an epoch wait for their connections to be tried again
+
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
+    server = Patient(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
