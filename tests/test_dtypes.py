@@ -66,13 +66,13 @@ def test_times_are_int64_in_their_own_unit_and_no_time_is_the_least(
 
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
 def test_times_that_are_missing_are_the_fill_value(zarr_format: ZarrFormat) -> None:
-    for fill in (np.datetime64("NaT", "s"), np.datetime64(1234, "s")):
+    for fill in (None, np.datetime64("NaT", "s"), np.datetime64(1234, "s")):
         array: Any = zarr.create_array(
             MemoryStore(), shape=(N,), chunks=(5,), dtype="M8[s]", fill_value=fill, zarr_format=zarr_format
         )
         array[5:10] = np.arange(5).astype("M8[s]")
         expected = read_all(array).view(np.int64)
-        assert expected[0] == fill.astype(np.int64)
+        assert expected[0] == (INT64_MIN if fill is None else fill.astype(np.int64))
         assert_parity(array, expected)
 
 

@@ -79,7 +79,9 @@ def read_fill(value: Any, dtype: np.dtype[Any], items: Items, name: str) -> byte
         For fixed-length bytes that differ: a chunk that is missing is filled number by number.
     """
     native = dtype.newbyteorder("=")
-    fill = np.asarray(np.zeros((), native) if value is None else value).astype(native).tobytes()
+    if value is None:  # v2's null: zarr-python reads times as not-a-time, all else as zero
+        value = native.type("NaT") if native.kind in "Mm" else np.zeros((), native)
+    fill = np.asarray(value).astype(native).tobytes()
     if not items.shape:
         return fill
     if len(set(fill)) > 1:
