@@ -119,6 +119,7 @@ FieldSpec parse_field(const py::dict& field) {
   array.metadata_key = field["metadata_key"].cast<std::string>();
   array.key.prefix = field["key_prefix"].cast<std::string>();
   array.key.separator = field["key_separator"].cast<std::string>().at(0);
+  if (field.contains("key_axes")) array.key.axes = field["key_axes"].cast<size_t>();
   array.fed = field.contains("fed") && field["fed"].cast<bool>();
   return spec;
 }

@@ -212,8 +212,8 @@ void Engine::refuse(uint64_t ticket, const std::string& what, int errno_value) {
   if (entry == awaited_.end()) return;
   const Task& task = entry->second;
   const FieldReader& field = fields_[task.field];
-  fail_locked(std::make_exception_ptr(
-      Error::io(what, errno_value).at(field.spec().array.name, field.key(task.chunk, task.cell))));
+  const Error error = errno_value == 0 ? Error(ErrorKind::kCorrupt, what) : Error::io(what, errno_value);
+  fail_locked(std::make_exception_ptr(error.at(field.spec().array.name, field.key(task.chunk, task.cell))));
 }
 
 }  // namespace zarrfeed

@@ -82,7 +82,8 @@ class Engine {
   [[nodiscard]] Exchange* exchange() const { return exchange_.get(); }
   /// Takes the bytes of requests. A ticket that nobody waits for any more is passed over.
   void answer(std::span<const FetchAnswer> answers);
-  /// Says that a request cannot be answered, which ends the epoch with Error(kIo).
+  /// Says that a request cannot be answered, which ends the epoch with Error(kIo); with Error(kCorrupt) for
+  /// `errno_value` 0, which says that the chunk was read and does not decode.
   void refuse(uint64_t ticket, const std::string& what, int errno_value);
 
   /// False in a process forked from the one that made the engine: its threads do not exist there.

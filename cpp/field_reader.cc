@@ -1,5 +1,6 @@
 #include "field_reader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -85,7 +86,8 @@ std::string FieldReader::key(int64_t chunk, size_t cell) const {
   const KeySpec& encoding = spec_.array.key;
   std::string key = encoding.prefix;
   const auto sample_axis = static_cast<size_t>(spec_.array.sample_axis);
-  for (size_t axis = 0; axis < spec_.array.shape.size(); ++axis) {
+  const size_t axes = std::min(encoding.axes, spec_.array.shape.size());
+  for (size_t axis = 0; axis < axes; ++axis) {
     if (!key.empty()) key += encoding.separator;
     key += std::to_string(axis == sample_axis ? chunk : cells_[cell][axis]);
   }

@@ -24,6 +24,7 @@ struct CodecSpec {
 struct KeySpec {
   std::string prefix;  ///< "c" for the v3 default encoding, "" for v2's
   char separator = '/';
+  size_t axes = SIZE_MAX;  ///< axes beyond so many lie inside of an item as stored, and have no place in the name
 };
 
 /// A stored array. `shape`, `chunk_shape` and `storage_order` have one entry per axis.

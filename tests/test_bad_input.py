@@ -15,16 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numcodecs
 import numpy as np
 import pytest
 import torch
 import zarr
 from zarr.codecs import BytesCodec
-from zarr.codecs import numcodecs as zarr_numcodecs
 
 from oracle import (
-    NUMCODECS_WARNING,
     AnyArray,
     Layout,
     assert_parity,
@@ -226,10 +223,8 @@ def test_a_path_that_the_system_does_not_take_is_our_error() -> None:
             ZarrIterableDataset(source, batch_size=2)
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://bucket/x", "gs://bucket/x", "https://host/x", "memory://x", "zip://x.zip", "abfs://x/y"]
-)
-def test_a_store_that_is_not_local_is_refused_by_its_url(url: str) -> None:
+@pytest.mark.parametrize("url", ["memory://x", "zip://x.zip", "ftp://host/x", "://x", "hf://datasets/x"])
+def test_a_url_of_a_scheme_that_is_not_read_is_refused(url: str) -> None:
     refused(UnsupportedError, re.escape(url), url)
 
 
@@ -372,7 +367,7 @@ UNSTABLE_DTYPE = "ignore:The data type:zarr.errors.UnstableSpecificationWarning"
 
 @pytest.mark.filterwarnings(UNSTABLE_DTYPE)
 @pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("dtype", ["M8[ns]", "m8[s]", "S5", "U5", "str", [("a", "<f4"), ("b", "<i4")], "V4"], ids=str)
+@pytest.mark.parametrize("dtype", ["U5", "str", [("a", "<f4"), ("b", "<i4")]], ids=str)
 def test_a_dtype_that_torch_does_not_have_is_refused_by_name(dtype: Any, zarr_format: Any, tmp_path: Path) -> None:
     zarr.create_array(
         tmp_path / "a",
@@ -404,49 +399,6 @@ def test_a_v2_object_array_is_refused(tmp_path: Path) -> None:
 def test_a_sharded_array_is_refused_by_its_codec(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", shape=(N, 3), chunks=(2, 3), shards=(4, 3), dtype="f4")
     refused(UnsupportedError, "a: codec 'sharding_indexed' is not supported yet", tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    ("filters", "compressor", "name"),
-    [
-        ([numcodecs.Delta("f4")], None, "delta"),
-        ([numcodecs.Delta("f4")], numcodecs.Blosc(), "delta"),
-        ([numcodecs.FixedScaleOffset(0, 1, "f4", "i2")], None, "fixedscaleoffset"),
-        ([numcodecs.Shuffle(4)], numcodecs.Zstd(), "shuffle"),
-        (None, numcodecs.BZ2(), "bz2"),
-        (None, numcodecs.LZMA(), "lzma"),
-        ([numcodecs.Quantize(3, "f4")], numcodecs.Zlib(), "quantize"),
-        (None, numcodecs.Adler32(), "adler32"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_v2_codec_that_is_not_native_is_refused_by_name(
-    filters: Any, compressor: Any, name: str, tmp_path: Path
-) -> None:
-    zarr.create_array(
-        tmp_path / "a",
-        shape=(N, 3),
-        chunks=(4, 3),
-        dtype="f4",
-        zarr_format=2,
-        filters=filters,
-        compressors=compressor,
-    )
-    refused(UnsupportedError, f"{re.escape(str(tmp_path / 'a'))}: codec '{name}' is not supported", tmp_path / "a")
-
-
-@pytest.mark.filterwarnings(NUMCODECS_WARNING)
-@pytest.mark.parametrize("name", ["delta", "bz2", "shuffle", "fixedscaleoffset", "lzma"])
-def test_a_v3_codec_that_is_not_native_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    make: dict[str, Callable[[], dict[str, Any]]] = {
-        "delta": lambda: {"filters": [zarr_numcodecs.Delta(dtype="f4")]},
-        "bz2": lambda: {"compressors": [zarr_numcodecs.BZ2()]},
-        "shuffle": lambda: {"compressors": [zarr_numcodecs.Shuffle(elementsize=4)]},
-        "fixedscaleoffset": lambda: {"filters": [zarr_numcodecs.FixedScaleOffset(offset=0, scale=1, dtype="f4")]},
-        "lzma": lambda: {"compressors": [zarr_numcodecs.LZMA()]},
-    }
-    zarr.create_array(tmp_path / "a", shape=(N, 3), chunks=(4, 3), dtype="f4", **make[name]())
-    refused(UnsupportedError, f"a: codec 'numcodecs.{name}' is not supported", tmp_path / "a")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -361,7 +361,7 @@ def test_mappings_that_name_nothing_usable_are_refused(store: Path) -> None:
     refused(ConfigError, r"samples\['a'\]: .*g: is a group, must be an array", {"a": store / "g"})
     refused(ConfigError, r"samples\['a'\]: .*g: is a group", {"a": zarr.open_group(store / "g")})
     refused(StoreReadError, r"samples\['a'\]: .*nothing", {"a": store / "nothing"})
-    refused(UnsupportedError, r"targets\['a'\]: s3://b", np.zeros(N), {"a": "s3://b"})
+    refused(UnsupportedError, r"targets\['a'\]: ftp://b", np.zeros(N), {"a": "ftp://b"})
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Parameters
     ----------
     samples
-        An array: a path, a `file://` URL, or an open `zarr.Array` in any store, Zarr v2 or v3; or a NumPy array
-        or CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but not for groups
-        in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are shuffled; of
-        several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory are used where
-        they lie, if they are contiguous in native byte order; do not resize or share them while a dataset has them.
+        An array, Zarr v2 or v3: a path, a URL (`file`, `s3`, `gs`, `az`, `https`; all but the first need the extra
+        `remote`), or an open `zarr.Array` in any store; or a NumPy array or CPU tensor. Or several, chunked as they
+        like: a group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. The
+        chunks along `sample_axis` are the blocks that are shuffled; of several arrays, those of a large one with long
+        chunks, which `explain()` names. Arrays in memory are used where they lie, if they are contiguous in native
+        byte order; do not resize or share them while a dataset has them.
     targets
         The same, with as many samples along axis 0.
     batch_size

@@ -37,6 +37,8 @@ class FieldExplanation:
         Shape, dtype, chunks and codecs.
     native
         Whether all of its codecs are decoded by the engine.
+    slow_codecs
+        The codecs because of which they are not.
     chunks
         Stored chunks of the whole array.
     chunk_reads
@@ -55,6 +57,7 @@ class FieldExplanation:
     chunk_reads: int
     amplification: float
     conversion: str = ""
+    slow_codecs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ class Explanation:
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
             if f.chunks:
-                how = "native" if f.native else "through zarr-python, slow"
+                why = f"codec{'s' * (len(f.slow_codecs) > 1)} {', '.join(f.slow_codecs)}"
+                how = "native" if f.native else f"through zarr-python, slow ({why})"
                 reads = f"{f.chunk_reads} chunk reads per epoch, {f.chunks} chunks stored"
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
@@ -175,17 +179,21 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
     order = (
         "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
     )
+    items = spec.dtype.name
+    if spec.stored_dtype != items:
+        items = f"{spec.stored_dtype} as {items}"
     codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
     return FieldExplanation(
         name=field.name,
         source=spec.name,
         description=(
-            f"{spec.shape} {spec.dtype.name}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape} "
+            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape} "
             f"({format_bytes(spec.decoded_bytes)}), {codecs}{order}"
             + (", kept in memory" if field.resident else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
         ),
-        native=True,
+        native=not spec.slow_codecs,
+        slow_codecs=spec.slow_codecs,
         chunks=chunks,
         chunk_reads=reads,
         amplification=reads / max(1, used),

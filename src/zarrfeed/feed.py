@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from zarrfeed._import_core import core
-from zarrfeed.errors import StoreReadError
+from zarrfeed.errors import CorruptChunkError, StoreReadError
 from zarrfeed.feeder import Feeder, StoreSource
 from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
 from zarrfeed.memory import MemoryPlan
@@ -89,7 +89,7 @@ class Reader:
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
         )
-        self._feeder = Feeder(self._engine, _sources(self._fields))
+        self._feeder = Feeder(self._engine, _sources(self._fields), max_decodes=num_threads)
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
 
@@ -117,7 +117,7 @@ class Reader:
         """
         try:
             result = self._engine.next()
-        except StoreReadError as error:
+        except (StoreReadError, CorruptChunkError) as error:
             self._feeder.explain(error)
             raise
         if result is None:
@@ -178,7 +178,7 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
         engine.start(order.plan(0).to_core(), 1)
         feeder.start()
         batch = engine.next()
-    except StoreReadError as error:
+    except (StoreReadError, CorruptChunkError) as error:
         feeder.explain(error)
         raise
     finally:

@@ -21,7 +21,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed._import_core import core
-from zarrfeed.errors import ConfigError, StoreReadError
+from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
+from zarrfeed.pipeline import ChunkDecoder, DecodeError
 
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
@@ -52,6 +53,8 @@ class StoreSource:
         What stands before the keys of this array: empty, or its path and a slash.
     metadata_key
         Exists below `prefix` as long as the array does; empty if the store has none.
+    decoder
+        Decodes the chunks; None if the engine does.
     pid
         The process that the store was opened in.
     """
@@ -59,6 +62,7 @@ class StoreSource:
     store: Store
     prefix: str
     metadata_key: str
+    decoder: ChunkDecoder | None = None
     pid: int = field(default_factory=os.getpid, compare=False)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -71,7 +75,7 @@ class StoreSource:
 
     def reopened(self) -> StoreSource:
         """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
-        return StoreSource(_reopened(self.store), self.prefix, self.metadata_key, pid=self.pid)
+        return replace(self, store=_reopened(self.store))
 
     async def open(self) -> None:
         """Make the store ready; in a forked process, see whether it lives."""
@@ -117,10 +121,13 @@ class Feeder:
         The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
         Number of the field -> where its chunks are.
+    max_decodes
+        Chunks that zarr-python decodes at once, where it does.
     """
 
-    def __init__(self, engine: core.Engine, sources: Mapping[int, StoreSource]) -> None:
+    def __init__(self, engine: core.Engine, sources: Mapping[int, StoreSource], *, max_decodes: int = 1) -> None:
         self._engine = engine
+        self._max_decodes = max_decodes
         self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
         self._sessions: list[_Session] = []
         self._pid = os.getpid()
@@ -132,7 +139,7 @@ class Feeder:
         self.failure = None
         if not self._sources:
             return
-        session = _Session(self, self._engine, self._sources)
+        session = _Session(self, self._engine, self._sources, self._max_decodes)
         self._sessions.append(session)
         _live.add(self)
         try:
@@ -159,7 +166,7 @@ class Feeder:
         self._engine.stop()
         self.stop()
 
-    def explain(self, error: StoreReadError) -> None:
+    def explain(self, error: StoreReadError | CorruptChunkError) -> None:
         """Attach the store's own exception to the error that the engine made of it."""
         if self.failure is not None and self.failure[0] in str(error):
             error.__cause__ = self.failure[1]
@@ -168,7 +175,9 @@ class Feeder:
 class _Session:
     """One epoch. But for `close` and `abandon`, everything runs on zarr-python's event loop."""
 
-    def __init__(self, feeder: Feeder, engine: core.Engine, sources: Mapping[int, StoreSource]) -> None:
+    def __init__(
+        self, feeder: Feeder, engine: core.Engine, sources: Mapping[int, StoreSource], max_decodes: int
+    ) -> None:
         self._feeder = weakref.ref(feeder)
         self._engine = engine
         self._sources = sources
@@ -177,6 +186,7 @@ class _Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lent: dict[int, npt.NDArray[Any]] = {}
         self._answers: list[tuple[int, npt.NDArray[Any] | None]] = []
+        self._decoding = asyncio.Semaphore(max_decodes)
         self._closing = False
         self._idle = threading.Event()
 
@@ -259,7 +269,7 @@ class _Session:
 
     async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
         try:
-            data = await _get(source, key)
+            data = await self._get(source, key)
         except BaseException as error:
             # Of whatever class: user code may raise anything. What is not reported is a hang, and an interrupt that
             # leaves a task ends the loop, which is not ours.
@@ -277,36 +287,40 @@ class _Session:
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
 
+    async def _get(self, source: StoreSource, key: str) -> npt.NDArray[Any] | None:
+        """Return the bytes of a chunk as the engine takes it, or None if the array lacks it."""
+        data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype)
+        if data is not None:
+            if source.decoder is None:
+                return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+            async with self._decoding:
+                return await source.decoder.decode(data)
+        if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
+            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
+            )
+        return None
+
     def _hand_over(self) -> None:
         answers, self._answers = self._answers, []
         if answers and not self._closing:
             self._engine.answer(answers)
 
     def _refuse(self, ticket: int, error: BaseException) -> None:
-        what = str(error) if isinstance(error, StoreReadError) else f"the store cannot read it: {error!r}"
+        corrupt = isinstance(error, DecodeError)
+        known = corrupt or isinstance(error, StoreReadError)
+        what = str(error) if known else f"the store cannot read it: {error!r}"
         feeder = self._feeder()
         if feeder is not None and feeder.failure is None:
-            feeder.failure = (what, error)
-        self._engine.refuse(ticket, what, _errno_of(error))
-
-
-async def _get(source: StoreSource, key: str) -> npt.NDArray[Any] | None:
-    """Return the bytes of a chunk, or None if the array lacks it."""
-    data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype)
-    if data is not None:
-        return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
-    if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
-        # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-        raise FileNotFoundError(
-            errno.ENOENT,
-            f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
-        )
-    return None
+            feeder.failure = (what, error.__cause__ or error if corrupt else error)
+        self._engine.refuse(ticket, what, 0 if corrupt else _errno_of(error))
 
 
 def _errno_of(error: BaseException) -> int:
     code = getattr(error, "errno", None)
-    return code if isinstance(code, int) else errno.EIO
+    return code if isinstance(code, int) and code else errno.EIO
 
 
 _live: weakref.WeakSet[Feeder] = weakref.WeakSet()

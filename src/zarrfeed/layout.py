@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import numcodecs.blosc
 import numpy as np
 import torch
 import zarr
@@ -24,19 +25,13 @@ from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, ZipStore
 
+from zarrfeed.dtypes import TORCH_DTYPES, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.feeder import StoreSource
+from zarrfeed.pipeline import make_decoder
+from zarrfeed.remote import open_url
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
-
-#: NumPy dtype name -> torch dtype, for every dtype that both have.
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    )
-}
 
 _MAX_ARRAY_BYTES = 2**62
 _MAX_CHUNKS = 2**32
@@ -47,11 +42,12 @@ NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
 
 @dataclass(frozen=True)
 class CodecSpec:
-    """One codec of bytes, in the order of decoding."""
+    """One codec, in the order of decoding; those of bytes alone where all are native."""
 
     name: str
     label: str
     checksum_at_start: bool = False
+    native: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,13 +63,18 @@ class ArraySpec:
     storage_order
         Axes as stored, outermost first: (0, 1, ...) for C order.
     dtype
-        NumPy dtype in native byte order.
+        NumPy dtype of the tensors, in native byte order.
     swap_bytes
         0 if stored in native byte order, else the width in bytes of the units to reverse.
     fill
         One item of the fill value in native byte order.
     codecs
-        In the order of decoding.
+        In the order of decoding. Where one is not native, all are left to zarr-python, and the engine gets what it
+        made of a chunk.
+    stored_dtype
+        As zarr-python names it; `dtype` may be that of the numbers in it.
+    num_key_axes
+        Axes that the array has in the store; what `shape` has beyond them is inside of an item.
     root, metadata_key
         Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
     source
@@ -96,7 +97,14 @@ class ArraySpec:
     key_prefix: str
     key_separator: str
     zarr_format: int
+    stored_dtype: str
+    num_key_axes: int
     source: StoreSource | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def slow_codecs(self) -> tuple[str, ...]:
+        """The codecs because of which zarr-python decodes this array; none where the engine does."""
+        return tuple(codec.name for codec in self.codecs if not codec.native)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -149,11 +157,12 @@ class ArraySpec:
             "item_bytes": self.dtype.itemsize,
             "swap_bytes": self.swap_bytes,
             "fill": self.fill,
-            "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs],
+            "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs if not self.slow_codecs],
             "root": os.fsencode(self.root),
             "metadata_key": self.metadata_key,
             "key_prefix": self.key_prefix,
             "key_separator": self.key_separator,
+            "key_axes": self.num_key_axes,
             "fed": self.source is not None,
         }
 
@@ -164,7 +173,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     Parameters
     ----------
     source
-        A path (of a directory or a `.zip` file), a `file://` URL, or an open `zarr.Array`, which is returned as it is.
+        A path (of a directory or a `.zip` file), a URL, or an open `zarr.Array`, which is returned as it is.
 
     Raises
     ------
@@ -173,14 +182,14 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
-        If the URL is not of a local store.
+        If the URL has a scheme that is not read.
     """
     if isinstance(source, zarr.Array):
         return source
     if isinstance(source, zarr.Group):
         raise _group_error(str(source.store_path), source)
     if not isinstance(source, str | Path):
-        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a file:// URL or a zarr.Array")
+        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
     node = open_node(source)
     if isinstance(node, zarr.Group):
         raise _group_error(str(source), node)
@@ -188,7 +197,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
 
 
 def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
-    """Open the array or the group at a path or a `file://` URL with zarr-python, for reading.
+    """Open the array or the group at a path or a URL with zarr-python, for reading.
 
     Raises
     ------
@@ -197,8 +206,10 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
-        If the URL is not of a local store.
+        If the URL has a scheme that is not read.
     """
+    if "://" in str(source) and urlsplit(str(source)).scheme != "file":
+        return open_url(str(source))
     path = _local_path(source)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
@@ -217,11 +228,6 @@ def _local_path(source: str | Path) -> Path:
         if parts.netloc not in ("", "localhost"):
             raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
         return Path(url2pathname(parts.path))
-    if "://" in str(source):
-        raise UnsupportedError(
-            f"{source}: {parts.scheme}:// stores are not supported yet, only local ones (a path or file://); "
-            "open it with zarr-python and pass the zarr.Array"
-        )
     return Path(source)
 
 
@@ -244,7 +250,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     Parameters
     ----------
     source
-        A path, a `file://` URL, or an open `zarr.Array` in any store.
+        A path, a URL, or an open `zarr.Array` in any store.
     sample_axis
         The axis whose indices are samples; negative ones count from the end.
 
@@ -266,16 +272,13 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     ndim = len(metadata.shape)
     if not -ndim <= sample_axis < ndim:
         raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
-    dtype = array.dtype
-    if dtype.name not in TORCH_DTYPES:
-        raise UnsupportedError(f"{name}: dtype {dtype} has no torch equivalent")
     if type(metadata.chunk_grid) is not RegularChunkGrid:
         raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
     chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
-    _check_sizes(name, tuple(metadata.shape), chunk_shape, dtype.itemsize)
+    _check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
     keys: dict[str, Any]
     if isinstance(metadata, ArrayV2Metadata):
-        stored_big = dtype.byteorder == ">"
+        stored_big = array.dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
         codecs = _codecs_v2(metadata, name)
         metadata_key = ".zarray"
@@ -286,21 +289,26 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         codecs, storage_order, stored_big = _codecs_v3(metadata, name)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
-    native = dtype.newbyteorder("=")
-    unit = native.itemsize // 2 if native.kind == "c" else native.itemsize
+    native = all(codec.native for codec in codecs)
+    if not native:  # zarr-python decodes to C order and native byte order
+        storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
+    items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+    inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     return ArraySpec(
         name=name,
-        shape=tuple(int(n) for n in metadata.shape),
-        chunk_shape=chunk_shape,
-        storage_order=storage_order,
+        shape=tuple(int(n) for n in metadata.shape) + items.shape,
+        chunk_shape=chunk_shape + items.shape,
+        storage_order=storage_order + inner_axes,
         sample_axis=sample_axis % ndim,
-        dtype=native,
-        swap_bytes=unit if unit > 1 and stored_big != (sys.byteorder == "big") else 0,
-        fill=np.asarray(0 if metadata.fill_value is None else metadata.fill_value).astype(native).tobytes(),
+        dtype=items.dtype,
+        swap_bytes=items.swap_bytes,
+        fill=read_fill(metadata.fill_value, array.dtype, items, name),
         codecs=codecs,
         zarr_format=metadata.zarr_format,
+        stored_dtype=array.dtype.name if items.shape == () else str(array.dtype),
+        num_key_axes=ndim,
         **keys,
-        **_place(array, metadata_key, name),
+        **_place(array, metadata_key, name, native=native),
     )
 
 
@@ -316,29 +324,33 @@ def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...]
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
 
 
-def _place(array: zarr.Array[Any], metadata_key: str, name: str) -> dict[str, Any]:
-    """Return where the array is: a directory for the engine, or a store for Python."""
+def _place(array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool) -> dict[str, Any]:
+    """Return where the array is: a directory for the engine, or a store for Python, which decodes where it has to."""
     store, path = array.store_path.store, array.store_path.path
-    if type(store) is LocalStore:  # a subclass may have ways of its own
+    if native and type(store) is LocalStore:  # a subclass may have ways of its own
         return {"root": str((Path(store.root) / path).absolute()), "metadata_key": metadata_key}
     prefix = f"{path}/" if path else ""
     try:
         has_metadata = sync(store.exists(prefix + metadata_key))  # consolidated metadata may be all there is
     except Exception as error:
         raise StoreReadError(errno.EIO, f"{name}: the store cannot be asked for {metadata_key}: {error!r}") from error
-    return {"root": "", "metadata_key": "", "source": StoreSource(store, prefix, metadata_key if has_metadata else "")}
+    decoder = None if native else make_decoder(array, name)
+    source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
+    return {"root": "", "metadata_key": "", "source": source}
 
 
 def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
-    """Translate a codec of bytes, named as in the metadata."""
+    """Translate a codec, named as in the metadata; one that the engine does not have is left to zarr-python."""
     short = name.removeprefix("numcodecs.")
     if short not in NATIVE_CODECS:
-        raise UnsupportedError(f"{array}: codec {name!r} is not supported; supported are {', '.join(NATIVE_CODECS)}")
+        return CodecSpec(name=name, label=short, native=False)
     label = short
     if short == "blosc":
-        if config.get("cname") == "snappy":
-            raise UnsupportedError(f"{array}: Blosc with snappy is not supported, the bundled Blosc lacks it")
         label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'))})"
+        if config.get("cname") == "snappy":
+            if "snappy" not in numcodecs.blosc.list_compressors():
+                raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
+            return CodecSpec(name="blosc with snappy", label=label, native=False)
     if short == "crc32c" and config.get("location", "end") not in ("start", "end"):
         raise UnsupportedError(f"{array}: crc32c location {config['location']!r}, must be 'start' or 'end'")
     return CodecSpec(name=short, label=label, checksum_at_start=config.get("location", "end") == "start")

@@ -15,9 +15,10 @@ import zarr
 
 from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.conversion import ConversionOptions, Items
+from zarrfeed.dtypes import TORCH_DTYPES
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
 from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.layout import TORCH_DTYPES, ArrayLike, open_array, open_node, printable, read_layout
+from zarrfeed.layout import ArrayLike, open_array, open_node, printable, read_layout
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
@@ -49,7 +50,7 @@ def read_fields(
     ----------
     samples, targets
         An array, a group (all arrays in it, by name; groups in it are not entered) or a mapping of names to arrays.
-        An array is a path, a `file://` URL, a `zarr.Array`, a NumPy array or a tensor. Of a group whose arrays have
+        An array is a path, a URL, a `zarr.Array`, a NumPy array or a tensor. Of a group whose arrays have
         named dimensions, as xarray writes them, coordinates and scalars are left out.
     sample_axis
         Of every array of `samples`; targets have theirs first.
@@ -199,7 +200,7 @@ class _PartReader:
             return None
         else:
             raise ConfigError(
-                f"{part}: got a {type(source).__name__}, must be a path, a file:// URL, a zarr.Array, a zarr.Group, a "
+                f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
                 "NumPy array, a tensor, or a mapping of names to arrays"
             )
         for key, array in named.items():

@@ -1,0 +1,114 @@
+"""Chunks decoded by zarr-python's own codec pipeline, for codecs that the engine does not have.
+
+What holds: the bytes that are returned are those of the whole chunk, padding at the edges of the array included, in C
+order and native byte order; whatever does not decode to exactly that is an error and never a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.codecs._v2 import V2Codec
+from zarr.core.array_spec import ArrayConfig, ArraySpec
+from zarr.core.buffer import Buffer, cpu
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+
+from zarrfeed.errors import UnsupportedError, ZarrfeedError
+
+
+class DecodeError(ZarrfeedError, ValueError):
+    """A chunk that was read and does not decode; the engine makes a `CorruptChunkError` of it, with array and key."""
+
+
+@dataclass(frozen=True)
+class ChunkDecoder:
+    """Decodes the chunks of one array. Can be pickled, and used by several tasks at once.
+
+    Attributes
+    ----------
+    metadata
+        Of the array, as zarr-python parsed it.
+    """
+
+    metadata: ArrayV2Metadata | ArrayV3Metadata
+
+    @cached_property
+    def _pipeline(self) -> BatchedCodecPipeline:
+        # Not the pipeline that the user may have configured: those cannot all decode a chunk by itself.
+        if isinstance(self.metadata, ArrayV2Metadata):
+            v2 = V2Codec(filters=self.metadata.filters, compressor=self.metadata.compressor)
+            return BatchedCodecPipeline.from_codecs([v2])
+        return BatchedCodecPipeline.from_codecs(self.metadata.codecs)
+
+    @cached_property
+    def _chunk(self) -> ArraySpec:
+        order = self.metadata.order if isinstance(self.metadata, ArrayV2Metadata) else "C"
+        config = ArrayConfig(order=order, write_empty_chunks=False)
+        return self.metadata.get_chunk_spec((0,) * len(self.metadata.shape), config, cpu.buffer_prototype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"metadata": self.metadata}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    async def decode(self, stored: Buffer) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a decoded chunk. Codecs of zarr-python and numcodecs run in threads of the loop.
+
+        Raises
+        ------
+        DecodeError
+            If a codec fails, or the result has another shape or dtype than the metadata implies.
+        """
+        try:
+            (decoded,) = await self._pipeline.decode([(stored, self._chunk)])
+        except MemoryError:
+            raise
+        except Exception as error:  # of any class: a codec is anybody's code
+            raise DecodeError(f"zarr-python cannot decode it: {error!r}") from error
+        if decoded is None:
+            raise DecodeError("zarr-python decodes it to nothing")
+        values = decoded.as_numpy_array()
+        dtype = self._chunk.dtype.to_native_dtype().newbyteorder("=")
+        if values.shape != self._chunk.shape or values.dtype.newbyteorder("=") != dtype:
+            raise DecodeError(
+                f"zarr-python decodes it to {values.shape} {values.dtype}, the metadata implies "
+                f"{self._chunk.shape} {dtype}"
+            )
+        return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
+
+
+def make_decoder(array: zarr.Array[Any], name: str) -> ChunkDecoder:
+    """Return the decoder of an array.
+
+    Raises
+    ------
+    UnsupportedError
+        If a codec's library is not installed, or a codec would run code that is in the store.
+    """
+    metadata = array.metadata
+    codecs: tuple[Any, ...]
+    if isinstance(metadata, ArrayV2Metadata):
+        codecs = (*(metadata.filters or ()), *((metadata.compressor,) if metadata.compressor else ()))
+    else:
+        codecs = metadata.codecs
+    _check_codecs(codecs, name)
+    return ChunkDecoder(metadata)
+
+
+def _check_codecs(codecs: Iterable[Any], name: str) -> None:
+    for codec in codecs:
+        try:
+            inner = getattr(codec, "_codec", codec)  # numcodecs' ones are looked up when they are first used
+        except Exception as error:
+            raise UnsupportedError(f"{name}: codec {codec!r} cannot be loaded: {error!r}") from error
+        if getattr(inner, "codec_id", None) == "pickle":
+            raise UnsupportedError(f"{name}: codec 'pickle' is not supported, it runs code that is in the store")
+        _check_codecs(getattr(codec, "codecs", ()), name)  # those inside of a shard

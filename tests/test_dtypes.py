@@ -1,0 +1,184 @@
+"""Stored dtypes that torch does not have: numbers where nothing is lost, or a refusal that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numcodecs
+import numpy as np
+import pytest
+import torch
+import zarr
+from zarr.codecs import BytesCodec, TransposeCodec
+from zarr.codecs import numcodecs as zarr_numcodecs
+from zarr.storage import MemoryStore
+
+from oracle import ZARR_FORMATS, AnyArray, ZarrFormat, assert_parity, read_all
+from zarrfeed import UnsupportedError, ZarrIterableDataset
+from zarrfeed.dtypes import read_items
+from zarrfeed.layout import read_layout
+
+#: No v3 specification yet: zarr says so when such an array is made or opened.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning"),
+]
+
+N = 23
+TIMES = ("M8[ns]", "M8[D]", "M8[10s]", "m8[s]", "m8[25us]")
+INT64_MIN = np.iinfo(np.int64).min
+
+
+def write(where: Any, data: AnyArray, zarr_format: ZarrFormat, chunks: tuple[int, ...], **options: Any) -> Any:
+    array = zarr.create_array(
+        where, shape=data.shape, chunks=chunks, dtype=data.dtype, zarr_format=zarr_format, **options
+    )
+    array[...] = data
+    return array
+
+
+def times(dtype: str) -> AnyArray:
+    """Return times that encode their sample, with some that are none. Shape (N, 4)."""
+    numbers = np.arange(N)[:, None] * 1000 + np.arange(4) - 7
+    numbers[3, 1] = numbers[22, 3] = INT64_MIN
+    return numbers.astype(np.int64).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", TIMES)
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+def test_times_are_int64_in_their_own_unit_and_no_time_is_the_least(
+    dtype: str, zarr_format: ZarrFormat, byte_order: Literal["<", ">"], tmp_path: Path
+) -> None:
+    data = times(dtype)
+    options: dict[str, Any] = {"serializer": BytesCodec(endian="little" if byte_order == "<" else "big")}
+    if zarr_format == 2:
+        data, options = data.astype(data.dtype.newbyteorder(byte_order)), {"order": "F"}
+    array = write(tmp_path / "a", data, zarr_format, (5, 3), **options)
+    expected = read_all(array).view(np.int64)
+    assert expected[3, 1] == INT64_MIN
+    dataset = assert_parity(tmp_path / "a", expected)
+    assert dataset.explain().fields[0].native
+    unit = dtype.removeprefix("M8").removeprefix("m8")
+    assert f"{unit} as int64" in str(dataset.explain())
+
+
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+def test_times_that_are_missing_are_the_fill_value(zarr_format: ZarrFormat) -> None:
+    for fill in (None, np.datetime64("NaT", "s"), np.datetime64(1234, "s")):
+        array: Any = zarr.create_array(
+            MemoryStore(), shape=(N,), chunks=(5,), dtype="M8[s]", fill_value=fill, zarr_format=zarr_format
+        )
+        array[5:10] = np.arange(5).astype("M8[s]")
+        expected = read_all(array).view(np.int64)
+        assert expected[0] == (INT64_MIN if fill is None else fill.astype(np.int64))
+        assert_parity(array, expected)
+
+
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+def test_times_go_through_zarr_pythons_codecs_too(zarr_format: ZarrFormat) -> None:
+    codec: Any = numcodecs.BZ2() if zarr_format == 2 else zarr_numcodecs.BZ2()
+    array = write(MemoryStore(), times("M8[ms]"), zarr_format, (5, 3), compressors=codec)
+    assert_parity(array, read_all(array).view(np.int64))
+
+
+def words(dtype: str) -> AnyArray:
+    """Return fixed-length bytes that encode their sample, some shorter than the others. Shape (N, 4)."""
+    size = np.dtype(dtype).itemsize
+    raw = np.random.default_rng(5).integers(1, 256, (N, 4, size), dtype=np.uint8)
+    raw[..., 0] = np.arange(N)[:, None]
+    raw[2, 1, size // 2 :] = raw[7, 3, -1:] = 0
+    return raw.view(dtype)[..., 0]
+
+
+@pytest.mark.parametrize("dtype", ["S1", "S5", "V3", "V16"])
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+@pytest.mark.parametrize("slow", [False, True])
+def test_fixed_length_bytes_are_uint8_with_an_axis_of_their_own(
+    dtype: str, zarr_format: ZarrFormat, slow: bool, tmp_path: Path
+) -> None:
+    data = words(dtype)
+    options: dict[str, Any] = {"order": "F"} if zarr_format == 2 else {"filters": TransposeCodec(order=(1, 0))}
+    if slow:
+        options["compressors"] = numcodecs.BZ2() if zarr_format == 2 else zarr_numcodecs.BZ2()
+    array = write(tmp_path / "a", data, zarr_format, (5, 3), **options)
+    size = data.dtype.itemsize
+    expected = np.ascontiguousarray(read_all(array)).view(np.uint8).reshape(N, 4, size)
+    for shuffle in (False, True):
+        dataset = assert_parity(tmp_path / "a", expected, shuffle=shuffle)
+    field = dataset.explain().fields[0]
+    assert field.native is not slow
+    assert f"|{dtype} as uint8" in field.description
+    along_1 = np.ascontiguousarray(expected.swapaxes(0, 1))
+    assert_parity(tmp_path / "a", along_1, sample_axis=1)
+    with pytest.raises(ValueError, match=r"sample_axis = 2, must be in \[-2, 1\]"):
+        ZarrIterableDataset(tmp_path / "a", sample_axis=2)
+
+
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+def test_one_fixed_length_text_a_sample(zarr_format: ZarrFormat) -> None:
+    data = np.array([b"cat", b"bird", b"", b"dog"] * 5, "S4")
+    array = write(MemoryStore(), data, zarr_format, (3,))
+    expected = data.view(np.uint8).reshape(20, 4)
+    assert_parity(array, expected)
+    with ZarrIterableDataset(array, batch_size=4) as dataset:
+        rows = next(iter(dataset))
+    assert rows.dtype == torch.uint8
+    assert [bytes(row.tolist()).rstrip(b"\0") for row in rows] == [b"cat", b"bird", b"", b"dog"]
+
+
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+def test_bytes_that_are_missing_are_the_fill_value_if_it_is_one_byte(zarr_format: ZarrFormat) -> None:
+    for fill in (b"", b"aaa"):
+        array: Any = zarr.create_array(
+            MemoryStore(), shape=(N,), chunks=(5,), dtype="S3", fill_value=fill, zarr_format=zarr_format
+        )
+        array[5:10] = b"xyz"
+        assert_parity(array, read_all(array).view(np.uint8).reshape(N, 3))
+    array = zarr.create_array(
+        MemoryStore(), shape=(N,), chunks=(5,), dtype="S3", fill_value=b"ab", zarr_format=zarr_format
+    )
+    with pytest.raises(UnsupportedError, match=r"fill value .*b'ab'.* of bytes, must be empty or one byte repeated"):
+        ZarrIterableDataset(array)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        ([("x", "<f4"), ("y", "<i4")], "it is a structure of the fields x, y; store each as an array"),
+        ("U5", "it holds strings; store numbers"),
+        ("str", "it holds strings; store numbers"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+def test_what_is_no_number_is_refused_with_the_reason(dtype: Any, reason: str, zarr_format: ZarrFormat) -> None:
+    array: Any = zarr.create_array(
+        MemoryStore(),
+        shape=(N,),
+        chunks=(5,),
+        dtype=dtype if isinstance(dtype, str) else np.dtype(dtype),
+        zarr_format=zarr_format,
+    )
+    with pytest.raises(UnsupportedError, match=f"dtype .* has no torch equivalent: {reason}"):
+        ZarrIterableDataset(array)
+
+
+def test_variable_length_bytes_are_refused() -> None:
+    array: Any = zarr.create_array(MemoryStore(), shape=(N,), chunks=(5,), dtype="variable_length_bytes")
+    with pytest.raises(UnsupportedError, match="dtype object has no torch equivalent: it holds Python objects"):
+        ZarrIterableDataset(array)
+
+
+def test_subarrays_and_empty_items_are_refused() -> None:
+    for dtype in (np.dtype(("<f4", (2,))), np.dtype("S0"), np.dtype("V0"), np.dtype("O")):
+        with pytest.raises(UnsupportedError, match=r"x: dtype .* has no torch equivalent"):
+            read_items(dtype, swapped=False, name="x")
+
+
+def test_bool_is_bool() -> None:
+    data = np.arange(N * 4).reshape(N, 4) % 3 == 0
+    array = write(MemoryStore(), data, 3, (5, 4))
+    assert_parity(array, data)
+    assert read_layout(array).torch_dtype == torch.bool
