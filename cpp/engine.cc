@@ -207,13 +207,20 @@ void Engine::answer(std::span<const FetchAnswer> answers) {
 }
 
 void Engine::refuse(uint64_t ticket, const std::string& what, int errno_value) {
+  fail_request(ticket, Error::io(what, errno_value));
+}
+
+void Engine::refuse_corrupt(uint64_t ticket, const std::string& what) {
+  fail_request(ticket, Error(ErrorKind::kCorrupt, what));
+}
+
+void Engine::fail_request(uint64_t ticket, const Error& error) {
   const std::lock_guard lock(mutex_);
   const auto entry = awaited_.find(ticket);
   if (entry == awaited_.end()) return;
   const Task& task = entry->second;
   const FieldReader& field = fields_[task.field];
-  fail_locked(std::make_exception_ptr(
-      Error::io(what, errno_value).at(field.spec().array.name, field.key(task.chunk, task.cell))));
+  fail_locked(std::make_exception_ptr(error.at(field.spec().array.name, field.key(task.chunk, task.cell))));
 }
 
 }  // namespace zarrfeed
