@@ -19,7 +19,7 @@ from zarrfeed.checks import check_bool, check_int
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
-from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.fields import BLOCK_UNITS, Batch, BlockUnit, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
@@ -27,6 +27,7 @@ from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.progress import Cut, Progress
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
+from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
@@ -69,9 +70,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         layout and `memory_budget`.
     mix
         How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
+    block
+        What blocks are made of: "chunk", a chunk along `sample_axis`, which in a sharded array is an inner chunk; or
+        "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
     blocks
-        Which blocks are read, as indices of chunks along `sample_axis`, in any order. None: all. Samples keep their
-        index in the array.
+        Which blocks are read, as indices of chunks (or of shards) along `sample_axis`, in any order. None: all.
+        Samples keep their index in the array.
     rank, world_size
         Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
         torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
@@ -85,6 +89,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
         and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share
         would not do.
+    coalesce_gap, coalesce_limit
+        For sharded arrays in stores that are not local: wanted inner chunks of a shard that are at most
+        `coalesce_gap` bytes apart are read in one request of at most `coalesce_limit` bytes, or less where the memory
+        is short. Bytes, or text such as "1MiB".
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
 
@@ -121,12 +129,15 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         sample_axis: int = 0,
         lanes: int | None = None,
         mix: int = 1,
+        block: BlockUnit = "chunk",
         blocks: npt.ArrayLike | None = None,
         rank: RankSource = None,
         world_size: int | None = None,
         even: Even | None = None,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
+        coalesce_gap: int | str = DEFAULT_COALESCE.gap,
+        coalesce_limit: int | str = DEFAULT_COALESCE.limit,
         pin_memory: bool | None = None,
     ) -> None:
         super().__init__()
@@ -142,12 +153,20 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             check_bool("pin_memory", pin_memory)
         if even is not None and even not in EVEN_MODES:
             raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
+        if block not in BLOCK_UNITS:
+            raise ConfigError(f"block = {block!r}, must be one of {', '.join(map(repr, BLOCK_UNITS))}")
+        coalesce = Coalesce(
+            gap=parse_bytes(coalesce_gap, "coalesce_gap", least=0),
+            limit=parse_bytes(coalesce_limit, "coalesce_limit", least=0),
+        )
         budget = None if memory_budget is None else parse_bytes(memory_budget)
         if pin_memory and not has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
 
         room = (budget or DEFAULT_BUDGET) // 16
-        fields = read_fields(samples, targets, sample_axis=sample_axis, return_index=return_index, resident_bytes=room)
+        fields = read_fields(
+            samples, targets, sample_axis=sample_axis, return_index=return_index, resident_bytes=room, block=block
+        )
         n, block_rows = fields.num_samples, fields.block_rows
         order = Order(
             n,
@@ -173,6 +192,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             even=even,
             num_threads=num_threads,
             budget=budget,
+            coalesce=coalesce,
         )
         self._closed = False
         self._reset_process()

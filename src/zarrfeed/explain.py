@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import Field, FieldSet, StoredField
+from zarrfeed.fields import BlockUnit, Field, FieldSet, StoredField
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.stats import format_bytes
@@ -29,7 +29,9 @@ class FieldExplanation:
     native
         Whether all of its codecs are decoded by the engine.
     chunks
-        Stored chunks of the whole array.
+        Read chunks of the whole array.
+    shards
+        The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
         Chunks that are read and decoded in one epoch by this consumer.
     amplification
@@ -43,13 +45,15 @@ class FieldExplanation:
     chunks: int
     chunk_reads: int
     amplification: float
+    shards: int = 0
 
 
 @dataclass(frozen=True)
 class Explanation:
     """How a dataset is read by one consumer; `str()` of it is a page.
 
-    `driving` is the name of the field whose chunks make the blocks; None if all fields are in memory.
+    `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
+    are in memory.
     """
 
     num_samples: int
@@ -61,6 +65,7 @@ class Explanation:
     lanes: int
     mix: int
     driving: str | None
+    block: BlockUnit
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
     max_open_batches: int
@@ -81,15 +86,16 @@ class Explanation:
             rows += [(f.name, f.source), ("", f.description)]
             if f.chunks:
                 how = "native" if f.native else "through zarr-python, slow"
-                reads = f"{f.chunk_reads} chunk reads per epoch, {f.chunks} chunks stored"
+                stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
+                reads = f"{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
         order = "shuffled" if self.shuffle else "in order"
         blocks = f"{self.num_blocks} blocks of {self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
         if self.driving is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
-        elif self.driving != "samples":
-            rows.append(("", f"blocks are the chunks of {self.driving}"))
+        elif self.driving != "samples" or self.block == "shard":
+            rows.append(("", f"blocks are the {self.block}s of {self.driving}"))
         rows += [
             ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} blocks"),
             ("", f"a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
@@ -101,12 +107,13 @@ class Explanation:
             ),
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
+            *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
             ("threads", f"{self.num_threads} decode"),
         ]
         if memory.num_fetch_threads:
             rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
         if memory.max_requests:
-            rows.append(("", f"up to {memory.max_requests} requests at once to stores that are not local"))
+            rows.append(("", f"up to {memory.max_requests} chunks asked for at once in stores that are not local"))
         width = max(12, max(len(name) for name, _ in rows) + 2)
         return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
@@ -134,6 +141,7 @@ def explain(
         lanes=order.lanes,
         mix=order.mix,
         driving=None if fields.driving is None else fields.fields[fields.driving].name,
+        block=fields.block,
         fields=tuple(_explain_field(field, plan) for field in fields.fields),
         memory=memory,
         max_open_batches=max_open_batches,
@@ -163,6 +171,7 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         description=(
             f"{spec.shape} {spec.dtype.name}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape} "
             f"({format_bytes(spec.decoded_bytes)}), {codecs}{order}"
+            + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
             + (", kept in memory" if field.resident else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
         ),
@@ -170,6 +179,7 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         chunks=chunks,
         chunk_reads=reads,
         amplification=reads / max(1, used),
+        shards=spec.num_shards,
     )
 
 

@@ -12,6 +12,7 @@ from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
 from zarrfeed.memory import MemoryPlan, plan_memory
 from zarrfeed.order import EpochPlan, Order, choose_lanes, open_batches
+from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.state import EpochState, WorkerShare
 
 #: Without a batch size, samples are views of internal batches of about this size.
@@ -43,6 +44,8 @@ class Schedule:
         Decode threads of a consumer. None: the cores of the machine, shared.
     budget
         Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
+    coalesce
+        What may be read in one request, in stores that Python reads.
     limit
         For `budget` None: the most that one consumer may need. None: whatever it needs.
     """
@@ -55,6 +58,7 @@ class Schedule:
     num_threads: int | None
     budget: int | None
     limit: int | None = DEFAULT_BUDGET
+    coalesce: Coalesce = DEFAULT_COALESCE
 
     @classmethod
     def make(
@@ -165,6 +169,7 @@ class Schedule:
             num_threads=self.threads(consumer, local_world_size=local_world_size),
             budget=share,
             min_open_batches=required,
+            coalesce=self.coalesce,
         )
         if self.budget is None:  # nobody said that the readers together may not have more
             missing = required * plan.batch_bytes - plan.batch_room
