@@ -135,6 +135,11 @@ class ArraySpec:
         return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))
 
     @property
+    def shard_bytes(self) -> int:
+        """Bytes of one decoded stored object, padding included."""
+        return math.prod(self.shard_shape) * self.dtype.itemsize
+
+    @property
     def num_shards(self) -> int:
         """Shards of the whole array; 0 if it has none."""
         if self.shard is None:

@@ -156,8 +156,11 @@ def plan_memory(
     share = room // 2 if local and fed else room
     num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, share // local)) if local else 0
     coalesce, merged = coalesce or DEFAULT_COALESCE, 0
-    if any(spec.source is not None and spec.shard is not None for spec in streamed):
-        limit = max(0, min(coalesce.limit, (share - fed) // (2 * (num_threads + 1))))
+    whole = max(
+        (spec.shard_bytes for spec in streamed if spec.source is not None and spec.shard is not None), default=0
+    )
+    if whole:
+        limit = max(0, min(coalesce.limit, whole, (share - fed) // (2 * (num_threads + 1))))
         coalesce = Coalesce(gap=min(coalesce.gap, limit), limit=limit)
         merged = (num_threads + 1) * limit
         fed += coalesce.gap
