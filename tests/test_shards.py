@@ -394,7 +394,7 @@ KEY = "c/1/0"
 def damaged(tmp_path: Path, kind: str, change: Any, **options: Any) -> tuple[Any, bytes]:
     """Write 4 shards and change the bytes of one; return what a dataset reads."""
     data = numbered((32, 10))
-    options = {"crc32c": False, "codec": "none"} | options
+    options = {"crc32c": False, "codec": "none", **options}
     write(tmp_path / "a", data, (2, 10), (8, 10), **options)
     file = tmp_path / "a" / KEY
     file.write_bytes(change(file.read_bytes()))
