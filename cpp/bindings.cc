@@ -102,7 +102,7 @@ FieldSpec parse_field(const py::dict& field) {
   array.metadata_key = field["metadata_key"].cast<std::string>();
   array.key.prefix = field["key_prefix"].cast<std::string>();
   array.key.separator = field["key_separator"].cast<std::string>().at(0);
-  if (field.contains("shard") && !field["shard"].is_none()) {
+  if (field.contains("shard")) {
     array.shard = parse_shard(field["shard"].cast<py::dict>());
   }
   array.fed = field.contains("fed") && field["fed"].cast<bool>();

@@ -77,7 +77,7 @@ def write(
         chunk_shape=inner,
         codecs=codecs,
         index_codecs=[BytesCodec(endian=index_endian), *([Crc32cCodec()] if crc32c else [])],
-        index_location=location,  # type: ignore[arg-type]
+        index_location=location,
     )
     array: zarr.Array[Any] = zarr.create_array(
         store,

@@ -178,7 +178,7 @@ class ArraySpec:
             "key_prefix": self.key_prefix,
             "key_separator": self.key_separator,
             "fed": self.source is not None,
-            "shard": None if self.shard is None else self.shard.to_core(),
+            **({} if self.shard is None else {"shard": self.shard.to_core()}),
         }
 
 
