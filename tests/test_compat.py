@@ -186,15 +186,22 @@ def test_groups_and_arrays_in_memory_are_samples_and_targets(tmp_path: Path, ima
         assert indices_of(x) == y["y"].tolist()
 
 
-def test_arrays_in_a_memory_store_are_read() -> None:
-    array = zarr.create_array(zarr.storage.MemoryStore(), data=np.arange(N, dtype=np.int32), chunks=(CHUNK,))
-    try:
-        dataset = ZarrIterableDataset(samples=array, targets=array, **SHUFFLED)
-    except zarrfeed.UnsupportedError as error:
-        pytest.skip(str(error))
-    assert sorted(numbers_of(ZarrDataLoader(dataset=dataset, batch_size=17))) == list(range(N))
-    loader = ZarrDataLoader(dataset=dataset, batch_size=17, num_workers=2, multiprocessing_context="fork")
-    assert sorted(numbers_of(loader)) == list(range(N))
+def test_arrays_and_groups_in_a_memory_store_are_read() -> None:
+    store = zarr.storage.MemoryStore()
+    group = zarr.create_group(store)
+    array = group.create_array("a", data=np.arange(N, dtype=np.int32), chunks=(CHUNK,))
+    options: dict[str, Any] = {"targets": array, "chunks_shuffle_seed": 1}
+    for num_workers in (0, 2):
+        loader = ZarrDataLoader(
+            dataset=ZarrIterableDataset(samples=array, **options),
+            batch_size=17,
+            num_workers=num_workers,
+            multiprocessing_context="fork" if num_workers else None,
+        )
+        for _ in range(2):
+            assert sorted(numbers_of(loader)) == list(range(N))
+        of_group = ZarrDataLoader(dataset=ZarrIterableDataset(samples=group, **options), batch_size=17)
+        assert all(torch.equal(x["a"], y) for x, y in of_group)
 
 
 # --- order ------------------------------------------------------------------------------------------------------
@@ -235,6 +242,22 @@ def test_both_shuffled(scalars: zarr.Array[Any]) -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert len(np.unique(epochs[0][:32] // CHUNK)) >= 4
     assert (np.diff(epochs[0]) == 1).mean() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("chunks", "buffer", "words"),
+    [
+        (True, True, "shuffled: 46 blocks of 11"),
+        (True, False, "blocks shuffled, rows in order: 46"),
+        (False, True, "blocks in order, rows shuffled: 46"),
+        (False, False, "in order: 46 blocks of 11 samples in 1 lanes"),
+    ],
+)
+def test_explain_says_what_is_shuffled(chunks: bool, buffer: bool, words: str, scalars: zarr.Array[Any]) -> None:
+    dataset = ZarrIterableDataset(
+        samples=scalars, targets=None, shuffle_chunks=chunks, chunks_shuffle_seed=1, shuffle_buffer=buffer
+    )
+    assert f"order       {words}" in str(dataset.explain())
 
 
 def test_each_seed_decides_on_its_part_of_the_order(scalars: zarr.Array[Any]) -> None:
@@ -390,8 +413,10 @@ def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -
 
 
 @pytest.mark.filterwarnings(MANY_WORKERS, NO_ACCELERATOR)
-@pytest.mark.parametrize("pin_memory", [False, True])
-@pytest.mark.parametrize(("context", "num_workers"), [("fork", 1), ("fork", 2), ("fork", 5), ("spawn", 2)])
+@pytest.mark.parametrize(
+    ("context", "num_workers", "pin_memory"),
+    [("fork", 1, False), ("fork", 2, True), ("fork", 5, False), ("spawn", 2, True)],
+)
 def test_workers_share_the_samples_over_three_different_epochs(
     context: str, num_workers: int, pin_memory: bool, scalars: zarr.Array[Any]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 import zarr
 
 N, CHUNK = 203, 8
-TIMEOUT_S = 100
+TIMEOUT_S = 200
 
 _RANK = """
 import copy, json, sys, warnings
@@ -40,7 +39,8 @@ CASES = {
     "some chunks": {"chunks_shuffle_seed": 1, "selected_chunk_indexes": np.arange(3, 26)},
     "one chunk": {"chunks_shuffle_seed": 1, "selected_chunk_indexes": -1},
 }
-WORKERS = {"none": {}, "fork": {"num_workers": 2, "multiprocessing_context": "fork"}}
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+WITH_WORKERS = ("drawn seed", "chunks alone", "in order", "some chunks")
 
 
 def main(rank, world_size, directory):
@@ -51,7 +51,8 @@ def main(rank, world_size, directory):
     made = {
         (case, workers): ZarrIterableDataset(samples=samples, targets=targets, **options)
         for case, options in CASES.items()
-        for workers in WORKERS
+        for workers in ("none", "fork")
+        if workers == "none" or case in WITH_WORKERS
     }
     late = ZarrIterableDataset(samples=samples, targets=None, chunks_shuffle_seed=5)
     # copied and pickled while there was one rank: what that found must not be carried on
@@ -61,7 +62,7 @@ def main(rank, world_size, directory):
     )
     result = {}
     for (case, workers), dataset in made.items():
-        loader = ZarrDataLoader(dataset=dataset, batch_size=8, **WORKERS[workers])
+        loader = ZarrDataLoader(dataset=dataset, batch_size=8, **(FORK if workers == "fork" else {}))
         epochs = []
         for _ in range(2):
             epochs.append([y.tolist() for _, y in loader])
@@ -142,7 +143,7 @@ def ranks(request: pytest.FixtureRequest, directory: Path) -> Iterator[list[dict
 def test_every_sample_comes_once_and_ranks_have_as_many(ranks: list[dict[str, Any]]) -> None:
     size_of = {"some chunks": N - 3 * CHUNK, "one chunk": N % CHUNK}
     cases = [case for case in ranks[0] if "/" in case]
-    assert len(cases) == 17
+    assert len(cases) == 14
     for case in cases:
         n = size_of.get(case.split("/")[0], N)
         orders = []
@@ -167,8 +168,6 @@ def test_a_worker_that_cannot_ask_for_the_seed_of_the_others_says_what_to_do(ran
 
 @pytest.mark.timeout(2 * TIMEOUT_S)
 def test_the_lightning_example_of_the_original_delivers_every_sample_once(directory: Path) -> None:
-    if importlib.util.find_spec("lightning") is None:
-        pytest.skip("lightning is not installed")
     run([[str(Path(__file__).with_name("compat_lightning.py")), str(directory)]])
     ranks = [json.loads((directory / f"rank-{rank}.json").read_text()) for rank in range(2)]
     for rank in ranks:

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TESTS = [
-    *("batch_memory", "blosc", "blosc_scatter", "ceiling", "codecs", "engine", "engine_end", "engine_stress"),
-    *("field_reader", "local_source", "scatter", "shuffle"),
+    *("batch_memory", "blosc", "blosc_scatter", "ceiling", "codecs", "engine", "engine_end", "engine_fed"),
+    *("engine_plan", "engine_stress", "field_reader", "local_source", "scatter", "shuffle"),
 ]
 
 # The first test waits for the build.

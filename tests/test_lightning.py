@@ -32,7 +32,7 @@ QUIET: dict[str, Any] = {
 }
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # Lightning's and torch's, of each other
 ]
 
@@ -213,7 +213,7 @@ def fit_on_two_ranks(
     script.write_text(RANK_SCRIPT.format(tests=str(Path(__file__).parent)))
     command = [sys.executable, str(script), str(directory), checkpoint, str(num_workers), str(max_steps)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     for rank in range(2):
         yield json.loads((directory / f"rank-{rank}.json").read_text())

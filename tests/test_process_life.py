@@ -25,6 +25,7 @@ import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
+from zarrfeed.feed import Reader
 from zarrfeed.layout import read_layout
 from zarrfeed.order import Order
 
@@ -50,12 +51,24 @@ def no_thread_is_left() -> Iterator[None]:
     gc.collect()
     deadline = time.monotonic() + 10  # threads of torch's queues end a little later
     while num_threads() > before and time.monotonic() < deadline:
+        gc.collect()
         time.sleep(0.01)
     assert num_threads() <= before
 
 
 def make(store: str) -> ZarrIterableDataset:
     return ZarrIterableDataset(store, batch_size=16, shuffle=True, num_threads=4)
+
+
+def test_a_break_ends_the_threads_at_once_and_not_with_the_dataset(store: str) -> None:
+    """The dataset used to hold the iterator, hence its threads, until it was closed or dropped."""
+    dataset = make(store)
+    before = num_threads()
+    for _ in range(3):
+        for _ in dataset:
+            break
+        assert num_threads() == before
+    assert dataset.stats().batches == 3
 
 
 def test_a_break_ends_the_threads(store: str) -> None:
@@ -140,7 +153,7 @@ def test_an_error_in_a_chunk_reaches_next_and_ends_the_threads(tmp_path: Path) -
         assert list(feed) == [], "after its error an iteration is over"
 
 
-def run_script(body: str, store: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     script = textwrap.dedent(
         """
         import os, signal, sys, threading, time
@@ -149,7 +162,7 @@ def run_script(body: str, store: str, *, timeout: float = 60) -> subprocess.Comp
         """
     ) + textwrap.dedent(body)
     return subprocess.run(
-        [sys.executable, "-c", script, store], capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
@@ -274,9 +287,6 @@ def test_a_forked_child_may_drop_what_the_parent_was_reading(store: str) -> None
     assert sum(len(batch) for batch in feeds[0]) == N - 16
 
 
-METHODS = ["fork", "forkserver", "spawn"]
-
-
 def indices(batches: Any) -> list[list[int]]:
     return [batch[:, 0].tolist() for batch in batches]
 
@@ -292,11 +302,15 @@ def loader_of(dataset: ZarrIterableDataset, method: str, **settings: Any) -> Zar
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("use", ["none", "begun", "finished"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        *(("fork", use) for use in ("none", "begun", "finished")),
+        ("forkserver", "finished"),  # these take seconds to start, and unpickle alike
+        ("spawn", "begun"),
+    ],
+)
 def test_workers_read_a_dataset_that_its_parent_has_used(store: str, method: str, use: str) -> None:
-    if method == "spawn" and use != "begun":
-        pytest.skip("each start takes seconds; forkserver pickles as well")
     expected = epochs_of(store, 3)
     dataset = make(store)
     feed, passes = iter(dataset), 0
@@ -460,3 +474,92 @@ def test_workers_are_forked_while_other_threads_read(store: str) -> None:
         for thread in threads:
             thread.join(timeout=60)
     assert not wrong
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent: bool) -> None:
+    """What the loop received before is known, so that it can go on; in a script, as torch raises anywhere."""
+    result = run_script(
+        """
+        import multiprocessing
+        from zarrfeed import ZarrDataLoader
+        pids = multiprocessing.get_context("fork").SimpleQueue()
+        settings = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
+        persistent = sys.argv[2] == "True"
+        loader = ZarrDataLoader(
+            dataset, persistent_workers=persistent, worker_init_fn=lambda _: pids.put(os.getpid()), **settings
+        )
+        seen = []
+        feed = iter(loader)
+        for _ in range(20):
+            seen += next(feed)[:, 0].tolist()
+        os.kill(pids.get(), signal.SIGKILL)
+        try:
+            for batch in feed:
+                seen += batch[:, 0].tolist()
+        except Exception:  # of several types: "killed by signal", or a socket of torch that was closed
+            print("an error")
+        state = loader.state_dict()
+        del feed, loader
+        resumed = ZarrDataLoader(dataset, **settings)
+        resumed.load_state_dict(state)
+        for _ in range(2):
+            seen += [index for batch in resumed for index in batch[:, 0].tolist()]
+            print(sorted(seen) == list(range(4000)))
+            seen.clear()
+        """,
+        store,
+        str(persistent),
+    )
+    assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
+
+
+def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass was not known to the dataset before its reader ran, so that nobody ended what started during close()."""
+    dataset = make(store)
+    begun, closed = threading.Event(), threading.Event()
+    start = Reader.start
+
+    def slow_start(reader: Reader, *arguments: Any) -> None:
+        begun.set()
+        assert closed.wait(10)
+        start(reader, *arguments)
+
+    monkeypatch.setattr(Reader, "start", slow_start)
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            next(iter(dataset))
+        except ClosedError as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert begun.wait(10)
+    dataset.close()
+    closed.set()
+    consumer.join(10)
+    assert not consumer.is_alive()
+    assert len(errors) == 1
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_seeding_torch_before_every_pass_repeats_no_epoch(store: str, persistent: bool) -> None:
+    """Workers of a plain DataLoader have only its seed in common to name their pass by: here it is always the same."""
+    loader = DataLoader(
+        make(store),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        timeout=60,
+    )
+    passes = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        passes.append(indices(loader))
+        assert sorted(index for batch in passes[-1] for index in batch) == list(range(N))
+    assert passes[0] != passes[1] != passes[2] != passes[0]

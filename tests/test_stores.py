@@ -444,6 +444,31 @@ def test_a_store_that_blocks_the_loop_does_not_block_close() -> None:
     release.set()
 
 
+@pytest.mark.parametrize("error", [RuntimeError("late"), SystemExit(1), KeyboardInterrupt()], ids=repr)
+def test_what_a_store_raises_while_it_is_given_up_is_for_nobody(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, array = stalled()
+
+    async def fail_late(_: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise error from None
+
+    store.before = fail_late
+    dataset = make(array)
+    iter(dataset)
+    deadline = time.monotonic() + PATIENCE_S
+    while not store.now and time.monotonic() < deadline:
+        time.sleep(0.001)
+    dataset.close()
+    gc.collect()
+    assert store.now == 0
+    assert tasks_on_the_loop() == []  # and the loop is alive
+    assert caplog.text == ""
+
+
 def test_many_epochs_that_are_given_up_leave_no_descriptor() -> None:
     array, _ = simple(SlowStore(MemoryStore(), delay=0.001))
 

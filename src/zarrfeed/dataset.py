@@ -20,7 +20,15 @@ from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.fields import BLOCK_UNITS, Batch, BlockUnit, FieldSet
-from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
+from zarrfeed.identity import (
+    Place,
+    RankSource,
+    end_with_training_process,
+    find_place,
+    has_accelerator,
+    in_worker,
+    worker_and_count,
+)
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
@@ -44,7 +52,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Parameters
     ----------
     samples
-        An array: a path, a `file://` URL, or an open `zarr.Array` in a local store, Zarr v2 or v3; or a NumPy array
+        An array: a path, a `file://` URL, or an open `zarr.Array` in any store, Zarr v2 or v3; or a NumPy array
         or CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but not for groups
         in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are shuffled; of
         several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory are used where
@@ -233,6 +241,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._check_open()
         name = None
         if in_worker():
+            end_with_training_process()
             info = torch.utils.data.get_worker_info()
             assert info is not None
             group = self._worker_group or f"{os.getppid()}/{info.seed - info.id}"

@@ -15,6 +15,14 @@ from zarrfeed.stats import format_bytes
 #: The quality of the shuffle is measured on the first batches of the epoch.
 _SAMPLED_BATCHES = 32
 
+#: Whether blocks, and rows in them, are permuted -> in words.
+_ORDERS = {
+    (True, True): "shuffled",
+    (False, False): "in order",
+    (True, False): "blocks shuffled, rows in order",
+    (False, True): "blocks in order, rows shuffled",
+}
+
 
 @dataclass(frozen=True)
 class FieldExplanation:
@@ -60,6 +68,7 @@ class Explanation:
     steps: int
     batch_size: int
     shuffle: bool
+    shuffle_rows: bool
     num_blocks: int
     block_rows: int
     lanes: int
@@ -89,7 +98,7 @@ class Explanation:
                 stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
                 reads = f"{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
-        order = "shuffled" if self.shuffle else "in order"
+        order = _ORDERS[self.shuffle, self.shuffle_rows]
         blocks = f"{self.num_blocks} blocks of {self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
         if self.driving is None:
@@ -136,6 +145,7 @@ def explain(
         steps=plan.steps,
         batch_size=batch_size,
         shuffle=order.shuffle,
+        shuffle_rows=order.permutes_rows,
         num_blocks=order.num_blocks,
         block_rows=order.block_rows,
         lanes=order.lanes,

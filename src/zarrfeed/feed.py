@@ -98,7 +98,7 @@ class Reader:
         }
         self._feeder = Feeder(self._engine, _sources(self._fields), shards)
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
-        self._finalizer = weakref.finalize(self, _stop, self._engine, self._feeder)
+        self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
 
     def start(self, plan: EpochPlan, max_open_batches: int) -> None:
         """Begin an epoch; an epoch under way is given up.
@@ -142,7 +142,7 @@ class Reader:
 
     def stop(self) -> None:
         """End the epoch under way: threads finish their chunk and are gone when this returns."""
-        _stop(self._engine, self._feeder)
+        self._feeder.stop_engine()
         self._lent.clear()
 
     def stats(self) -> Stats:
@@ -155,11 +155,6 @@ class Reader:
         addresses = [buffer.data_ptr() for buffer in buffers]
         self._lent.update(zip(addresses, buffers, strict=True))
         self._engine.lend(addresses)
-
-
-def _stop(engine: core.Engine, feeder: Feeder) -> None:
-    engine.stop()  # first: threads may still read bytes that the feeder lends
-    feeder.stop()
 
 
 def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
@@ -205,7 +200,7 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
         feeder.explain(error)
         raise
     finally:
-        _stop(engine, feeder)
+        feeder.stop_engine()
     assert batch is not None
     rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
     read = _stats_of(engine, feeder)

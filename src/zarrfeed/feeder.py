@@ -118,7 +118,7 @@ class Feeder:
     Parameters
     ----------
     engine
-        The engine; it is not started or stopped here. `stop` comes after the engine was stopped.
+        The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
         Number of the field -> where its chunks are.
     shards
@@ -153,7 +153,7 @@ class Feeder:
             raise StoreReadError(_errno_of(error), f"the store cannot be opened: {error!r}") from error
 
     def stop(self) -> None:
-        """Give up what is under way, and drop the bytes that were lent. May be called at any time, by any thread."""
+        """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
         while self._sessions:
             try:
                 session = self._sessions.pop()
@@ -163,6 +163,11 @@ class Feeder:
                 session.close()
             else:
                 session.abandon()
+
+    def stop_engine(self) -> None:
+        """Stop the engine, whose threads may still read bytes that are lent to it, and then this."""
+        self._engine.stop()
+        self.stop()
 
     def explain(self, error: StoreReadError) -> None:
         """Attach the store's own exception to the error that the engine made of it."""
@@ -200,6 +205,8 @@ class _Session:
         """Watch for requests."""
         for source in self._sources.values():
             await source.open()
+        if self._closing:
+            return
         self._loop = asyncio.get_running_loop()
         # A descriptor of our own: the engine may be gone before the loop stops to watch it.
         self._descriptor = os.dup(self._engine.request_descriptor())
@@ -208,7 +215,8 @@ class _Session:
     def close(self) -> None:
         """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
         loop = self._loop
-        if loop is None:
+        if loop is None:  # still opening, and whoever waited for that was interrupted
+            self._closing = True
             return
         try:
             here = asyncio.get_running_loop() is loop
@@ -278,16 +286,14 @@ class _Session:
     def _drop(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # those who await the task report it; asyncio is not to complain if they were cancelled
+            task.exception()  # so that asyncio does not complain that nobody asked
         if self._closing and not self._tasks:
             self._idle.set()
 
     async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
         try:
             data = await self._get(source, key)
-        except BaseException as error:
-            if self._closing:
-                raise
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(ticket, error)
             return
         self._answer([(ticket, data)])
@@ -295,9 +301,7 @@ class _Session:
     async def _fetch_inner(self, shards: ShardFeed, key: str, wanted: list[tuple[int, int]]) -> None:
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
-        except BaseException as error:
-            if self._closing:
-                raise
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(wanted[0][0], error)
             return
         self._answer((ticket, None) for ticket in missing)
@@ -309,9 +313,7 @@ class _Session:
     async def _fetch_group(self, shards: ShardFeed, key: str, group: list[Piece]) -> None:
         try:
             answers = await shards.read(key, group)
-        except BaseException as error:
-            if self._closing:
-                raise
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(group[0].ticket, error)
             return
         self._answer(answers)
@@ -340,7 +342,14 @@ class _Session:
             self._engine.answer(answers)
 
     def _fail(self, ticket: int, error: BaseException) -> None:
-        """Report an error of whatever class: user code may raise anything, and what is not reported is a hang."""
+        """Report an error of whatever class: user code may raise anything, and what is not reported is a hang.
+
+        An interrupt that leaves a task ends the loop, which is not ours; only a cancellation is passed on.
+        """
+        if self._closing:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            return
         if isinstance(error, CorruptChunkError):
             self._engine.refuse_corrupt(ticket, str(error))
             return
@@ -355,7 +364,7 @@ async def _get(source: StoreSource, key: str, byte_range: ByteRequest | None) ->
     """Return the bytes of a stored object, or a part of them, or None if the array lacks it."""
     data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype, byte_range)
     if data is not None:
-        return np.ascontiguousarray(data.as_numpy_array())
+        return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
     if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
         # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
         raise FileNotFoundError(
@@ -376,7 +385,7 @@ _live: weakref.WeakSet[Feeder] = weakref.WeakSet()
 def _stop_all() -> None:
     """Before zarr-python closes its loop at exit: tasks that it still holds then are complained of on stderr."""
     for feeder in list(_live):
-        feeder.stop()
+        feeder.stop_engine()
 
 
 # Functions run in reverse order, and zarr.core.sync registered its own when it was imported.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -93,6 +96,24 @@ def worker_and_count() -> tuple[int, int]:
 def in_worker() -> bool:
     """Return whether this is a worker process of a DataLoader."""
     return torch.utils.data.get_worker_info() is not None
+
+
+@functools.cache  # forked children of a worker have the answer, and no thread: they are not the loader's
+def end_with_training_process() -> None:
+    """Let this DataLoader worker end when its training process is killed.
+
+    torch's workers look for another getppid(). With forkserver that is the server's process, which lives for as long as
+    they do: without this, they and the server would stay for ever.
+    """
+    training = multiprocessing.parent_process()
+    if training is None or training.pid == os.getppid():
+        return
+
+    def wait() -> None:
+        training.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="zarrfeed: training process", daemon=True).start()
 
 
 def usable_cores() -> int:

@@ -126,6 +126,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         for batch in super().__iter__():
             cursor.delivered += 1
             yield batch
+        cursor.ended = True
 
 
 class _EpochHint(torch.utils.data.Sampler[None]):

@@ -39,17 +39,20 @@ class Cursor:
         Whose batches are counted: for a DataLoader worker those of its own share, else the rank's.
     delivered
         Batches (samples, where there is no batch size) that were handed out.
+    ended
+        Whether the consumer asked for more than there is.
     """
 
     begin: EpochState
     division: Division
     consumer: Consumer
     delivered: int = 0
+    ended: bool = False
 
     @property
     def at_end(self) -> bool:
-        """Whether the rank has all of its batches."""
-        return self.delivered >= self.division.batches(self.consumer.rank)
+        """Whether all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
+        return self.ended or self.delivered >= self.division.batches(0)
 
     def state(self) -> EpochState:
         """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""
@@ -134,6 +137,8 @@ class Pass(Iterator[Batch]):
             raise
         if batch is None:
             self.close()
+            assert self.cursor is not None
+            self.cursor.ended = True
             raise StopIteration
         return batch
 
@@ -147,7 +152,7 @@ class Pass(Iterator[Batch]):
             raise self._failure
         assert self.cursor is not None
         self._readers = dataset._readers
-        self.reader = self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
+        self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
 
 
 class SamplePass(Pass):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
+from zarrfeed.errors import ClosedError
 from zarrfeed.feed import Reader, pinned_memory, shared_memory
 from zarrfeed.identity import in_worker
 from zarrfeed.stats import Stats
@@ -23,12 +25,12 @@ class ReaderPool:
 
     def __init__(self) -> None:
         self._idle: list[Reader] = []
-        self._running: list[Pass] = []
+        self._running: WeakSet[Pass] = WeakSet()  # one that its consumer drops ends itself
         self._past_stats = Stats()
         self.closed = False
 
-    def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> Reader:
-        """Return a reader that reads what the cursor of a pass says.
+    def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> None:
+        """Give a pass a reader that reads what its cursor says.
 
         Raises
         ------
@@ -36,6 +38,8 @@ class ReaderPool:
             If this consumer's share of the budget is too small.
         StoreReadError
             If an array is gone.
+        ClosedError
+            If another thread closed the dataset meanwhile.
         """
         assert running.cursor is not None
         consumer, local = running.cursor.consumer, place.local_world_size
@@ -56,18 +60,21 @@ class ReaderPool:
                 memory=memory,
                 allocator=allocator,
             )
+        # Before it starts, so that a thread that closes the dataset from now on ends it.
+        running.reader = reader
+        self._running.add(running)
         try:
             reader.start(plan, max_open)
+            if self.closed:
+                raise ClosedError("this dataset was closed")
         except BaseException:
-            reader.stop()
-            self._idle.append(reader)
+            reader.stop()  # the pass may have been closed before its reader started
+            running.close()
             raise
-        self._running.append(running)
-        return reader
 
     def take_back(self, ended: Pass, reader: Reader) -> None:
         """Keep the reader of a pass that ended for the next one."""
-        self._running.remove(ended)
+        self._running.discard(ended)
         if self.closed:
             self._past_stats = self._past_stats + reader.stats()
         else:

@@ -59,7 +59,7 @@ class ShardFeed:
         self._spawn = spawn
         self._counts = counts
         self._capacity = max(1, reading.cache_bytes // reading.spec.kept_index_bytes)
-        self._indices: OrderedDict[str, asyncio.Task[Index]] = OrderedDict()
+        self._indices: OrderedDict[str, asyncio.Task[Index | BaseException]] = OrderedDict()
 
     async def index(self, key: str) -> Index:
         """Return the index of a shard.
@@ -71,18 +71,18 @@ class ShardFeed:
         """
         task = self._indices.get(key)
         if task is None:
-            task = self._spawn(self._read_index(key))
+            task = self._spawn(self._try_index(key))
             self._indices[key] = task
             while len(self._indices) > self._capacity:
                 self._indices.popitem(last=False)  # those who await it hold it
         else:
             self._indices.move_to_end(key)
-        try:
-            return await task
-        except BaseException:
+        found = await task
+        if isinstance(found, BaseException):
             if self._indices.get(key) is task:
                 del self._indices[key]
-            raise
+            raise found
+        return found
 
     def plan(self, index: Index, wanted: list[tuple[int, int]]) -> tuple[list[int], list[list[Piece]]]:
         """Divide what is wanted of a shard, as (ticket, position), into what is missing and what is read together."""
@@ -118,6 +118,15 @@ class ShardFeed:
                     f"{piece.end}) by the index, but the store has only {first + len(data)}"
                 )
         return ((piece.ticket, data[piece.begin - first : piece.end - first]) for piece in group)
+
+    async def _try_index(self, key: str) -> Index | BaseException:
+        """Return the index, or what was raised: an interrupt that leaves a task would end the loop."""
+        try:
+            return await self._read_index(key)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 (for those who wait, of whatever class)
+            return error
 
     async def _read_index(self, key: str) -> Index:
         spec = self._reading.spec
