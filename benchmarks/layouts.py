@@ -35,6 +35,8 @@ class Layout:
         The only compressor, in the form that the metadata of `zarr_format` has.
     batch_size
         Samples of a batch, for all loaders.
+    chunks_per_shard
+        Chunks along axis 0 that are stored in one shard; 0: there are no shards. For samples alone.
     targets
         Whether an int64 array of shape (samples,), chunked and compressed alike, is delivered with the samples.
     """
@@ -48,6 +50,7 @@ class Layout:
     dtype: str = "float32"
     zarr_format: ZarrFormat = 3
     targets: bool = False
+    chunks_per_shard: int = 0
 
     @property
     def num_samples(self) -> int:
@@ -109,6 +112,12 @@ LAYOUTS: dict[str, Layout] = {
             name="zstd-v3",
             description="as main, plain zstd: the default of Zarr v3",
             codec={"name": "zstd", "configuration": {"level": 0, "checksum": False}},
+        ),
+        replace(
+            _MAIN,
+            name="sharded",
+            description="as main, 32 of its chunks a shard of 32 MiB",
+            chunks_per_shard=32,
         ),
         Layout(
             name="rows-512",

@@ -89,7 +89,8 @@ def tree_bytes(path: Path) -> int:
 def _fingerprint(layout: Layout) -> str:
     data = (_GENERATOR_VERSION, _MEAN, _AMPLITUDE, _NOISE, _MANTISSA_BITS, _MODES)
     stored_as = (layout.shape, layout.chunks, layout.dtype, layout.zarr_format, layout.codec, layout.targets)
-    return hashlib.sha256(repr((data, stored_as)).encode()).hexdigest()
+    shards = [layout.chunks_per_shard] if layout.chunks_per_shard else []  # stores without are what they were
+    return hashlib.sha256(repr((data, (*stored_as, *shards))).encode()).hexdigest()
 
 
 def _has_fingerprint(path: Path, fingerprint: str) -> bool:
@@ -102,11 +103,16 @@ def _has_fingerprint(path: Path, fingerprint: str) -> bool:
 def _write(layout: Layout, path: Path, fingerprint: str) -> None:
     group = zarr.create_group(path, zarr_format=layout.zarr_format, attributes={"fingerprint": fingerprint})
     storage: dict[str, Any] = {"compressors": layout.codec, "fill_value": 0}
-    samples = group.create_array("samples", shape=layout.shape, chunks=layout.chunks, dtype=layout.dtype, **storage)
-    for chunk in range(layout.num_chunks):
-        begin = chunk * layout.rows_per_chunk
-        end = min(begin + layout.rows_per_chunk, layout.num_samples)
-        samples[begin:end] = _chunk_samples(layout, chunk, end - begin)
+    at_once = max(1, layout.chunks_per_shard)
+    shards = (layout.rows_per_chunk * at_once, *layout.chunks[1:]) if layout.chunks_per_shard else None
+    samples = group.create_array(
+        "samples", shape=layout.shape, chunks=layout.chunks, shards=shards, dtype=layout.dtype, **storage
+    )
+    for first in range(0, layout.num_chunks, at_once):
+        begins = [c * layout.rows_per_chunk for c in range(first, min(first + at_once, layout.num_chunks))]
+        ends = [min(begin + layout.rows_per_chunk, layout.num_samples) for begin in begins]
+        pieces = [_chunk_samples(layout, first + i, end - begins[i]) for i, end in enumerate(ends)]
+        samples[begins[0] : ends[-1]] = np.concatenate(pieces)
     if layout.targets:
         targets = group.create_array(
             "targets", shape=layout.shape[:1], chunks=layout.chunks[:1], dtype="int64", **storage

@@ -12,6 +12,7 @@
 #include "ceiling.h"
 #include "engine.h"
 #include "error.h"
+#include "shard_index.h"
 
 namespace py = pybind11;
 
@@ -90,6 +91,16 @@ ConversionSpec parse_conversion(const py::dict& dict) {
   return spec;
 }
 
+ShardSpec parse_shard(const py::dict& shard) {
+  ShardSpec spec;
+  spec.chunks = shard["chunks"].cast<std::vector<int64_t>>();
+  spec.index_at_start = shard["index_at_start"].cast<bool>();
+  spec.index_big_endian = shard["index_big_endian"].cast<bool>();
+  spec.index_has_crc32c = shard["index_has_crc32c"].cast<bool>();
+  if (shard.contains("cache_bytes")) spec.cache_bytes = shard["cache_bytes"].cast<size_t>();
+  return spec;
+}
+
 FieldSpec parse_field(const py::dict& field) {
   FieldSpec spec;
   if (field.contains("conversion")) spec.conversion = parse_conversion(field["conversion"].cast<py::dict>());
@@ -120,6 +131,9 @@ FieldSpec parse_field(const py::dict& field) {
   array.key.prefix = field["key_prefix"].cast<std::string>();
   array.key.separator = field["key_separator"].cast<std::string>().at(0);
   if (field.contains("key_axes")) array.key.axes = field["key_axes"].cast<size_t>();
+  if (field.contains("shard")) {
+    array.shard = parse_shard(field["shard"].cast<py::dict>());
+  }
   array.fed = field.contains("fed") && field["fed"].cast<bool>();
   return spec;
 }
@@ -203,7 +217,7 @@ Exchange& exchange_of(const Engine& engine) {
   return *engine.exchange();
 }
 
-/// ([(ticket, field, key)], [tickets whose bytes are no longer needed]); never waits.
+/// ([(ticket, field, key, position in the shard or None)], [tickets whose bytes are no longer needed]); never waits.
 py::tuple take_requests(Engine& engine) {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
@@ -213,7 +227,7 @@ py::tuple take_requests(Engine& engine) {
   }
   py::list wanted;
   for (const FetchRequest& request : requests) {
-    wanted.append(py::make_tuple(request.ticket, request.field, request.key));
+    wanted.append(py::make_tuple(request.ticket, request.field, request.key, request.position));
   }
   return py::make_tuple(wanted, finished);
 }
@@ -259,6 +273,9 @@ py::dict stats_dict(const Engine& engine) {
   uint64_t mapped = 0;
   for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
   d["batch_memory_bytes"] = mapped;
+  uint64_t indices = 0;
+  for (const FieldReader& field : engine.fields()) indices += field.indices_read();
+  d["indices_read"] = indices;
   return d;
 }
 
@@ -309,6 +326,8 @@ PYBIND11_MODULE(_core, m) {
       .def("answer", &answer, py::arg("answers"))
       .def("refuse", &Engine::refuse, py::arg("ticket"), py::arg("what"), py::arg("errno_value"),
            py::call_guard<py::gil_scoped_release>())
+      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"),
+           py::call_guard<py::gil_scoped_release>())
       .def("stats", &stats_dict);
 
   m.def(
@@ -341,6 +360,23 @@ PYBIND11_MODULE(_core, m) {
         return py::bytes(reinterpret_cast<const char*>(decoded.data()), decoded.size());
       },
       py::arg("field"), py::arg("stored"));
+  m.def(
+      "parse_shard_index",
+      [](const py::dict& shard, const py::buffer& stored) {
+        const py::buffer_info info = stored.request();
+        const ShardIndex index(parse_shard(shard),
+                               {static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)}, std::nullopt);
+        const auto n = static_cast<py::ssize_t>(index.num_chunks());
+        py::array_t<int64_t> out({n, py::ssize_t{2}});
+        auto ranges = out.mutable_unchecked<2>();
+        for (py::ssize_t i = 0; i < n; ++i) {
+          const auto range = index.find(static_cast<size_t>(i));
+          ranges(i, 0) = range ? static_cast<int64_t>(range->offset) : -1;
+          ranges(i, 1) = range ? static_cast<int64_t>(range->size) : 0;
+        }
+        return out;
+      },
+      py::arg("shard"), py::arg("stored"));
   m.def(
       "measure_ceiling",
       [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter) {

@@ -207,12 +207,19 @@ void Engine::answer(std::span<const FetchAnswer> answers) {
 }
 
 void Engine::refuse(uint64_t ticket, const std::string& what, int errno_value) {
+  fail_request(ticket, Error::io(what, errno_value));
+}
+
+void Engine::refuse_corrupt(uint64_t ticket, const std::string& what) {
+  fail_request(ticket, Error(ErrorKind::kCorrupt, what));
+}
+
+void Engine::fail_request(uint64_t ticket, const Error& error) {
   const std::lock_guard lock(mutex_);
   const auto entry = awaited_.find(ticket);
   if (entry == awaited_.end()) return;
   const Task& task = entry->second;
   const FieldReader& field = fields_[task.field];
-  const Error error = errno_value == 0 ? Error(ErrorKind::kCorrupt, what) : Error::io(what, errno_value);
   fail_locked(std::make_exception_ptr(error.at(field.spec().array.name, field.key(task.chunk, task.cell))));
 }
 

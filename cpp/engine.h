@@ -12,6 +12,9 @@
 //   * The first error wins; it reaches the next call of next() that finds no ready batch.
 //   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
 //     from then until it is decoded; what finds no room waits without memory of its own.
+//   * Requests for several read chunks of one group are posted at once, so that the feeder can see which of them lie side
+//     by side in a shard. For the same reason requests for inner chunks that waited for room are posted once half of it
+//     is free. What waits is served before what comes later: while anything waits, there is no room for another.
 //   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
 //     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
 
@@ -85,6 +88,8 @@ class Engine {
   /// Says that a request cannot be answered, which ends the epoch with Error(kIo); with Error(kCorrupt) for
   /// `errno_value` 0, which says that the chunk was read and does not decode.
   void refuse(uint64_t ticket, const std::string& what, int errno_value);
+  /// Says that what was read for a request is not what the array's metadata promises: Error(kCorrupt).
+  void refuse_corrupt(uint64_t ticket, const std::string& what);
 
   /// False in a process forked from the one that made the engine: its threads do not exist there.
   [[nodiscard]] bool is_owner() const;
@@ -126,7 +131,7 @@ class Engine {
     size_t count = 0;
     std::deque<Task> waiting;  ///< for room
 
-    [[nodiscard]] bool has_room() const { return count < limit; }
+    [[nodiscard]] bool has_room() const { return count < limit && waiting.empty(); }
   };
 
   struct Batch {
@@ -151,8 +156,9 @@ class Engine {
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch);
   InFlight& in_flight(const Task& task) { return fields_[task.field].is_fed() ? requests_ : reads_; }
-  void fetch_later(Task& task);
-  void begin_fetch(Task task);
+  void request_fed(std::vector<Task>& tasks);
+  void fetch_later(std::span<Task> tasks);
+  void begin_fetch(Task task, std::vector<FetchRequest>& requests);
   void end_fetch(Task& task);
   void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
   void publish(const Task& task);
@@ -160,6 +166,7 @@ class Engine {
   void check_complete();
   void fail(std::exception_ptr error);
   void fail_locked(std::exception_ptr error);
+  void fail_request(uint64_t ticket, const Error& error);
   void start_fetch_threads();
 
   Batch& batch_at(int64_t batch) { return ring_[static_cast<size_t>(batch % ring_size_)]; }

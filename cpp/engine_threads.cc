@@ -165,6 +165,7 @@ void Engine::work(size_t thread) {
       if (!claimed.empty()) {
         const StageTimer timer(stats_.order_ns);
         for (const size_t group : claimed) make_tasks(group, shuffle, local);
+        request_fed(local);
         if (claimed.size() == 1 && local.size() > 1 && group_bytes_ > kClaimBytes) share(local);
       }
       for (Task& task : local) run(task, scratch);
@@ -185,13 +186,9 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
     end_fetch(task);
     return;
   }
-  if (field.is_fed()) {
-    fetch_later(task);
-    return;
-  }
   if (cold_credit_.load(std::memory_order_relaxed) > 0) {
     cold_credit_.fetch_sub(1, std::memory_order_relaxed);
-    fetch_later(task);
+    fetch_later({&task, 1});
     return;
   }
   {
@@ -200,34 +197,46 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
   }
   if (task.status == ReadStatus::kWouldBlock) {
     cold_credit_.store(kColdCredit, std::memory_order_relaxed);
-    fetch_later(task);
+    fetch_later({&task, 1});
     return;
   }
   scatter(task, scratch, {scratch.stored.data(), task.pending.size});
 }
 
-void Engine::fetch_later(Task& task) {
-  stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
-  task.pending.close();  // what was read so far is in the decode thread's buffer: begin again
-  const std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  InFlight& kind = in_flight(task);
-  if (kind.has_room()) {
-    begin_fetch(std::move(task));
-  } else {
-    kind.waiting.push_back(std::move(task));
-  }
+void Engine::request_fed(std::vector<Task>& tasks) {
+  const auto fed = std::stable_partition(tasks.begin(), tasks.end(),
+                                         [this](const Task& task) { return !fields_[task.field].is_fed(); });
+  if (fed == tasks.end()) return;
+  fetch_later({fed, tasks.end()});
+  tasks.erase(fed, tasks.end());
 }
 
-void Engine::begin_fetch(Task task) {
+void Engine::fetch_later(std::span<Task> tasks) {
+  stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
+  std::vector<FetchRequest> requests;
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  for (Task& task : tasks) {
+    task.pending.close();  // what was read so far is in the decode thread's buffer: begin again
+    InFlight& kind = in_flight(task);
+    if (kind.has_room()) {
+      begin_fetch(std::move(task), requests);
+    } else {
+      kind.waiting.push_back(std::move(task));
+    }
+  }
+  if (exchange_) exchange_->post(std::move(requests));
+}
+
+void Engine::begin_fetch(Task task, std::vector<FetchRequest>& requests) {
   ++in_flight(task).count;
-  if (fields_[task.field].is_fed()) {
+  const FieldReader& field = fields_[task.field];
+  if (field.is_fed()) {
     const uint64_t ticket = ++last_ticket_;
-    FetchRequest request{ticket, task.field, fields_[task.field].key(task.chunk, task.cell)};
+    requests.push_back({ticket, task.field, field.key(task.chunk, task.cell), field.position(task.chunk, task.cell)});
     task.ticket = ticket;
     task.asked = Clock::now();
     awaited_.emplace(ticket, std::move(task));
-    exchange_->post(std::move(request));
     return;
   }
   if (!fetchers_started_) start_fetch_threads();
@@ -248,9 +257,15 @@ void Engine::end_fetch(Task& task) {
   InFlight& kind = in_flight(task);
   --kind.count;
   if (kind.waiting.empty() || stopping_) return;
-  Task next = std::move(kind.waiting.front());
-  kind.waiting.pop_front();
-  begin_fetch(std::move(next));
+  const bool in_shard = fields_[kind.waiting.front().field].spec().array.shard.is_sharded();
+  if (&kind == &requests_ && in_shard && kind.count > kind.limit / 2) return;
+  std::vector<FetchRequest> requests;
+  while (!kind.waiting.empty() && kind.count < kind.limit) {
+    Task next = std::move(kind.waiting.front());
+    kind.waiting.pop_front();
+    begin_fetch(std::move(next), requests);
+  }
+  if (exchange_) exchange_->post(std::move(requests));
 }
 
 void Engine::start_fetch_threads() {

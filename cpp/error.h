@@ -21,9 +21,10 @@ class Error : public std::runtime_error {
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
 
   /// Returns the same error with "<array> chunk <key>: " in front of the message.
-  [[nodiscard]] Error at(const std::string& array, const std::string& key) const {
-    return Error(kind_, array + " chunk " + key + ": " + what(), errno_);
-  }
+  [[nodiscard]] Error at(const std::string& array, const std::string& key) const { return in(array + " chunk " + key); }
+
+  /// Returns the same error with "<where>: " in front of the message.
+  [[nodiscard]] Error in(const std::string& where) const { return Error(kind_, where + ": " + what(), errno_); }
 
   /// An I/O error with its errno, so that Python can raise an OSError that carries it.
   static Error io(const std::string& message, int errno_value) { return Error(ErrorKind::kIo, message, errno_value); }

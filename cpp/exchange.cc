@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "error.h"
@@ -30,9 +32,10 @@ Exchange::~Exchange() {
   ::close(read_end_);
 }
 
-void Exchange::post(FetchRequest request) {
+void Exchange::post(std::vector<FetchRequest> requests) {
+  if (requests.empty()) return;
   const std::lock_guard lock(mutex_);
-  requests_.push_back(std::move(request));
+  std::move(requests.begin(), requests.end(), std::back_inserter(requests_));
   signal();
 }
 

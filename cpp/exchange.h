@@ -19,7 +19,8 @@ namespace zarrfeed {
 struct FetchRequest {
   uint64_t ticket = 0;
   size_t field = 0;
-  std::string key;  ///< below the array
+  std::string key;                      ///< below the array
+  std::optional<size_t> position = {};  ///< where `key` is a shard: which of its inner chunks is wanted, in C order
 };
 
 /// The bytes of a chunk as stored, or nothing if there is no such chunk. They stay where they are, unchanged, until the
@@ -41,7 +42,8 @@ class Exchange {
   /// Readable while there is something to take. Valid as long as the exchange.
   [[nodiscard]] int descriptor() const { return read_end_; }
 
-  void post(FetchRequest request);
+  /// Posts requests, which can be taken all together or not yet at all.
+  void post(std::vector<FetchRequest> requests);
   /// The bytes lent for this ticket are no longer needed.
   void finish(uint64_t ticket);
   /// Moves out all that was posted and finished since the last call, in that order.

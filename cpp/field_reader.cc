@@ -72,9 +72,12 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
   pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
   if (array.fed) return;
   source_ = std::make_unique<LocalSource>(array.root, array.metadata_key, pipeline_->max_stored_bytes());
+  if (!array.shard.is_sharded()) return;
+  shards_ = std::make_unique<ShardSource>(*source_, array.shard, pipeline_->max_stored_bytes());
 }
 
 void FieldReader::open() {
+  if (shards_) shards_->clear();
   if (source_) source_->open();
 }
 
@@ -82,33 +85,55 @@ void FieldReader::close() {
   if (source_) source_->close();
 }
 
+int64_t FieldReader::grid_index(size_t axis, int64_t chunk, size_t cell) const {
+  return axis == static_cast<size_t>(spec_.array.sample_axis) ? chunk : cells_[cell][axis];
+}
+
 std::string FieldReader::key(int64_t chunk, size_t cell) const {
+  const ShardSpec& shard = spec_.array.shard;
   const KeySpec& encoding = spec_.array.key;
   std::string key = encoding.prefix;
-  const auto sample_axis = static_cast<size_t>(spec_.array.sample_axis);
   const size_t axes = std::min(encoding.axes, spec_.array.shape.size());
   for (size_t axis = 0; axis < axes; ++axis) {
     if (!key.empty()) key += encoding.separator;
-    key += std::to_string(axis == sample_axis ? chunk : cells_[cell][axis]);
+    key += std::to_string(grid_index(axis, chunk, cell) / (shard.is_sharded() ? shard.chunks[axis] : 1));
   }
   return key;
 }
 
-template <typename Function>
-auto FieldReader::with_key(int64_t chunk, size_t cell, Function&& function) const {
-  try {
-    return function();
-  } catch (const Error& error) {
-    throw error.at(spec_.array.name, key(chunk, cell));
+std::optional<size_t> FieldReader::position(int64_t chunk, size_t cell) const {
+  const ShardSpec& shard = spec_.array.shard;
+  if (!shard.is_sharded()) return std::nullopt;
+  int64_t position = 0;
+  for (size_t axis = 0; axis < shard.chunks.size(); ++axis) {
+    position = position * shard.chunks[axis] + grid_index(axis, chunk, cell) % shard.chunks[axis];
   }
+  return static_cast<size_t>(position);
+}
+
+std::string FieldReader::label(int64_t chunk, size_t cell) const {
+  const std::optional<size_t> place = position(chunk, cell);
+  return key(chunk, cell) + (place ? " inner chunk " + inner_chunk_name(spec_.array.shard, *place) : "");
 }
 
 ReadStatus FieldReader::read_cached(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const {
-  return with_key(chunk, cell, [&] { return source_->read_cached(key(chunk, cell), out, pending); });
+  const std::string name = key(chunk, cell);
+  try {
+    if (shards_) return shards_->read_cached(name, *position(chunk, cell), out, pending);
+    return source_->read_cached(name, out, pending);
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, name);
+  }
 }
 
 ReadStatus FieldReader::read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const {
-  return with_key(chunk, cell, [&] { return source_->read_blocking(key(chunk, cell), out, pending); });
+  const std::string name = key(chunk, cell);
+  try {
+    if (shards_) return shards_->read_blocking(name, *position(chunk, cell), out, pending);
+    return source_->read_blocking(name, out, pending);
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, name);
+  }
 }
 
 void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
@@ -123,22 +148,22 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
     direct = targets[i].row == static_cast<int64_t>(i) && targets[i].dest == targets[0].dest + i * box.bytes();
   }
   StageTimer timer(stats.decode_ns);
-  with_key(chunk, cell, [&] {
+  try {
     if (is_fed()) check_stored_size(stored.size(), pipeline_->max_stored_bytes());
-    if (!direct && box.is_plain() && box.bytes() >= kMinFusedRow && pipeline_->is_blosc()) {
-      scatter_blosc(stored, size, box.bytes(), targets, past_cache, scratch.codecs, scratch.blosc);
-      return;
-    }
     if (direct) {
       const Bytes decoded = pipeline_->decode(stored, {targets[0].dest, size}, scratch.codecs);
       if (decoded.data() != targets[0].dest) std::memcpy(targets[0].dest, decoded.data(), size);
-      return;
+    } else if (box.is_plain() && box.bytes() >= kMinFusedRow && pipeline_->is_blosc()) {
+      scatter_blosc(stored, size, box.bytes(), targets, past_cache, scratch.codecs, scratch.blosc);
+    } else {
+      const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
+      const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
+      timer.lap(stats.scatter_ns);
+      box.copy_rows(decoded.data(), targets);
     }
-    const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
-    const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
-    timer.lap(stats.scatter_ns);
-    box.copy_rows(decoded.data(), targets);
-  });
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, label(chunk, cell));
+  }
   stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
   stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
   stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);

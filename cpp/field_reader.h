@@ -3,6 +3,7 @@
 // threads; what a thread needs for itself is in WorkerScratch.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "convert.h"
 #include "local_source.h"
 #include "scatter.h"
+#include "shard_source.h"
 #include "stats.h"
 #include "types.h"
 
@@ -60,13 +62,17 @@ class FieldReader {
   /// The same for fields that are not stored.
   void scatter_resident(std::span<RowTarget> targets) const;
 
-  /// Key of a chunk below the array's directory.
+  /// Key below the array's directory of a chunk, or of the shard that a read chunk lies in.
   [[nodiscard]] std::string key(int64_t chunk, size_t cell) const;
+  /// Place of a read chunk in its shard, in C order; nothing if the array is not sharded.
+  [[nodiscard]] std::optional<size_t> position(int64_t chunk, size_t cell) const;
+  /// Shard indices that the engine itself read.
+  [[nodiscard]] uint64_t indices_read() const { return shards_ ? shards_->indices_read() : 0; }
   [[nodiscard]] const FieldSpec& spec() const { return spec_; }
 
  private:
-  template <typename Function>
-  auto with_key(int64_t chunk, size_t cell, Function&& function) const;
+  [[nodiscard]] int64_t grid_index(size_t axis, int64_t chunk, size_t cell) const;
+  [[nodiscard]] std::string label(int64_t chunk, size_t cell) const;
 
   FieldSpec spec_;
   std::unique_ptr<Converter> converter_;
@@ -76,6 +82,7 @@ class FieldReader {
   std::vector<BoxCopy> boxes_;
   std::unique_ptr<CodecPipeline> pipeline_;
   std::unique_ptr<LocalSource> source_;
+  std::unique_ptr<ShardSource> shards_;  ///< over source_, if the array is sharded
 };
 
 }  // namespace zarrfeed

@@ -26,6 +26,19 @@ Error io_error(const std::string& what, int errno_value) {
   return Error::io(what + ": " + std::strerror(errno_value), errno_value);
 }
 
+ObjectVersion version_of(const struct stat& info) {
+#ifdef __APPLE__
+  const timespec& time = info.st_mtimespec;
+#else
+  const timespec& time = info.st_mtim;
+#endif
+  return {.device = static_cast<uint64_t>(info.st_dev),
+          .inode = static_cast<uint64_t>(info.st_ino),
+          .seconds = time.tv_sec,
+          .nanoseconds = time.tv_nsec,
+          .size = static_cast<uint64_t>(info.st_size)};
+}
+
 }  // namespace
 
 void check_stored_size(size_t size, size_t max_bytes) {
@@ -34,15 +47,19 @@ void check_stored_size(size_t size, size_t max_bytes) {
                 " are plausible for this array");
 }
 
-PendingRead::PendingRead(PendingRead&& other) noexcept
-    : fd(std::exchange(other.fd, -1)), size(other.size), done(other.done) {}
+PendingRead::PendingRead(PendingRead&& other) noexcept {
+  *this = std::move(other);
+}
 
 PendingRead& PendingRead::operator=(PendingRead&& other) noexcept {
   if (this != &other) {
     close();
     fd = std::exchange(other.fd, -1);
+    offset = other.offset;
     size = other.size;
     done = other.done;
+    object_bytes = other.object_bytes;
+    version = other.version;
   }
   return *this;
 }
@@ -84,7 +101,8 @@ void LocalSource::check_array_exists() const {
   }
 }
 
-ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingRead& pending) const {
+ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
+                                   const ByteRange& range) const {
   // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
   pending.fd = open_retrying(directory_, key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (pending.fd < 0) {
@@ -100,20 +118,38 @@ ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingR
     throw Error::io(S_ISDIR(info.st_mode) ? "is a directory, not a chunk" : "is not a regular file",
                     S_ISDIR(info.st_mode) ? EISDIR : EINVAL);
   }
+  pending.object_bytes = static_cast<uint64_t>(info.st_size);
+  pending.version = version_of(info);
+  pending.offset = 0;
   pending.size = static_cast<size_t>(info.st_size);
   pending.done = 0;
-  check_stored_size(pending.size, max_bytes_);
+  if (range.kind == ByteRange::Kind::kAll) {
+    check_stored_size(pending.size, max_bytes_);
+  } else {
+    if (range.version != nullptr && *range.version != pending.version) {
+      pending.close();
+      return ReadStatus::kChanged;
+    }
+    const uint64_t end = range.kind == ByteRange::Kind::kAt ? range.offset + range.size : range.size;
+    if (end > pending.object_bytes) {
+      throw_corrupt("the stored object has " + std::to_string(pending.object_bytes) + " bytes, at least " +
+                    std::to_string(end) + " are needed");
+    }
+    pending.offset = range.kind == ByteRange::Kind::kAt ? range.offset : pending.object_bytes - range.size;
+    pending.size = static_cast<size_t>(range.size);
+  }
   out.reserve(pending.size);
   return ReadStatus::kOk;
 }
 
-ReadStatus LocalSource::read_cached(const std::string& key, Buffer& out, PendingRead& pending) const {
+ReadStatus LocalSource::read_cached(const std::string& key, Buffer& out, PendingRead& pending,
+                                    const ByteRange& range) const {
 #ifdef RWF_NOWAIT
-  const ReadStatus opened = open_chunk(key, out, pending);
+  const ReadStatus opened = open_chunk(key, out, pending, range);
   if (opened != ReadStatus::kOk) return opened;
   while (pending.done < pending.size) {
     const iovec piece{out.data() + pending.done, pending.size - pending.done};
-    const ssize_t n = preadv2(pending.fd, &piece, 1, static_cast<off_t>(pending.done), RWF_NOWAIT);
+    const ssize_t n = preadv2(pending.fd, &piece, 1, static_cast<off_t>(pending.offset + pending.done), RWF_NOWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return ReadStatus::kWouldBlock;  // the blocking read tells errors and a shortened file apart
     pending.done += static_cast<size_t>(n);
@@ -121,18 +157,19 @@ ReadStatus LocalSource::read_cached(const std::string& key, Buffer& out, Pending
   pending.close();
   return ReadStatus::kOk;
 #else
-  return read_blocking(key, out, pending);
+  return read_blocking(key, out, pending, range);
 #endif
 }
 
-ReadStatus LocalSource::read_blocking(const std::string& key, Buffer& out, PendingRead& pending) const {
+ReadStatus LocalSource::read_blocking(const std::string& key, Buffer& out, PendingRead& pending,
+                                      const ByteRange& range) const {
   if (pending.fd < 0) {
-    const ReadStatus opened = open_chunk(key, out, pending);
+    const ReadStatus opened = open_chunk(key, out, pending, range);
     if (opened != ReadStatus::kOk) return opened;
   }
   while (pending.done < pending.size) {
-    const ssize_t n =
-        pread(pending.fd, out.data() + pending.done, pending.size - pending.done, static_cast<off_t>(pending.done));
+    const ssize_t n = pread(pending.fd, out.data() + pending.done, pending.size - pending.done,
+                            static_cast<off_t>(pending.offset + pending.done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw io_error("cannot be read", errno);
     if (n == 0) {

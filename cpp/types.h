@@ -27,6 +27,17 @@ struct KeySpec {
   size_t axes = SIZE_MAX;  ///< axes beyond so many lie inside of an item as stored, and have no place in the name
 };
 
+/// How the read chunks of an array lie in stored objects of several: the codec `sharding_indexed`.
+struct ShardSpec {
+  std::vector<int64_t> chunks;  ///< inner chunks of a shard along each axis; empty: the array is not sharded
+  bool index_at_start = false;
+  bool index_big_endian = false;
+  bool index_has_crc32c = false;
+  size_t cache_bytes = size_t{64} << 20;  ///< memory for parsed indices
+
+  [[nodiscard]] bool is_sharded() const { return !chunks.empty(); }
+};
+
 /// A stored array. `shape`, `chunk_shape` and `storage_order` have one entry per axis.
 struct ArraySpec {
   std::string name;  ///< what error messages call the array
@@ -41,6 +52,7 @@ struct ArraySpec {
   std::string root;          ///< directory of the array; empty if it is fed
   std::string metadata_key;  ///< file below `root` that must exist as long as the array does
   KeySpec key;
+  ShardSpec shard;
   bool fed = false;  ///< not in a local directory: its chunks are asked for through the engine's exchange
 };
 

@@ -396,11 +396,6 @@ def test_a_v2_object_array_is_refused(tmp_path: Path) -> None:
         ZarrIterableDataset(tmp_path / "a", batch_size=2)
 
 
-def test_a_sharded_array_is_refused_by_its_codec(tmp_path: Path) -> None:
-    zarr.create_array(tmp_path / "a", shape=(N, 3), chunks=(2, 3), shards=(4, 3), dtype="f4")
-    refused(UnsupportedError, "a: codec 'sharding_indexed' is not supported yet", tmp_path / "a")
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_blosc_with_snappy_is_refused_at_construction(zarr_format: Any, tmp_path: Path) -> None:
     codec = "blosc-lz4-shuffle"

@@ -49,8 +49,8 @@ TEST(an_exchange_is_readable_while_there_is_something_to_take) {
   std::vector<uint64_t> finished;
   CHECK(!is_readable(exchange.descriptor()));
   for (int round = 0; round < 3; ++round) {
-    exchange.post({1, 0, "a"});
-    exchange.post({2, 1, "b"});
+    exchange.post({{.ticket = 1, .field = 0, .key = "a"}});
+    exchange.post({{.ticket = 2, .field = 1, .key = "b"}});
     exchange.finish(7);
     CHECK(is_readable(exchange.descriptor()));
     exchange.take(requests, finished);
@@ -61,7 +61,7 @@ TEST(an_exchange_is_readable_while_there_is_something_to_take) {
     exchange.take(requests, finished);
     CHECK(requests.empty() && finished.empty());
   }
-  exchange.post({3, 0, "c"});
+  exchange.post({{.ticket = 3, .field = 0, .key = "c"}});
   exchange.clear();
   CHECK(!is_readable(exchange.descriptor()));
   exchange.take(requests, finished);
@@ -74,7 +74,7 @@ TEST(an_exchange_loses_nothing_between_threads) {
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 3; ++t) {
     threads.emplace_back([&exchange, t] {
-      for (uint64_t i = 0; i < kEach; ++i) exchange.post({t * kEach + i, 0, "key"});
+      for (uint64_t i = 0; i < kEach; ++i) exchange.post({{.ticket = t * kEach + i, .key = "key"}});
     });
   }
   std::vector<bool> seen(3 * kEach);

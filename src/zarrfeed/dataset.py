@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation
-from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.fields import BLOCK_UNITS, Batch, BlockUnit, FieldSet
 from zarrfeed.identity import (
     Place,
     RankSource,
@@ -33,9 +32,9 @@ from zarrfeed.identity import (
 from zarrfeed.memory import parse_bytes
 from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
 from zarrfeed.passes import Cursor, Pass, SamplePass
-from zarrfeed.progress import Cut, Progress
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
+from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
@@ -80,9 +79,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         layout and `memory_budget`.
     mix
         How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
+    block
+        What blocks are made of: "chunk", a chunk along `sample_axis`, which in a sharded array is an inner chunk; or
+        "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
     blocks
-        Which blocks are read, as indices of chunks along `sample_axis`, in any order. None: all. Samples keep their
-        index in the array.
+        Which blocks are read, as indices of chunks (or of shards) along `sample_axis`, in any order. None: all.
+        Samples keep their index in the array.
     rank, world_size
         Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
         torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
@@ -96,6 +98,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
         and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share
         would not do.
+    coalesce_gap, coalesce_limit
+        For sharded arrays in stores that are not local: wanted inner chunks of a shard that are at most
+        `coalesce_gap` bytes apart are read in one request of at most `coalesce_limit` bytes, or less where the memory
+        is short. Bytes, or text such as "1MiB".
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
     sample_dim
@@ -151,12 +157,15 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         sample_axis: int = 0,
         lanes: int | None = None,
         mix: int = 1,
+        block: BlockUnit = "chunk",
         blocks: npt.ArrayLike | None = None,
         rank: RankSource = None,
         world_size: int | None = None,
         even: Even | None = None,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
+        coalesce_gap: int | str = DEFAULT_COALESCE.gap,
+        coalesce_limit: int | str = DEFAULT_COALESCE.limit,
         pin_memory: bool | None = None,
         sample_dim: str | None = None,
         variables: Sequence[str] | None = None,
@@ -178,6 +187,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             raise ConfigError(f"transform = {transform!r}, must be callable")
         if even is not None and even not in EVEN_MODES:
             raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
+        if block not in BLOCK_UNITS:
+            raise ConfigError(f"block = {block!r}, must be one of {', '.join(map(repr, BLOCK_UNITS))}")
+        coalesce = Coalesce(
+            gap=parse_bytes(coalesce_gap, "coalesce_gap", least=0),
+            limit=parse_bytes(coalesce_limit, "coalesce_limit", least=0),
+        )
         budget = None if memory_budget is None else parse_bytes(memory_budget)
         if pin_memory and not has_accelerator():
             raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
@@ -193,6 +208,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             conversion=ConversionOptions(dtype, normalize, normalize_axis),
             return_index=return_index,
             resident_bytes=room,
+            block=block,
         )
         n, block_rows = fields.num_samples, fields.block_rows
         order = Order(
@@ -220,6 +236,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             even=even,
             num_threads=num_threads,
             budget=budget,
+            coalesce=coalesce,
         )
         self._closed = False
         self._reset_process()
@@ -311,7 +328,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """
         self._check_process()
         if self._cursor is not None:
-            return self._make_state_dict(self._stand(self._cursor, at_end=False))
+            return self._make_state_dict(self._cursor.stand(at_end=False))
         if self._epochs.moved_by_workers():
             raise ConfigError(
                 "batches were handed out by DataLoader workers, and this process cannot know how many: ask a "
@@ -441,8 +458,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._check_open()
         schedule, consumer = self._schedule, self._place().consumer(num_workers=num_workers)
         state = EpochState.from_json(self._epochs.begin(name), schedule.order.length)
-        begin = schedule.settle(state, consumer)
-        return Cursor(begin, schedule.division(begin, consumer), consumer)
+        return Cursor.at(schedule, state, consumer)
 
     def _settle(self, name: str | None, resumed: EpochState | None) -> Cursor:
         """Settle in which state a pass begins, and remember it as the one under way.
@@ -463,23 +479,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         else:
             json = self._epochs.begin() if name is None else self._epochs.join(name, worker)
             begin = EpochState.from_json(json, self._schedule.order.length)
-        begin = self._schedule.settle(begin, consumer)
-        delivered = 0
-        if begin.worker is not None:
-            if begin.worker != self._schedule.worker_share(consumer, begin.worker.batches):
-                raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
-            delivered = begin.worker.batches
-        self._cursor = Cursor(begin, self._schedule.division(begin, consumer), consumer, delivered)
+        self._cursor = Cursor.at(self._schedule, begin, consumer)
         return self._cursor
-
-    def _stand(self, cursor: Cursor, *, at_end: bool) -> EpochState:
-        """Return the state of a pass; in a worker that of its share, which at the end is an end and no new epoch."""
-        if in_worker():
-            return replace(cursor.begin, worker=self._schedule.worker_share(cursor.consumer, cursor.delivered))
-        if at_end and cursor.at_end:
-            length = self._schedule.order.length
-            return replace(cursor.begin, progress=Progress((Cut(length),)))
-        return cursor.state()
 
     def _make_state_dict(self, state: EpochState) -> dict[str, Any]:
         return make_state_dict(state, self._schedule.order, self._schedule.fields.fields)

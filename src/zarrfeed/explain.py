@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField
+from zarrfeed.fields import BlockUnit, Field, FieldSet, IndexField, ResidentField, StoredField
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.stats import format_bytes
@@ -40,7 +40,9 @@ class FieldExplanation:
     slow_codecs
         The codecs because of which they are not.
     chunks
-        Stored chunks of the whole array.
+        Read chunks of the whole array.
+    shards
+        The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
         Chunks that are read and decoded in one epoch by this consumer.
     amplification
@@ -58,13 +60,15 @@ class FieldExplanation:
     amplification: float
     conversion: str = ""
     slow_codecs: tuple[str, ...] = ()
+    shards: int = 0
 
 
 @dataclass(frozen=True)
 class Explanation:
     """How a dataset is read by one consumer; `str()` of it is a page.
 
-    `driving` is the name of the field whose chunks make the blocks; None if all fields are in memory.
+    `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
+    are in memory.
     """
 
     num_samples: int
@@ -77,6 +81,7 @@ class Explanation:
     lanes: int
     mix: int
     driving: str | None
+    block: BlockUnit
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
     max_open_batches: int
@@ -100,15 +105,16 @@ class Explanation:
             if f.chunks:
                 why = f"codec{'s' * (len(f.slow_codecs) > 1)} {', '.join(f.slow_codecs)}"
                 how = "native" if f.native else f"through zarr-python, slow ({why})"
-                reads = f"{f.chunk_reads} chunk reads per epoch, {f.chunks} chunks stored"
+                stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
+                reads = f"{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         blocks = f"{self.num_blocks} blocks of {self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
         if self.driving is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
-        elif self.driving != "samples":
-            rows.append(("", f"blocks are the chunks of {self.driving}"))
+        elif self.driving != "samples" or self.block == "shard":
+            rows.append(("", f"blocks are the {self.block}s of {self.driving}"))
         rows += [
             ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} blocks"),
             ("", f"a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
@@ -120,12 +126,13 @@ class Explanation:
             ),
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
+            *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
             ("threads", f"{self.num_threads} decode"),
         ]
         if memory.num_fetch_threads:
             rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
         if memory.max_requests:
-            rows.append(("", f"up to {memory.max_requests} requests at once to stores that are not local"))
+            rows.append(("", f"up to {memory.max_requests} chunks asked for at once in stores that are not local"))
         width = max(12, max(len(name) for name, _ in rows) + 2)
         return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
@@ -154,6 +161,7 @@ def explain(
         lanes=order.lanes,
         mix=order.mix,
         driving=None if fields.driving is None else fields.fields[fields.driving].name,
+        block=fields.block,
         fields=tuple(_explain_field(field, plan) for field in fields.fields),
         memory=memory,
         max_open_batches=max_open_batches,
@@ -189,6 +197,7 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         description=(
             f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape} "
             f"({format_bytes(spec.decoded_bytes)}), {codecs}{order}"
+            + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
             + (", kept in memory" if field.resident else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
         ),
@@ -198,6 +207,7 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         chunk_reads=reads,
         amplification=reads / max(1, used),
         conversion=conversion,
+        shards=spec.num_shards,
     )
 
 

@@ -21,6 +21,7 @@ from zarrfeed.feeder import Feeder, StoreSource
 from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan, Order
+from zarrfeed.shards import ShardReading
 from zarrfeed.stats import Stats
 
 Allocator = Callable[[int], torch.Tensor]
@@ -78,18 +79,24 @@ class Reader:
             else:
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
+        index_sizes = memory.index_cache_bytes
         self._batch_size = batch_size
         self._allocator = allocator
         self._lent: dict[int, torch.Tensor] = {}
         self._engine = core.Engine(
-            [_field_to_core(f) for f in self._fields],
+            [_field_to_core(f, size) for f, size in zip(self._fields, index_sizes, strict=True)],
             batch_size=batch_size,
             num_threads=num_threads,
             num_fetch_threads=memory.num_fetch_threads,
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
         )
-        self._feeder = Feeder(self._engine, _sources(self._fields), max_decodes=num_threads)
+        shards = {
+            n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
+            for n, f in enumerate(self._fields)
+            if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
+        }
+        self._feeder = Feeder(self._engine, _sources(self._fields), shards, max_decodes=num_threads)
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
 
@@ -140,7 +147,7 @@ class Reader:
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
-        return self._load_stats + Stats.from_core(self._engine.stats())
+        return self._load_stats + _stats_of(self._engine, self._feeder)
 
     def _lend(self) -> None:
         assert self._allocator is not None
@@ -159,10 +166,18 @@ def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
     }
 
 
-def _field_to_core(field: Field) -> dict[str, Any]:
+def _field_to_core(field: Field, index_cache_bytes: int) -> dict[str, Any]:
     if isinstance(field, IndexField):
         return {"kind": "index"}
-    return field.to_core()
+    described = field.to_core()
+    if isinstance(field, StoredField) and field.spec.shard is not None:
+        described["shard"]["cache_bytes"] = index_cache_bytes
+    return described
+
+
+def _stats_of(engine: core.Engine, feeder: Feeder) -> Stats:
+    counts = feeder.counts
+    return Stats.from_core(engine.stats()) + Stats(requests=counts.requests, indices_read=counts.indices_read)
 
 
 def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
@@ -173,7 +188,8 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     engine = core.Engine(
         [field.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16, lent_memory=False
     )
-    feeder = Feeder(engine, _sources([field]))
+    shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
+    feeder = Feeder(engine, _sources([field]), shards)
     try:
         engine.start(order.plan(0).to_core(), 1)
         feeder.start()
@@ -185,5 +201,5 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
         feeder.stop_engine()
     assert batch is not None
     rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
-    read = Stats.from_core(engine.stats())
+    read = _stats_of(engine, feeder)
     return ResidentField(field.name, rows.clone()), replace(read, batches=0, samples=0, batch_memory_bytes=0)

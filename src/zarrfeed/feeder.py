@@ -3,7 +3,8 @@
 The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
 requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are lent,
 not copied: they are kept here until the engine says that they are decoded. There is no thread of ours in this, and no
-thread of the engine ever takes the GIL.
+thread of the engine ever takes the GIL. Inner chunks of shards go through `shard_feed.py`: those of one shard that were
+asked for together are read together where they lie close.
 
 What holds: tickets are never used twice, so that an answer which comes too late is for nobody; the bytes of an answer
 stay alive until the engine is done with them or was stopped; a `Feeder` in a forked child touches neither the loop nor
@@ -20,13 +21,14 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from zarr.abc.store import Store
+from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, cpu
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
@@ -34,6 +36,8 @@ from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
 from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.pipeline import ChunkDecoder, DecodeError
+from zarrfeed.shard_feed import FeedCounts, ShardFeed
+from zarrfeed.shards import Piece, ShardReading
 
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
@@ -121,17 +125,28 @@ class Feeder:
         The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
         Number of the field -> where its chunks are.
+    shards
+        Number of the field -> how its shards are read, for those of `sources` that have shards.
     max_decodes
         Chunks that zarr-python decodes at once, where it does.
     """
 
-    def __init__(self, engine: core.Engine, sources: Mapping[int, StoreSource], *, max_decodes: int = 1) -> None:
+    def __init__(
+        self,
+        engine: core.Engine,
+        sources: Mapping[int, StoreSource],
+        shards: Mapping[int, ShardReading] | None = None,
+        *,
+        max_decodes: int = 1,
+    ) -> None:
         self._engine = engine
+        self._shards = shards or {}
         self._max_decodes = max_decodes
         self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
         self._sessions: list[_Session] = []
         self._pid = os.getpid()
         self.failure: tuple[str, BaseException] | None = None
+        self.counts = FeedCounts()
 
     def start(self) -> None:
         """Begin to answer. The engine was started before."""
@@ -139,7 +154,7 @@ class Feeder:
         self.failure = None
         if not self._sources:
             return
-        session = _Session(self, self._engine, self._sources, self._max_decodes)
+        session = _Session(self, self._engine, self._sources, self._shards, self._max_decodes)
         self._sessions.append(session)
         _live.add(self)
         try:
@@ -176,14 +191,24 @@ class _Session:
     """One epoch. But for `close` and `abandon`, everything runs on zarr-python's event loop."""
 
     def __init__(
-        self, feeder: Feeder, engine: core.Engine, sources: Mapping[int, StoreSource], max_decodes: int
+        self,
+        feeder: Feeder,
+        engine: core.Engine,
+        sources: Mapping[int, StoreSource],
+        shards: Mapping[int, ShardReading],
+        max_decodes: int,
     ) -> None:
         self._feeder = weakref.ref(feeder)
         self._engine = engine
         self._sources = sources
+        self._counts = feeder.counts
+        self._shards = {
+            n: ShardFeed(reading, partial(self._get, sources[n]), self._spawn, feeder.counts)
+            for n, reading in shards.items()
+        }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._lent: dict[int, npt.NDArray[Any]] = {}
         self._answers: list[tuple[int, npt.NDArray[Any] | None]] = []
         self._decoding = asyncio.Semaphore(max_decodes)
@@ -247,6 +272,7 @@ class _Session:
                 os.close(descriptor)
         self._lent.clear()
         self._answers.clear()
+        self._shards.clear()
 
     def _serve(self) -> None:
         if self._closing:
@@ -254,13 +280,24 @@ class _Session:
         requests, finished = self._engine.take_requests()
         for ticket in finished:
             self._lent.pop(ticket, None)
-        assert self._loop is not None
-        for ticket, number, key in requests:
-            task = self._loop.create_task(self._fetch(ticket, self._sources[number], key))
-            self._tasks.add(task)
-            task.add_done_callback(self._drop)
+        # (field, key of a shard) -> what is wanted of it
+        in_shards: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for ticket, number, key, position in requests:
+            if position is None:
+                self._spawn(self._fetch(ticket, self._sources[number], key))
+            else:
+                in_shards.setdefault((number, key), []).append((ticket, position))
+        for (number, key), wanted in in_shards.items():
+            self._spawn(self._fetch_inner(self._shards[number], key, wanted))
 
-    def _drop(self, task: asyncio.Task[None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        assert self._loop is not None
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._drop)
+        return task
+
+    def _drop(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # so that asyncio does not complain that nobody asked
@@ -270,52 +307,92 @@ class _Session:
     async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
         try:
             data = await self._get(source, key)
-        except BaseException as error:
-            # Of whatever class: user code may raise anything. What is not reported is a hang, and an interrupt that
-            # leaves a task ends the loop, which is not ours.
-            if not self._closing:
-                self._refuse(ticket, error)
-            elif isinstance(error, asyncio.CancelledError):
-                raise
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(ticket, error)
             return
+        self._answer([(ticket, data)])
+
+    async def _fetch_inner(self, shards: ShardFeed, key: str, wanted: list[tuple[int, int]]) -> None:
+        try:
+            missing, groups = shards.plan(await shards.index(key), wanted)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(wanted[0][0], error)
+            return
+        self._answer((ticket, None) for ticket in missing)
         if self._closing:
             return
-        if data is not None:
-            self._lent[ticket] = data
-        self._answers.append((ticket, data))
-        if len(self._answers) == 1:  # what else is done in this turn of the loop goes with it
+        for group in groups:
+            self._spawn(self._fetch_group(shards, key, group))
+
+    async def _fetch_group(self, shards: ShardFeed, key: str, group: list[Piece]) -> None:
+        try:
+            answers = await shards.read(key, group)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(group[0].ticket, error)
+            return
+        self._answer(answers)
+
+    async def _get(
+        self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
+    ) -> npt.NDArray[Any] | None:
+        """Return the bytes of a chunk as the engine takes it, or a part of an object; None if the array lacks it."""
+        self._counts.requests += 1
+        data = await _get(source, key, byte_range)
+        if data is None or source.decoder is None:
+            return data
+        async with self._decoding:
+            return await source.decoder.decode(cpu.Buffer.from_array_like(data))
+
+    def _answer(self, answers: Iterable[tuple[int, npt.NDArray[Any] | None]]) -> None:
+        if self._closing:
+            return
+        was_empty = not self._answers
+        for ticket, data in answers:
+            if data is not None:
+                self._lent[ticket] = data
+            self._answers.append((ticket, data))
+        if was_empty and self._answers:  # what else is done in this turn of the loop goes with it
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
-
-    async def _get(self, source: StoreSource, key: str) -> npt.NDArray[Any] | None:
-        """Return the bytes of a chunk as the engine takes it, or None if the array lacks it."""
-        data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype)
-        if data is not None:
-            if source.decoder is None:
-                return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
-            async with self._decoding:
-                return await source.decoder.decode(data)
-        if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
-            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-            raise FileNotFoundError(
-                errno.ENOENT,
-                f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
-            )
-        return None
 
     def _hand_over(self) -> None:
         answers, self._answers = self._answers, []
         if answers and not self._closing:
             self._engine.answer(answers)
 
-    def _refuse(self, ticket: int, error: BaseException) -> None:
-        corrupt = isinstance(error, DecodeError)
+    def _fail(self, ticket: int, error: BaseException) -> None:
+        """Report an error of whatever class: user code may raise anything, and what is not reported is a hang.
+
+        An interrupt that leaves a task ends the loop, which is not ours; only a cancellation is passed on.
+        """
+        if self._closing:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            return
+        corrupt = isinstance(error, CorruptChunkError | DecodeError)
         known = corrupt or isinstance(error, StoreReadError)
         what = str(error) if known else f"the store cannot read it: {error!r}"
         feeder = self._feeder()
         if feeder is not None and feeder.failure is None:
             feeder.failure = (what, error.__cause__ or error if corrupt else error)
-        self._engine.refuse(ticket, what, 0 if corrupt else _errno_of(error))
+        if corrupt:
+            self._engine.refuse_corrupt(ticket, what)
+        else:
+            self._engine.refuse(ticket, what, _errno_of(error))
+
+
+async def _get(source: StoreSource, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of a stored object, or a part of them, or None if the array lacks it."""
+    data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype, byte_range)
+    if data is not None:
+        return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+    if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
+        # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
+        )
+    return None
 
 
 def _errno_of(error: BaseException) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from zarrfeed.conversion import Conversion
 from zarrfeed.layout import ArraySpec
+
+#: What the unit of shuffling is made of.
+BlockUnit: TypeAlias = Literal["chunk", "shard"]
+BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
 
 #: A tensor, a dict of tensors, or a tuple of these: which one depends on the arguments, so that type checkers cannot
 #: know.
@@ -130,12 +134,15 @@ class FieldSet:
         Which field's chunks make the blocks; None if nothing is streamed.
     block_rows
         Samples of a block, at most the number of samples.
+    block
+        What a block is made of: a read chunk along the sample axis, or a shard.
     """
 
     fields: tuple[Field, ...]
     parts: tuple[tuple[str, ...] | None, ...]
     driving: int | None
     block_rows: int
+    block: BlockUnit = "chunk"
 
     @property
     def num_samples(self) -> int:
@@ -146,7 +153,9 @@ class FieldSet:
     def cells(self) -> int:
         """Read chunks that a block of the driving field consists of; 1 if nothing is streamed."""
         driving = None if self.driving is None else self.fields[self.driving]
-        return driving.spec.num_cells if isinstance(driving, StoredField) else 1
+        if not isinstance(driving, StoredField):
+            return 1
+        return driving.spec.num_cells * -(-self.block_rows // driving.spec.rows_per_chunk)
 
     def assemble(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """Return a batch, or a sample, as the user gets it, from one tensor a field."""

@@ -10,6 +10,7 @@ import errno
 import math
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,6 +31,7 @@ from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.feeder import StoreSource
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
+from zarrfeed.shards import ShardSpec
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -80,7 +82,9 @@ class ArraySpec:
     source
         Its store then; None for a local one, which the engine reads by itself.
     key_prefix, key_separator
-        How chunk indices become file names.
+        How chunk indices, or those of shards, become file names.
+    shard
+        How read chunks lie in shards; None: each is an object of its own.
     """
 
     name: str
@@ -99,6 +103,7 @@ class ArraySpec:
     zarr_format: int
     stored_dtype: str
     num_key_axes: int
+    shard: ShardSpec | None = None
     source: StoreSource | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -130,6 +135,24 @@ class ArraySpec:
     def rows_per_chunk(self) -> int:
         """Length of a read chunk along the sample axis; it may exceed the array."""
         return self.chunk_shape[self.sample_axis]
+
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """Shape of a stored object: of a shard, or of a chunk where there are none."""
+        along = (1,) * len(self.shape) if self.shard is None else self.shard.chunks
+        return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of one decoded stored object, padding included."""
+        return math.prod(self.shard_shape) * self.dtype.itemsize
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the whole array; 0 if it has none."""
+        if self.shard is None:
+            return 0
+        return math.prod(-(-n // s) for n, s in zip(self.shape, self.shard_shape, strict=True))
 
     @property
     def num_cells(self) -> int:
@@ -164,6 +187,7 @@ class ArraySpec:
             "key_separator": self.key_separator,
             "key_axes": self.num_key_axes,
             "fed": self.source is not None,
+            **({} if self.shard is None else {"shard": self.shard.to_core()}),
         }
 
 
@@ -275,8 +299,8 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     if type(metadata.chunk_grid) is not RegularChunkGrid:
         raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
     chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
-    _check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
     keys: dict[str, Any]
+    shard: ShardSpec | None = None
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = array.dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
@@ -286,13 +310,22 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     else:
         if metadata.storage_transformers:
             raise UnsupportedError(f"{name}: storage transformers are not supported")
-        codecs, storage_order, stored_big = _codecs_v3(metadata, name)
+        chain = [_described(codec.to_dict()) for codec in metadata.codecs]
+        if any(kind == "sharding_indexed" for kind, _ in chain):
+            shard, chunk_shape, chain = _shard(chain, chunk_shape, name)
+        codecs, storage_order, stored_big = _codecs_v3(chain, ndim, name)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
+    _check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
     items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+    if shard is not None and not native:
+        slow = ", ".join(codec.name for codec in codecs if not codec.native)
+        raise UnsupportedError(f"{name}: codec {slow} inside of shards is not supported, only native ones are")
+    if shard is not None and items.shape:
+        raise UnsupportedError(f"{name}: shards of {array.dtype} are not supported, only those of numbers are")
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     return ArraySpec(
         name=name,
@@ -307,6 +340,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         zarr_format=metadata.zarr_format,
         stored_dtype=array.dtype.name if items.shape == () else str(array.dtype),
         num_key_axes=ndim,
+        shard=shard,
         **keys,
         **_place(array, metadata_key, name, native=native),
     )
@@ -366,23 +400,64 @@ def _codecs_v2(metadata: ArrayV2Metadata, name: str) -> tuple[CodecSpec, ...]:
     return tuple(_codec(str(config["id"]), config, name) for config in configs)
 
 
-def _codecs_v3(metadata: ArrayV3Metadata, name: str) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
+def _described(codec: Any) -> tuple[str, dict[str, Any]]:
+    """Return name and configuration of a v3 codec: an object of zarr-python, or its form in metadata."""
+    described = codec if isinstance(codec, dict) else codec.to_dict()
+    return str(described["name"]), dict(described.get("configuration") or {})
+
+
+def _codecs_v3(
+    chain: Sequence[tuple[str, dict[str, Any]]], ndim: int, name: str
+) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
     """Return the codecs of bytes in decoding order, the storage order, and whether items are big-endian."""
-    order = tuple(range(len(metadata.shape)))
+    order = tuple(range(ndim))
     stored_big = False
     codecs: list[CodecSpec] = []
-    for codec in metadata.codecs:
-        described: Any = codec.to_dict()
-        kind, config = str(described["name"]), dict(described.get("configuration") or {})
+    for kind, config in chain:
         if kind == "transpose":
             order = tuple(order[axis] for axis in config["order"])
         elif kind == "bytes":
             stored_big = str(config.get("endian", "little")) == "big"
         elif kind == "sharding_indexed":
-            raise UnsupportedError(f"{name}: codec 'sharding_indexed' is not supported yet")
+            raise UnsupportedError(f"{name}: shards inside of shards are not supported")
         else:
             codecs.append(_codec(kind, config, name))
     return tuple(reversed(codecs)), order, stored_big
+
+
+def _shard(
+    chain: Sequence[tuple[str, dict[str, Any]]], shard_shape: tuple[int, ...], name: str
+) -> tuple[ShardSpec, tuple[int, ...], list[tuple[str, dict[str, Any]]]]:
+    """Return how the shards of an array look, the shape of its inner chunks, and the codecs of these."""
+    around = [kind for kind, _ in chain if kind != "sharding_indexed"]
+    if around:
+        raise UnsupportedError(
+            f"{name}: codec {around[0]!r} beside 'sharding_indexed' is not supported: inner chunks of such shards "
+            "cannot be read alone"
+        )
+    config = chain[0][1]
+    inner_shape = tuple(int(n) for n in config["chunk_shape"])
+    if len(inner_shape) != len(shard_shape) or any(
+        i < 1 or s % i for s, i in zip(shard_shape, inner_shape, strict=True)
+    ):
+        raise ConfigError(f"{name}: inner chunks {inner_shape} do not divide shards {shard_shape}")
+    index = [_described(codec) for codec in config["index_codecs"]]
+    kinds = [kind for kind, _ in index]
+    if kinds not in (["bytes"], ["bytes", "crc32c"]):
+        raise UnsupportedError(f"{name}: index codecs {kinds}, must be 'bytes', or 'bytes' and 'crc32c'")
+    location = str(getattr(config.get("index_location", "end"), "value", config.get("index_location", "end")))
+    if location not in ("start", "end"):
+        raise UnsupportedError(f"{name}: index_location {location!r}, must be 'start' or 'end'")
+    endian = index[0][1].get("endian")
+    if endian not in ("little", "big"):
+        raise UnsupportedError(f"{name}: endian {endian!r} of the index codec 'bytes', must be 'little' or 'big'")
+    spec = ShardSpec(
+        chunks=tuple(s // i for s, i in zip(shard_shape, inner_shape, strict=True)),
+        index_at_start=location == "start",
+        index_big_endian=endian == "big",
+        index_has_crc32c=len(kinds) == 2,
+    )
+    return spec, inner_shape, [_described(codec) for codec in config["codecs"]]
 
 
 def _key_encoding(metadata: ArrayV3Metadata, name: str) -> dict[str, str]:

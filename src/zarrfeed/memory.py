@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from zarrfeed.errors import ConfigError, MemoryBudgetError
 from zarrfeed.fields import Field, StoredField, sample_bytes
 from zarrfeed.order import Order
+from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.stats import format_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
+_INDEX_PART = 64
 _MAX_FETCH_THREADS = 16
 #: Enough to hide 20 ms a request at 6000 requests a second, which is about what an event loop manages.
 _MAX_REQUESTS = 128
 
 
-def parse_bytes(value: int | str) -> int:
+def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1) -> int:
     """Return a number of bytes from an int, or from text such as "2GiB", "512 MB" or "1e9".
 
     Raises
     ------
     ConfigError
-        If it is no size, or below 1.
+        If it is no size, or below `least`; `name` is what the message calls it.
     """
     text = str(value).strip()
     match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([KMGT]?)(i?)B?", text, flags=re.IGNORECASE)
@@ -34,9 +37,9 @@ def parse_bytes(value: int | str) -> int:
         unit = match[2].upper()
         size = int(float(match[1]) * (_UNITS[unit] if match[3] else _DECIMAL_UNITS[unit]))
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f'memory_budget = {value!r}, must be bytes or text such as "2GiB"') from error
-    if size < 1:
-        raise ConfigError(f"memory_budget = {value!r}, must be at least 1 byte")
+        raise ConfigError(f'{name} = {value!r}, must be bytes or text such as "2GiB"') from error
+    if size < least:
+        raise ConfigError(f"{name} = {value!r}, must be at least {least} byte{'s' * (least != 1)}")
     return size
 
 
@@ -60,6 +63,10 @@ class MemoryPlan:
         Threads that wait for storage.
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
+    coalesce
+        What may be read in one request there, so that it fits.
+    index_cache_bytes
+        Memory for the indices of shards, one entry a field; 0 for those without.
     readers
         Consumers on the machine, which have as much each.
     """
@@ -71,12 +78,19 @@ class MemoryPlan:
     batch_bytes: int
     num_fetch_threads: int
     max_requests: int = 0
+    coalesce: Coalesce = DEFAULT_COALESCE
+    index_cache_bytes: tuple[int, ...] = ()
     readers: int = 1
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory for indices of shards, of all fields."""
+        return sum(self.index_cache_bytes)
 
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
-        return self.budget - self.scratch_bytes - self.fetch_bytes - self.resident_bytes
+        return self.budget - self.scratch_bytes - self.fetch_bytes - self.resident_bytes - self.index_bytes
 
     def max_open_batches(self, order: Order, *, required: int, tasks_in_round: int, num_threads: int) -> int:
         """Return how many batches may be open: enough for the threads to be busy, no more than the budget.
@@ -97,7 +111,8 @@ class MemoryPlan:
                 f"memory_budget = {format_bytes(self.budget * self.readers)}, must be at least "
                 f"{format_bytes(needed * self.readers, round_up=True)}{readers}: "
                 f"{format_bytes(self.scratch_bytes)} to decode, {format_bytes(self.fetch_bytes)} to fetch, "
-                f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
+                + (f"{format_bytes(self.index_bytes)} for indices of shards, " if self.index_bytes else "")
+                + f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
                 f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
                 f"{order.block_rows} samples)"
             )
@@ -107,12 +122,22 @@ class MemoryPlan:
 
 
 def plan_memory(
-    fields: Sequence[Field], *, batch_size: int, num_threads: int, budget: int, min_open_batches: int
+    fields: Sequence[Field],
+    *,
+    batch_size: int,
+    num_threads: int,
+    budget: int,
+    min_open_batches: int,
+    coalesce: Coalesce | None = None,
 ) -> MemoryPlan:
     """Divide the budget, for fields that are read in batches of `batch_size` samples.
 
     The batches that must be open come first; of what is left, fetching gets up to an eighth of the budget, and at
     least one chunk. So a budget that suffices is not made insufficient by adding to it.
+
+    Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
+    inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
+    arrive, so one such request for each thread, and one more, is partly decoded at a time.
     """
     streamed = [f.spec for f in fields if isinstance(f, StoredField) and not f.resident]
     chunk = max((spec.decoded_bytes for spec in streamed), default=0)
@@ -121,19 +146,38 @@ def plan_memory(
     scratch_bytes = num_threads * copies * chunk
     resident_bytes = sum(sample_bytes(f) * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident)
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
-    left = budget - scratch_bytes - resident_bytes - min_open_batches * batch_bytes
+    index_cache_bytes = tuple(_index_cache_bytes(f, budget) for f in fields)
+    left = budget - scratch_bytes - resident_bytes - sum(index_cache_bytes) - min_open_batches * batch_bytes
     room = min(budget // 8, left)
     local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
     share = room // 2 if local and fed else room
     num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, share // local)) if local else 0
-    max_requests = max(1, min(_MAX_REQUESTS, share // fed)) if fed else 0
+    coalesce, merged = coalesce or DEFAULT_COALESCE, 0
+    whole = max(
+        (spec.shard_bytes for spec in streamed if spec.source is not None and spec.shard is not None), default=0
+    )
+    if whole:
+        limit = max(0, min(coalesce.limit, whole, (share - fed) // (2 * (num_threads + 1))))
+        coalesce = Coalesce(gap=min(coalesce.gap, limit), limit=limit)
+        merged = (num_threads + 1) * limit
+        fed += coalesce.gap
+    max_requests = max(1, min(_MAX_REQUESTS, (share - merged) // fed)) if fed else 0
     return MemoryPlan(
         budget=budget,
         scratch_bytes=scratch_bytes,
-        fetch_bytes=num_fetch_threads * local + max_requests * fed,
+        fetch_bytes=num_fetch_threads * local + max_requests * fed + merged,
         resident_bytes=resident_bytes,
         batch_bytes=batch_bytes,
         num_fetch_threads=num_fetch_threads,
         max_requests=max_requests,
+        coalesce=coalesce,
+        index_cache_bytes=index_cache_bytes,
     )
+
+
+def _index_cache_bytes(field: Field, budget: int) -> int:
+    if not isinstance(field, StoredField) or field.resident or field.spec.shard is None:
+        return 0
+    one = field.spec.shard.kept_index_bytes
+    return max(one, min(field.spec.num_shards * one, budget // _INDEX_PART))

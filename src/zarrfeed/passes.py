@@ -18,11 +18,14 @@ from zarrfeed.assignment import Consumer, Division
 from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
 from zarrfeed.fields import Batch, FieldSet
-from zarrfeed.state import EpochState
+from zarrfeed.identity import in_worker
+from zarrfeed.progress import Cut, Progress
+from zarrfeed.state import EpochState, WorkerShare
 
 if TYPE_CHECKING:
     from zarrfeed.dataset import ZarrIterableDataset
     from zarrfeed.readers import ReaderPool
+    from zarrfeed.schedule import Schedule
 
 
 @dataclass
@@ -48,6 +51,35 @@ class Cursor:
     consumer: Consumer
     delivered: int = 0
     ended: bool = False
+
+    @classmethod
+    def at(cls, schedule: Schedule, state: EpochState, consumer: Consumer) -> Cursor:
+        """Return the cursor of a pass that begins in a state.
+
+        Raises
+        ------
+        ConfigError
+            If the state is of one worker's share, and this is another.
+        """
+        begin = schedule.settle(state, consumer)
+        division = schedule.division(begin, consumer)
+        if begin.worker is None:
+            return cls(begin, division, consumer)
+        if begin.worker != WorkerShare(consumer, division.batch_size, begin.worker.batches):
+            raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
+        return cls(begin, division, consumer, begin.worker.batches)
+
+    def stand(self, *, at_end: bool) -> EpochState:
+        """Return the state of the pass; in a worker that of its share, which at the end is an end and no new epoch.
+
+        With `at_end`, an end is one elsewhere, too.
+        """
+        if in_worker():
+            return replace(self.begin, worker=WorkerShare(self.consumer, self.division.batch_size, self.delivered))
+        if at_end and self.at_end:
+            length = self.begin.progress.used + self.division.length
+            return replace(self.begin, progress=Progress((Cut(length),)))
+        return self.state()
 
     @property
     def at_end(self) -> bool:
@@ -85,7 +117,7 @@ class Pass(Iterator[Batch]):
         dataset = self._dataset
         if self.cursor is None:
             return dataset._make_state_dict(self._resumed or dataset._upcoming())
-        return dataset._make_state_dict(dataset._stand(self.cursor, at_end=True))
+        return dataset._make_state_dict(self.cursor.stand(at_end=True))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin where the state says. Only before the first batch.

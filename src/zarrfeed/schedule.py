@@ -13,7 +13,8 @@ from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
 from zarrfeed.memory import MemoryPlan, plan_memory
 from zarrfeed.order import EpochPlan, Order, choose_lanes, open_batches
-from zarrfeed.state import EpochState, WorkerShare
+from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
+from zarrfeed.state import EpochState
 
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
@@ -44,6 +45,8 @@ class Schedule:
         Decode threads of a consumer. None: the cores of the machine, shared.
     budget
         Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
+    coalesce
+        What may be read in one request, in stores that Python reads.
     limit
         For `budget` None: the most that one consumer may need. None: whatever it needs.
     """
@@ -56,6 +59,7 @@ class Schedule:
     num_threads: int | None
     budget: int | None
     limit: int | None = DEFAULT_BUDGET
+    coalesce: Coalesce = DEFAULT_COALESCE
 
     @classmethod
     def make(
@@ -146,10 +150,6 @@ class Schedule:
             tail=progress.position(number) + turn * order.length,
         )
 
-    def worker_share(self, consumer: Consumer, batches: int) -> WorkerShare:
-        """Return the record of a worker that delivered `batches` batches (or samples) of its share."""
-        return WorkerShare(consumer, self.batch_size or 1, batches)
-
     def threads(self, consumer: Consumer, *, local_world_size: int) -> int:
         """Return how many decode threads a consumer starts."""
         return self.num_threads or max(1, usable_cores() // (local_world_size * consumer.num_workers))
@@ -166,6 +166,7 @@ class Schedule:
             num_threads=self.threads(consumer, local_world_size=local_world_size),
             budget=share,
             min_open_batches=required,
+            coalesce=self.coalesce,
         )
         if self.budget is None:  # nobody said that the readers together may not have more
             missing = required * plan.batch_bytes - plan.batch_room

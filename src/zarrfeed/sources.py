@@ -17,7 +17,7 @@ from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.conversion import ConversionOptions, Items
 from zarrfeed.dtypes import TORCH_DTYPES
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
-from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.fields import BlockUnit, Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
 from zarrfeed.layout import ArrayLike, open_array, open_node, printable, read_layout
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
@@ -43,6 +43,7 @@ def read_fields(
     conversion: ConversionOptions | None = None,
     return_index: bool = False,
     resident_bytes: int = 0,
+    block: BlockUnit = "chunk",
 ) -> FieldSet:
     """Open and align all that a dataset consists of. Reads metadata only.
 
@@ -68,6 +69,8 @@ def read_fields(
     resident_bytes
         Room for stored arrays whose chunks do not nest in the blocks: they would be decoded several times, and are
         kept in memory instead if they fit.
+    block
+        Whether read chunks of the driving field make the blocks, or its shards.
 
     Raises
     ------
@@ -91,24 +94,35 @@ def read_fields(
     conversions = (conversion or ConversionOptions()).conversions(items)
     fields: list[Field] = [replace(f, conversion=c) for f, c in zip(arrays, conversions, strict=True)]
 
-    driving = choose_driving(fields[:num_sample_fields], fields)
+    driving = choose_driving(fields[:num_sample_fields], fields, block)
     if driving is None:
+        if block == "shard":
+            raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")
         row_bytes = sum(sample_bytes(f) for f in fields)
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // row_bytes))
     else:
         chosen = fields[driving]
         assert isinstance(chosen, StoredField)
-        rows = chosen.spec.rows_per_chunk
+        if block == "shard" and chosen.spec.shard is None:
+            raise ConfigError(
+                f"block = 'shard', but {_with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
+            )
+        rows = _block_rows(chosen, block)
         fields = _keep_small_ones(fields, rows, resident_bytes)
     num_samples = fields[0].num_samples
     if return_index:
         fields.append(IndexField(num_samples))
         parts.append(None)
-    return FieldSet(tuple(fields), tuple(parts), driving, min(num_samples, rows))
+    return FieldSet(tuple(fields), tuple(parts), driving, min(num_samples, rows), block)
 
 
-def choose_driving(samples: Sequence[Field], fields: Sequence[Field]) -> int | None:
-    """Choose the field whose chunks make the blocks, from the layout alone.
+def _block_rows(f: StoredField, block: BlockUnit) -> int:
+    """Return the samples of a full block if `f` makes them."""
+    return f.spec.shard_shape[f.spec.sample_axis] if block == "shard" else f.spec.rows_per_chunk
+
+
+def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
+    """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
     It is one of the stored fields of `samples`; of the others where all samples are in memory. Among those with at
     least a quarter of the largest one's bytes a sample, it is the one with the longest chunks, since shorter ones
@@ -119,6 +133,8 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field]) -> int | N
     ----------
     samples, fields
         The fields of `samples`, and all fields, which begin with these.
+    block
+        What blocks are made of.
 
     Returns
     -------
@@ -136,7 +152,7 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field]) -> int | N
     def chunk_rows(i: int) -> int:
         f = fields[i]
         assert isinstance(f, StoredField)
-        return min(f.num_samples, f.spec.rows_per_chunk)
+        return min(f.num_samples, _block_rows(f, block))
 
     fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
     return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)

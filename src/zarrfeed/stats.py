@@ -28,6 +28,10 @@ class Stats:
         Chunks that were not in the page cache and were read by a fetch thread.
     bytes_read, bytes_decoded, bytes_scattered
         As stored; of whole decoded chunks; written to batches.
+    indices_read
+        Indices of shards that were read.
+    requests
+        To stores that Python reads.
     batches, samples
         Handed to the consumer.
     fetch_s, decode_s, scatter_s, order_s
@@ -46,6 +50,8 @@ class Stats:
     bytes_read: int = 0
     bytes_decoded: int = 0
     bytes_scattered: int = 0
+    indices_read: int = 0
+    requests: int = 0
     batches: int = 0
     samples: int = 0
     fetch_s: float = 0.0
@@ -80,7 +86,8 @@ class Stats:
                 f"{format_bytes(self.bytes_decoded)} decoded, {format_bytes(self.bytes_scattered)} written to batches",
             ),
             ("missing", f"{self.chunks_missing} chunks (fill value)"),
-            ("not cached", f"{self.chunks_waited} chunks"),
+            ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
+            ("indices", f"{self.indices_read} of shards read"),
             ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),
             ("", f"idle {self.worker_idle_s:.3f} s"),
             ("memory", f"{format_bytes(self.batch_memory_bytes)} mapped for batches"),

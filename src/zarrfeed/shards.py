@@ -1,0 +1,123 @@
+"""Shards: how read chunks lie in stored objects of several (the codec `sharding_indexed` of Zarr v3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+#: One entry of an index as stored and in memory; and what keeping an index costs beside its entries.
+_ENTRY_BYTES = 16
+_CHECKSUM_BYTES = 4
+_OVERHEAD_BYTES = 512
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """How the read chunks of an array lie in its shards.
+
+    Attributes
+    ----------
+    chunks
+        Inner chunks of a full shard along each axis.
+    index_at_start
+        Whether the index stands in front of the inner chunks; else behind them.
+    index_big_endian, index_has_crc32c
+        How the index is encoded.
+    """
+
+    chunks: tuple[int, ...]
+    index_at_start: bool
+    index_big_endian: bool
+    index_has_crc32c: bool
+
+    @property
+    def chunks_per_shard(self) -> int:
+        """Inner chunks of a full shard."""
+        return math.prod(self.chunks)
+
+    @property
+    def stored_index_bytes(self) -> int:
+        """Size of an index as stored."""
+        return self.chunks_per_shard * _ENTRY_BYTES + self.index_has_crc32c * _CHECKSUM_BYTES
+
+    @property
+    def kept_index_bytes(self) -> int:
+        """Memory that a parsed index takes."""
+        return self.chunks_per_shard * _ENTRY_BYTES + _OVERHEAD_BYTES
+
+    def inner_chunk_name(self, position: int) -> str:
+        """Return the place of an inner chunk in its shard, such as "3/0", from its position in C order."""
+        places: list[str] = []
+        for along in reversed(self.chunks):
+            position, place = divmod(position, along)
+            places.append(str(place))
+        return "/".join(reversed(places))
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the specification in the form that the engine takes."""
+        return {
+            "chunks": self.chunks,
+            "index_at_start": self.index_at_start,
+            "index_big_endian": self.index_big_endian,
+            "index_has_crc32c": self.index_has_crc32c,
+        }
+
+
+@dataclass(frozen=True)
+class Coalesce:
+    """Which inner chunks of a shard are read in one request, in stores that Python reads.
+
+    Attributes
+    ----------
+    gap
+        Bytes between two of them that are read in vain rather than with a request of their own.
+    limit
+        Bytes of a request for several.
+    """
+
+    gap: int = 128 << 10
+    limit: int = 8 << 20
+
+
+DEFAULT_COALESCE = Coalesce()
+
+
+@dataclass(frozen=True)
+class ShardReading:
+    """How the shards of one field are read: `cache_bytes` is the memory for its indices."""
+
+    spec: ShardSpec
+    cache_bytes: int = 1 << 20
+    coalesce: Coalesce = DEFAULT_COALESCE
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One inner chunk that is wanted: bytes [begin, end) of its shard, for the request `ticket`."""
+
+    begin: int
+    end: int
+    ticket: int
+    position: int
+
+
+def merge_pieces(pieces: Iterable[Piece], coalesce: Coalesce) -> list[list[Piece]]:
+    """Divide pieces of one shard, which do not overlap, into those that are read together.
+
+    What holds: each piece is in exactly one group; in a group they ascend, neighbours are at most `gap` bytes apart,
+    and a group of several spans at most `limit` bytes.
+    """
+    groups: list[list[Piece]] = []
+    for piece in sorted(pieces, key=lambda p: p.begin):
+        group = groups[-1] if groups else None
+        if (
+            group is not None
+            and piece.begin - group[-1].end <= coalesce.gap
+            and piece.end - group[0].begin <= coalesce.limit
+        ):
+            group.append(piece)
+        else:
+            groups.append([piece])
+    return groups
