@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -409,20 +410,40 @@ def test_close_from_another_thread_ends_the_wait_for_a_store_that_stalls() -> No
 def test_an_epoch_is_given_up_while_a_store_stalls(how: str) -> None:
     store, array = stalled(after=25)
     dataset = make(array, lanes=2, memory_budget="1MiB")
-    for _ in dataset:
-        break
+    feed = iter(dataset)
+    next(feed)
     deadline = time.monotonic() + PATIENCE_S
     while not store.now and time.monotonic() < deadline:
         time.sleep(0.001)
+    assert store.now
     if how == "close":
         dataset.close()
     elif how == "next epoch":
         store.before = None
         drain(dataset, numbered((N, 6)))
     if how != "close":
-        del dataset
+        del feed, dataset
         gc.collect()
     assert store.now == 0
+
+
+@contextmanager
+def reading(dataset: ZarrIterableDataset, store: SlowStore) -> Iterator[None]:
+    """Read in a thread, and enter when the store has been asked; the dataset is to be closed inside."""
+
+    def read() -> None:
+        with suppress(ClosedError):
+            next(iter(dataset))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not store.now and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert store.now
+    yield
+    reader.join(PATIENCE_S)
+    assert not reader.is_alive()
 
 
 def test_a_store_that_blocks_the_loop_does_not_block_close() -> None:
@@ -434,14 +455,11 @@ def test_a_store_that_blocks_the_loop_does_not_block_close() -> None:
 
     store.before = block
     dataset = make(array)
-    iter(dataset)
-    deadline = time.monotonic() + PATIENCE_S
-    while not store.now and time.monotonic() < deadline:
-        time.sleep(0.001)
-    begin = time.monotonic()
-    dataset.close()
-    assert time.monotonic() - begin < PATIENCE_S / 2
-    release.set()
+    with reading(dataset, store):
+        begin = time.monotonic()
+        dataset.close()
+        assert time.monotonic() - begin < PATIENCE_S / 2
+        release.set()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("late"), SystemExit(1), KeyboardInterrupt()], ids=repr)
@@ -458,11 +476,8 @@ def test_what_a_store_raises_while_it_is_given_up_is_for_nobody(
 
     store.before = fail_late
     dataset = make(array)
-    iter(dataset)
-    deadline = time.monotonic() + PATIENCE_S
-    while not store.now and time.monotonic() < deadline:
-        time.sleep(0.001)
-    dataset.close()
+    with reading(dataset, store):
+        dataset.close()
     gc.collect()
     assert store.now == 0
     assert tasks_on_the_loop() == []  # and the loop is alive
