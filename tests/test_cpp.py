@@ -12,8 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TESTS = [
-    *("batch_memory", "blosc", "blosc_scatter", "ceiling", "codecs", "engine", "engine_end", "engine_fed"),
-    *("engine_plan", "engine_stress", "field_reader", "local_source", "scatter", "shuffle"),
+    *("batch_memory", "blosc", "blosc_scatter", "ceiling", "codecs", "convert", "engine", "engine_end", "engine_fed"),
+    *("engine_plan", "engine_stress", "field_reader", "local_source", "scatter", "shard_index", "shard_source"),
+    "shuffle",
 ]
 
 # The first test waits for the build.

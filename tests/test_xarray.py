@@ -67,9 +67,9 @@ def packed_dataset() -> xr.Dataset:
     }
     for name, encoding in encodings.items():
         data[name].encoding = encoding
-    for name in data.data_vars:
-        if data[name].ndim == 3:
-            data[name].encoding["chunks"] = (4, 2, 4)
+    for variable in data.data_vars.values():
+        if variable.ndim == 3:
+            variable.encoding["chunks"] = (4, 2, 4)
     return data
 
 
@@ -377,7 +377,7 @@ def test_variables_decoded_as_times_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_datasets_in_other_stores_need_no_path() -> None:
-    memory = zarr.storage.MemoryStore()
+    memory: Any = zarr.storage.MemoryStore()  # xarray takes stores, its types do not say so
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         packed_dataset().to_zarr(memory, zarr_format=3, consolidated=False)
