@@ -528,3 +528,20 @@ def test_stores_that_fail_are_errors_of_the_next_batch(kind: type[CountingStore]
     write(memory, numbered((32, 10)), (2, 10), (8, 10))
     with pytest.raises(StoreReadError, match=f"chunk c/./0: .*{message}"):
         read(zarr.open_array(kind(memory), mode="r"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compressors", "message"),
+    [
+        ("i4", [{"name": "numcodecs.bz2", "configuration": {"level": 1}}], "bz2 inside of shards"),
+        ("S5", None, "shards of .*S5"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*Zarr V3 specification")
+@pytest.mark.filterwarnings("ignore:.*Zarr version 3 specification")
+def test_what_only_zarr_python_decodes_is_refused_inside_of_shards(
+    dtype: str, compressors: Any, message: str, tmp_path: Path
+) -> None:
+    zarr.create_array(tmp_path / "a", shape=(8,), chunks=(2,), shards=(4,), dtype=dtype, compressors=compressors)
+    with pytest.raises(UnsupportedError, match=message):
+        ZarrIterableDataset(tmp_path / "a")
