@@ -104,7 +104,7 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   plan.lanes = dict["lanes"].cast<int64_t>();
   plan.length = dict["length"].cast<int64_t>();
   plan.num_samples = dict["num_samples"].cast<int64_t>();
-  plan.block_rows = dict["block_rows"].cast<int64_t>();
+  plan.sample_step = dict["sample_step"].cast<int64_t>();
   plan.first = dict["first"].cast<int64_t>();
   plan.stride = dict["stride"].cast<int64_t>();
   plan.begin = dict["begin"].cast<int64_t>();
@@ -123,7 +123,10 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   copy("extra_step", owned->extra_step);
   copy("first_step", owned->first_step);
   copy("last_step", owned->last_step);
+  copy("selected", owned->selected);
   copy("segment_block", owned->segment_block);
+  copy("segment_first", owned->segment_first);
+  copy("segment_rows", owned->segment_rows);
   copy("segment_start", owned->segment_start);
   copy("segment_length", owned->segment_length);
   owned->bind();

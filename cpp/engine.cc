@@ -27,7 +27,10 @@ void OwnedPlan::bind() {
   plan.extra_step = extra_step;
   plan.first_step = first_step;
   plan.last_step = last_step;
+  plan.selected = selected;
   plan.segment_block = segment_block;
+  plan.segment_first = segment_first;
+  plan.segment_rows = segment_rows;
   plan.segment_start = segment_start;
   plan.segment_length = segment_length;
 }

@@ -48,7 +48,8 @@ struct EngineOptions {
 struct OwnedPlan {
   EpochPlan plan;  ///< its spans are set by bind()
   std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
-  std::vector<int64_t> segment_block, segment_start, segment_length, extra_position, extra_step;
+  std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
+  std::vector<int64_t> extra_position, extra_step, selected;
 
   void bind();
 };

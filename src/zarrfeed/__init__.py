@@ -16,6 +16,7 @@ from zarrfeed.errors import (
 from zarrfeed.explain import Explanation
 from zarrfeed.identity import rank_from_slurm, rank_from_torchrun
 from zarrfeed.loader import ZarrDataLoader
+from zarrfeed.split import split
 from zarrfeed.stats import Stats
 
 __version__ = version("zarrfeed")
@@ -37,4 +38,5 @@ __all__ = [
     "audit",
     "rank_from_slurm",
     "rank_from_torchrun",
+    "split",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy.typing as npt
 import torch
@@ -22,11 +23,12 @@ from zarrfeed.explain import Explanation, explain
 from zarrfeed.fields import Batch, FieldSet
 from zarrfeed.identity import Place, RankSource, find_place, has_accelerator, in_worker, worker_and_count
 from zarrfeed.memory import parse_bytes
-from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
+from zarrfeed.order import EpochPlan, Order, make_order
 from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.progress import Cut, Progress
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
+from zarrfeed.selection import Int64, Select, Selection, make_selection
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
@@ -69,9 +71,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         layout and `memory_budget`.
     mix
         How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
+    select
+        Which samples are read: a slice, distinct indices in any order, or a mask (bool). None: all. Samples keep their
+        index in the array, and only chunks that hold selected ones are read.
     blocks
-        Which blocks are read, as indices of chunks along `sample_axis`, in any order. None: all. Samples keep their
-        index in the array.
+        Which blocks are read, as indices of chunks along `sample_axis`, in any order. None: all. With `select`: what of
+        its samples lies in them.
     rank, world_size
         Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
         torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
@@ -121,6 +126,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         sample_axis: int = 0,
         lanes: int | None = None,
         mix: int = 1,
+        select: Select | None = None,
         blocks: npt.ArrayLike | None = None,
         rank: RankSource = None,
         world_size: int | None = None,
@@ -149,35 +155,37 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         room = (budget or DEFAULT_BUDGET) // 16
         fields = read_fields(samples, targets, sample_axis=sample_axis, return_index=return_index, resident_bytes=room)
         n, block_rows = fields.num_samples, fields.block_rows
-        order = Order(
-            n,
-            block_rows,
-            shuffle=shuffle,
-            seed=seed,
-            lanes=(lanes or 1) if shuffle else 1,
-            mix=min(mix, -(-n // block_rows)),
-            blocks=None if blocks is None else select_blocks(blocks, -(-n // block_rows)),
-        )
-        if lanes is not None and lanes > order.length:
-            raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
+        selection = make_selection(select, blocks, num_samples=n, block_rows=block_rows)
+        self._order_options: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "mix": mix}
+        self._options: dict[str, Any] = {
+            "lanes": lanes,
+            "batch_size": batch_size,
+            "drop_last": drop_last,
+            "even": even,
+            "num_threads": num_threads,
+            "budget": budget,
+        }
         self._rank, self._world_size = rank, world_size
         self._carried: Place | None = None
         self._carried_to = os.getpid()
         self._pin_memory = pin_memory
-        self._schedule = self._make_schedule(
-            fields,
-            order,
-            lanes=lanes,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            even=even,
-            num_threads=num_threads,
-            budget=budget,
-        )
+        self._set_selection(fields, selection)
+
+    def _set_selection(self, fields: FieldSet, selection: Selection | None) -> None:
+        """Let the dataset read these samples of these fields, from the first epoch on."""
+        n, block_rows, lanes = fields.num_samples, fields.block_rows, self._options["lanes"]
+        order = make_order(n, block_rows, selection, lanes=lanes, **self._order_options)
+        self._schedule = self._make_schedule(fields, order, **self._options)
         self._closed = False
         self._reset_process()
         self.check_memory()
         self._epochs = EpochTable(EpochState(0).to_json())
+
+    def _selecting(self, selection: Selection) -> Self:
+        """Return a dataset of the same configuration that reads other samples, from its own first epoch on."""
+        other = copy.copy(self)
+        other._set_selection(self._schedule.fields, selection)
+        return other
 
     def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
         return Schedule.make(fields, order, **options)

@@ -68,7 +68,8 @@ class Schedule:
             memory = schedule.memory(Place().consumer(), local_world_size=1)
             lanes = choose_lanes(
                 order.length,
-                order.block_rows,
+                order.max_rows,
+                num_blocks=order.num_blocks,
                 mix=order.mix,
                 batch_size=schedule.engine_batch_size,
                 max_open_batches=memory.batch_room // memory.batch_bytes,
