@@ -57,6 +57,8 @@ class Reader:
     allocator
         Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own. None:
         the engine's own pool.
+    cache_bytes
+        Of decoded chunks that are kept, also between epochs.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Reader:
         num_threads: int,
         memory: MemoryPlan,
         allocator: Allocator | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         self._fields: list[Field] = []
         self._load_stats = Stats()
@@ -81,6 +84,7 @@ class Reader:
         self._batch_size = batch_size
         self._allocator = allocator
         self._lent: dict[int, torch.Tensor] = {}
+        self._to_lend = 0  # batches of the epoch that have no memory yet
         self._engine = core.Engine(
             [_field_to_core(f) for f in self._fields],
             batch_size=batch_size,
@@ -88,6 +92,7 @@ class Reader:
             num_fetch_threads=memory.num_fetch_threads,
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
+            cache_bytes=cache_bytes,
         )
         self._feeder = Feeder(self._engine, _sources(self._fields))
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
@@ -107,7 +112,8 @@ class Reader:
         self._engine.start(plan.to_core(), max_open_batches)
         self._feeder.start()
         if self._allocator is not None:
-            for _ in range(min(max_open_batches, -(-plan.steps // self._batch_size))):
+            self._to_lend = -(-plan.steps // self._batch_size)
+            for _ in range(max_open_batches):
                 self._lend()
 
     def next(self) -> tuple[torch.Tensor, ...] | None:
@@ -144,6 +150,9 @@ class Reader:
 
     def _lend(self) -> None:
         assert self._allocator is not None
+        if not self._to_lend:
+            return
+        self._to_lend -= 1
         buffers = [self._allocator(max(1, self._batch_size * size)) for size in self._sizes]
         addresses = [buffer.data_ptr() for buffer in buffers]
         self._lent.update(zip(addresses, buffers, strict=True))

@@ -18,7 +18,7 @@ _MAX_FETCH_THREADS = 16
 _MAX_REQUESTS = 128
 
 
-def parse_bytes(value: int | str) -> int:
+def parse_bytes(value: int | str, name: str = "memory_budget") -> int:
     """Return a number of bytes from an int, or from text such as "2GiB", "512 MB" or "1e9".
 
     Raises
@@ -34,9 +34,9 @@ def parse_bytes(value: int | str) -> int:
         unit = match[2].upper()
         size = int(float(match[1]) * (_UNITS[unit] if match[3] else _DECIMAL_UNITS[unit]))
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f'memory_budget = {value!r}, must be bytes or text such as "2GiB"') from error
+        raise ConfigError(f'{name} = {value!r}, must be bytes or text such as "2GiB"') from error
     if size < 1:
-        raise ConfigError(f"memory_budget = {value!r}, must be at least 1 byte")
+        raise ConfigError(f"{name} = {value!r}, must be at least 1 byte")
     return size
 
 

@@ -44,7 +44,7 @@ class ReaderPool:
         num_threads = schedule.threads(consumer, local_world_size=local)
         max_open = schedule.max_open_batches(plan.order, consumer, memory, num_threads)
         allocator = pinned_memory if pinned else None
-        if allocator is None and in_worker() and _fits_shared_memory(max_open * memory.batch_bytes * memory.readers):
+        if allocator is None and in_worker() and fits_shared_memory(max_open * memory.batch_bytes * memory.readers):
             allocator = shared_memory
         if self._idle:
             reader = self._idle.pop()
@@ -91,7 +91,7 @@ class ReaderPool:
         self._idle.clear()
 
 
-def _fits_shared_memory(size: int) -> bool:
+def fits_shared_memory(size: int) -> bool:
     """Return whether shared memory has room for this and as much again; writing beyond its end kills the process."""
     try:
         info = os.statvfs(_SHARED_FOLDER)
