@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "batch_memory.h"
+#include "chunk_cache.h"
 #include "exchange.h"
 #include "field_reader.h"
 #include "shuffle.h"
@@ -45,13 +46,15 @@ struct EngineOptions {
   size_t max_requests = 64;       ///< chunks asked for through the exchange at once
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
+  size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
 };
 
 /// The arrays of an EpochPlan, owned.
 struct OwnedPlan {
   EpochPlan plan;  ///< its spans are set by bind()
   std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
-  std::vector<int64_t> segment_block, segment_start, segment_length, extra_position, extra_step;
+  std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
+  std::vector<int64_t> extra_position, extra_step, selected;
 
   void bind();
 };
@@ -161,6 +164,8 @@ class Engine {
   void begin_fetch(Task task, std::vector<FetchRequest>& requests);
   void end_fetch(Task& task);
   void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
+  void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
+  void find_targets(const Task& task, std::vector<RowTarget>& out);
   void publish(const Task& task);
   [[nodiscard]] bool is_exhausted() const;
   void check_complete();
@@ -176,6 +181,7 @@ class Engine {
   std::vector<FieldReader> fields_;
   std::vector<std::shared_ptr<BatchMemory>> memory_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   int64_t pieces_per_row_ = 0;                           ///< tasks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim

@@ -186,6 +186,17 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
     end_fetch(task);
     return;
   }
+  if (cache_ != nullptr) {
+    if (const auto chunk = cache_->find({task.field, task.chunk, task.cell})) {
+      scatter_cached(task, scratch, *chunk);
+      publish(task);
+      return;
+    }
+  }
+  if (field.is_fed()) {  // was found in the cache by request_fed, and is gone since
+    fetch_later({&task, 1});
+    return;
+  }
   if (cold_credit_.load(std::memory_order_relaxed) > 0) {
     cold_credit_.fetch_sub(1, std::memory_order_relaxed);
     fetch_later({&task, 1});
@@ -204,8 +215,10 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
 }
 
 void Engine::request_fed(std::vector<Task>& tasks) {
-  const auto fed = std::stable_partition(tasks.begin(), tasks.end(),
-                                         [this](const Task& task) { return !fields_[task.field].is_fed(); });
+  const auto fed = std::stable_partition(tasks.begin(), tasks.end(), [this](const Task& task) {
+    return !fields_[task.field].is_fed() ||
+           (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
+  });
   if (fed == tasks.end()) return;
   fetch_later({fed, tasks.end()});
   tasks.erase(fed, tasks.end());
@@ -308,13 +321,16 @@ void Engine::fetch() {
 
 void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   const FieldReader& field = fields_[task.field];
-  const auto rows = std::span(*task.rows).subspan(task.begin, task.end - task.begin);
-  scratch.targets.clear();
-  for (const Placement& p : rows) {
-    const int64_t batch = p.step / options_.batch_size;
-    const auto slot = static_cast<size_t>(p.step - batch * options_.batch_size);
-    scratch.targets.push_back({p.sample, batch_at(batch).buffers[task.field] + slot * field.sample_bytes()});
+  if (cache_ != nullptr && field.is_stored()) {
+    auto chunk = std::make_shared<DecodedChunk>();
+    if (task.status != ReadStatus::kMissing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
+    if (task.status == ReadStatus::kMissing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+    cache_->insert({task.field, task.chunk, task.cell}, chunk);
+    scatter_cached(task, scratch, *chunk);
+    publish(task);
+    return;
   }
+  find_targets(task, scratch.targets);
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_resident(scratch.targets);
@@ -326,6 +342,27 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
     field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, past_cache_, scratch, stats_);
   }
   publish(task);
+}
+
+void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk) {
+  const StageTimer timer(stats_.scatter_ns);
+  const FieldReader& field = fields_[task.field];
+  find_targets(task, scratch.targets);
+  if (chunk.bytes == nullptr) {
+    field.scatter_fill(task.cell, scratch.targets);
+  } else {
+    field.scatter_decoded(task.chunk, task.cell, chunk.bytes.get(), scratch.targets, stats_);
+  }
+}
+
+void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
+  const size_t sample_bytes = fields_[task.field].sample_bytes();
+  out.clear();
+  for (const Placement& p : std::span(*task.rows).subspan(task.begin, task.end - task.begin)) {
+    const int64_t batch = p.step / options_.batch_size;
+    const auto slot = static_cast<size_t>(p.step - batch * options_.batch_size);
+    out.push_back({p.sample, batch_at(batch).buffers[task.field] + slot * sample_bytes});
+  }
 }
 
 void Engine::publish(const Task& task) {

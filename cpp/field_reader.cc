@@ -170,6 +170,34 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
   stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
 }
 
+DecodedChunk FieldReader::decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const {
+  const size_t size = pipeline_->decoded_bytes();
+  const StageTimer timer(stats.decode_ns);
+  DecodedChunk out;
+  try {
+    if (is_fed()) check_stored_size(stored.size(), pipeline_->max_stored_bytes());
+    // Into scratch first: a damaged chunk must not cost fresh memory, and what a view shows is not ours to keep.
+    const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
+    const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
+    out.bytes = std::make_unique_for_overwrite<uint8_t[]>(size);
+    out.size = size;
+    std::memcpy(out.bytes.get(), decoded.data(), size);
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, label(chunk, cell));
+  }
+  stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
+  stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);
+  return out;
+}
+
+void FieldReader::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+                                  Stats& stats) const {
+  for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
+  boxes_[cell].copy_rows(decoded, targets);
+  stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
+}
+
 void FieldReader::scatter_fill(size_t cell, std::span<RowTarget> targets) const {
   boxes_[cell].fill_rows(targets);
 }

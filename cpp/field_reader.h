@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blosc_scatter.h"
+#include "chunk_cache.h"
 #include "codecs/codec_pipeline.h"
 #include "convert.h"
 #include "local_source.h"
@@ -57,6 +58,10 @@ class FieldReader {
   /// `targets[i].dest` is the sample of placement i; targets[i].row is the global sample index and becomes the row.
   void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool past_cache,
                           WorkerScratch& scratch, Stats& stats) const;
+  /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
+  DecodedChunk decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const;
+  void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+                       Stats& stats) const;
   /// The same for a chunk that does not exist: the fill value.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
   /// The same for fields that are not stored.

@@ -162,7 +162,7 @@ TEST(a_store_that_is_deleted_in_an_epoch_is_an_error_and_never_fill_values) {
 TEST(a_plan_that_contradicts_itself_reaches_next) {
   const Dataset data = simple_dataset(64, 8);
   for (const auto damage :
-       {+[](OwnedPlan& p) { p.segment_block[4] = 1000; }, +[](OwnedPlan& p) { p.segment_length[4] = 9; },
+       {+[](OwnedPlan& p) { p.segment_first[4] = 1000; }, +[](OwnedPlan& p) { p.segment_length[4] = 9; },
         +[](OwnedPlan& p) { p.group_offset[4] = 1; }}) {
     Engine engine(data.fields(), with_threads(2, 16));
     auto plan = build_plan(shuffled_line(data, 8, 4));

@@ -50,6 +50,7 @@ LineSpec line_over(const Dataset& data, std::mt19937_64& random) {
   line.block_order.clear();
   for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
   if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+  if (random() % 3 == 0) line.select(random);
   line.steps = random() % 4 == 0 ? pick(random, 0, line.num_samples) : -1;
   return line;
 }
