@@ -104,6 +104,7 @@ ShardSpec parse_shard(const py::dict& shard) {
 FieldSpec parse_field(const py::dict& field) {
   FieldSpec spec;
   if (field.contains("conversion")) spec.conversion = parse_conversion(field["conversion"].cast<py::dict>());
+  if (field.contains("offsets")) spec.offsets = field["offsets"].cast<std::vector<int64_t>>();
   const auto kind = field["kind"].cast<std::string>();
   if (kind == "index") {
     spec.kind = FieldSpec::Kind::kIndex;

@@ -41,7 +41,7 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
     const FieldReader& reader = fields_.emplace_back(std::move(field));
     const size_t bytes = reader.sample_bytes() * static_cast<size_t>(options_.batch_size);
     memory_.push_back(std::make_shared<BatchMemory>(bytes, options_.lent_memory));
-    pieces_per_row_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()));
+    pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()) * reader.num_offsets());
     group_bytes_ += reader.decoded_bytes() * reader.num_cells();
     if (reader.is_fed() && exchange_ == nullptr) exchange_ = std::make_unique<Exchange>();
   }
@@ -98,7 +98,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   opened_ = delivered_ = lent_sets_ = 0;
   reads_.count = requests_.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
-  const size_t most = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_row_));
+  const size_t most = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
   const size_t num_threads = std::min(options_.num_threads, most);
   busy_threads_ = num_threads;
   cold_credit_ = 0;

@@ -110,7 +110,8 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes, or a loan of them.
+  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes, or a loan of them. Where samples are
+  /// windows of `w` rows, `rows` are these: row k of the sample of a step is the row of step * w + k.
   struct Task {
     size_t field = 0;
     size_t cell = 0;
@@ -156,6 +157,8 @@ class Engine {
   void claim(std::span<const Placement> rows);
   void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
                        size_t end, std::vector<Task>& out) const;
+  [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
+  [[nodiscard]] int64_t rows_per_batch(size_t field) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch);
   InFlight& in_flight(const Task& task) { return fields_[task.field].is_fed() ? requests_ : reads_; }
@@ -183,7 +186,7 @@ class Engine {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
-  int64_t pieces_per_row_ = 0;                           ///< tasks that one sample needs
+  int64_t pieces_per_sample_ = 0;                        ///< rows of chunks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
 

@@ -51,7 +51,7 @@ void Engine::open_batches_until(int64_t last) {
       while (acquired-- > 0) memory_[acquired]->release(batch.buffers[acquired]);
       throw;
     }
-    batch.remaining.store(batch.rows * pieces_per_row_, std::memory_order_relaxed);
+    batch.remaining.store(batch.rows * pieces_per_sample_, std::memory_order_relaxed);
     if (options_.lent_memory) --lent_sets_;
   }
 }
@@ -103,25 +103,55 @@ void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vect
     }
   };
   const auto chunk_of = [&](const Placement& p) { return p.sample / reader.rows_per_chunk(); };
-  const auto all = std::span(*rows).subspan(begin, end - begin);
-  const bool one_chunk = !reader.is_stored() || std::all_of(all.begin(), all.end(), [&](const Placement& p) {
-    return chunk_of(p) == chunk_of(all.front());
-  });
-  if (one_chunk) {
+  const auto lie_in_one_chunk = [&](std::span<const Placement> all) {
+    return !reader.is_stored() || std::all_of(all.begin(), all.end(),
+                                              [&](const Placement& p) { return chunk_of(p) == chunk_of(all.front()); });
+  };
+  const auto samples = std::span(*rows).subspan(begin, end - begin);
+  if (reader.spec().offsets.empty() && lie_in_one_chunk(samples)) {
     add(rows, begin, end);
     return;
   }
-  // The field's chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
-  std::vector<Placement> sorted(all.begin(), all.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
+  std::vector<Placement> sorted = expand_windows(field, samples);
+  if (!lie_in_one_chunk(sorted)) {
+    // Chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
+  }
   const auto shared = std::make_shared<const std::vector<Placement>>(std::move(sorted));
+  if (!reader.is_stored()) {
+    add(shared, 0, shared->size());
+    return;
+  }
   for (size_t from = 0; from < shared->size();) {
     size_t to = from + 1;
     while (to < shared->size() && chunk_of((*shared)[to]) == chunk_of((*shared)[from])) ++to;
     add(shared, from, to);
     from = to;
   }
+}
+
+std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Placement> samples) const {
+  const std::vector<int64_t>& offsets = fields_[field].spec().offsets;
+  if (offsets.empty()) return {samples.begin(), samples.end()};
+  std::vector<Placement> rows;
+  rows.reserve(samples.size() * offsets.size());
+  for (const Placement& p : samples) {
+    int64_t step = p.step * std::ssize(offsets);
+    for (const int64_t offset : offsets) {
+      const int64_t row = p.sample + offset;
+      if (row < 0 || row >= plan_->plan.num_samples) {
+        throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(p.sample) +
+                                            " reaches beyond the array, to " + std::to_string(row));
+      }
+      rows.push_back({row, step++});
+    }
+  }
+  return rows;
+}
+
+int64_t Engine::rows_per_batch(size_t field) const {
+  return options_.batch_size * static_cast<int64_t>(fields_[field].num_offsets());
 }
 
 void Engine::share(std::vector<Task>& tasks) {
@@ -356,21 +386,23 @@ void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChu
 }
 
 void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
-  const size_t sample_bytes = fields_[task.field].sample_bytes();
+  const size_t row_bytes = fields_[task.field].row_bytes();
+  const int64_t in_batch = rows_per_batch(task.field);
   out.clear();
   for (const Placement& p : std::span(*task.rows).subspan(task.begin, task.end - task.begin)) {
-    const int64_t batch = p.step / options_.batch_size;
-    const auto slot = static_cast<size_t>(p.step - batch * options_.batch_size);
-    out.push_back({p.sample, batch_at(batch).buffers[task.field] + slot * sample_bytes});
+    const int64_t batch = p.step / in_batch;
+    const auto place = static_cast<size_t>(p.step - batch * in_batch);
+    out.push_back({p.sample, batch_at(batch).buffers[task.field] + place * row_bytes});
   }
 }
 
 void Engine::publish(const Task& task) {
   const std::vector<Placement>& rows = *task.rows;
+  const int64_t in_batch = rows_per_batch(task.field);
   for (size_t i = task.begin; i < task.end;) {
-    const int64_t batch = rows[i].step / options_.batch_size;
+    const int64_t batch = rows[i].step / in_batch;
     const size_t first = i;
-    while (i < task.end && rows[i].step / options_.batch_size == batch) ++i;
+    while (i < task.end && rows[i].step / in_batch == batch) ++i;
     const auto done = static_cast<int64_t>(i - first);
     if (batch_at(batch).remaining.fetch_sub(done, std::memory_order_acq_rel) == done) {
       const std::lock_guard lock(mutex_);  // orders the count before the consumer's check

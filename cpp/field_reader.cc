@@ -38,7 +38,7 @@ size_t chunk_bytes(const ArraySpec& array) {
   return n;
 }
 
-size_t bytes_of_sample(const ArraySpec& array) {
+size_t bytes_of_row(const ArraySpec& array) {
   size_t n = array.item_bytes;
   for (size_t axis = 0; axis < array.shape.size(); ++axis) {
     if (static_cast<int>(axis) != array.sample_axis) n *= static_cast<size_t>(array.shape[axis]);
@@ -54,7 +54,7 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
     return converter_ ? bytes / converter_->source_item_bytes() * converter_->dest_item_bytes() : bytes;
   };
   if (!is_stored()) {
-    sample_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : converted(spec_.sample_bytes);
+    row_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : converted(spec_.sample_bytes);
     cells_.resize(1);
     return;
   }
@@ -64,7 +64,7 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
                                         " bytes, the conversion is of " +
                                         std::to_string(converter_->source_item_bytes()));
   }
-  sample_bytes_ = converted(bytes_of_sample(array));
+  row_bytes_ = converted(bytes_of_row(array));
   rows_per_chunk_ = array.chunk_shape[static_cast<size_t>(array.sample_axis)];
   cells_ = list_cells(array);
   boxes_.reserve(cells_.size());
@@ -212,7 +212,7 @@ void FieldReader::scatter_resident(std::span<RowTarget> targets) const {
     if (converter_) {
       converter_->convert(t.dest, row, spec_.sample_bytes / converter_->source_item_bytes(), 0);
     } else {
-      std::memcpy(t.dest, row, sample_bytes_);
+      std::memcpy(t.dest, row, row_bytes_);
     }
   }
 }

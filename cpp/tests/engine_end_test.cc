@@ -226,8 +226,8 @@ TEST(threads_that_the_system_does_not_start_are_an_error_at_start) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return;  // they need address space without a limit
 #endif
-  const Dataset data = simple_dataset(64, 8);
-  const LineSpec line = shuffled_line(data, 8, 2);
+  const Dataset data = simple_dataset(64, 1);  // no more threads are started than there are chunks
+  const LineSpec line = shuffled_line(data, 1, 2);
   const int result = result_of_child([&] {
     Engine engine(data.fields(), with_threads(64, 8));
     // Room for some stacks and not for all of them.

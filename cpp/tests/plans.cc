@@ -153,11 +153,12 @@ std::vector<int64_t> LineSpec::samples_of(int64_t block) const {
   return samples;
 }
 
-void LineSpec::select(std::mt19937_64& random) {
+void LineSpec::select(std::mt19937_64& random, int64_t low, int64_t high) {
+  if (high < 0) high = num_samples;
   sample_step = random() % 2 == 0 ? 0 : pick(random, 1, 2 * block_rows);
-  const int64_t begin = pick(random, 0, num_samples - 1);
+  const int64_t begin = pick(random, low, high - 1);
   const uint64_t one_of = random() % 4 + 1;
-  for (int64_t sample = begin; sample < num_samples; sample += std::max<int64_t>(1, sample_step)) {
+  for (int64_t sample = begin; sample < high; sample += std::max<int64_t>(1, sample_step)) {
     if (sample_step > 0 || sample == begin || random() % one_of == 0) selected.push_back(sample);
   }
   block_order.clear();

@@ -34,8 +34,8 @@ struct LineSpec {
   [[nodiscard]] int64_t num_steps() const;
   /// The samples of a block that are read, ascending.
   [[nodiscard]] std::vector<int64_t> samples_of(int64_t block) const;
-  /// Selects some samples, and sets `block_order`. Lanes may have to be fewer afterwards.
-  void select(std::mt19937_64& random);
+  /// Selects some samples of [low, high), and sets `block_order`; there may be fewer lanes afterwards. High < 0: to the end.
+  void select(std::mt19937_64& random, int64_t low = 0, int64_t high = -1);
 };
 
 /// All fields at random but the selection, with at most `max_samples` samples. Blocks are in order where `shuffle` is false.

@@ -123,7 +123,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         try:
             one = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
-            return self._fields.assemble(self._read(index))
+            return self._fields.assemble(self._read(np.asarray(index)))
         # a view would keep the whole buffer
         return self._fields.assemble([tensor[0].clone() for tensor in self._read([one])])
 
