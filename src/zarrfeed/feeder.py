@@ -203,7 +203,7 @@ class _Session:
         self._sources = sources
         self._counts = feeder.counts
         self._shards = {
-            n: ShardFeed(reading, partial(self._get, sources[n]), self._spawn, feeder.counts)
+            n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts)
             for n, reading in shards.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -288,7 +288,7 @@ class _Session:
             else:
                 in_shards.setdefault((number, key), []).append((ticket, position))
         for (number, key), wanted in in_shards.items():
-            self._spawn(self._fetch_inner(self._shards[number], key, wanted))
+            self._spawn(self._fetch_inner(number, key, wanted))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         assert self._loop is not None
@@ -306,13 +306,16 @@ class _Session:
 
     async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
         try:
-            data = await self._get(source, key)
+            data = await self._get_part(source, key)
+            if data is not None and source.decoder is not None:
+                data = await self._decode(source.decoder, data)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(ticket, error)
             return
         self._answer([(ticket, data)])
 
-    async def _fetch_inner(self, shards: ShardFeed, key: str, wanted: list[tuple[int, int]]) -> None:
+    async def _fetch_inner(self, number: int, key: str, wanted: list[tuple[int, int]]) -> None:
+        shards = self._shards[number]
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
@@ -322,26 +325,47 @@ class _Session:
         if self._closing:
             return
         for group in groups:
-            self._spawn(self._fetch_group(shards, key, group))
+            self._spawn(self._fetch_group(shards, self._sources[number].decoder, key, group))
 
-    async def _fetch_group(self, shards: ShardFeed, key: str, group: list[Piece]) -> None:
+    async def _fetch_group(self, shards: ShardFeed, decoder: ChunkDecoder | None, key: str, group: list[Piece]) -> None:
         try:
             answers = await shards.read(key, group)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(group[0].ticket, error)
             return
-        self._answer(answers)
+        if decoder is None:
+            self._answer(answers)
+            return
+        for piece, (_, data) in zip(group, answers, strict=True):
+            if self._closing:
+                return
+            self._spawn(self._decode_inner(decoder, piece.ticket, data, shards.label(piece.position)))
 
-    async def _get(
+    async def _decode_inner(
+        self, decoder: ChunkDecoder, ticket: int, data: npt.NDArray[Any] | None, label: str
+    ) -> None:
+        try:
+            decoded = None if data is None else await self._decode(decoder, data)
+        except DecodeError as error:
+            damage = CorruptChunkError(f"{label}: {error}")
+            damage.__cause__ = error.__cause__
+            self._fail(ticket, damage)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(ticket, error)
+        else:
+            self._answer([(ticket, decoded)])
+
+    async def _get_part(
         self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
     ) -> npt.NDArray[Any] | None:
-        """Return the bytes of a chunk as the engine takes it, or a part of an object; None if the array lacks it."""
+        """Return a stored object, or a part of it; None if the array lacks it."""
         self._counts.requests += 1
-        data = await _get(source, key, byte_range)
-        if data is None or source.decoder is None:
-            return data
+        return await _get(source, key, byte_range)
+
+    async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a chunk as the engine takes it."""
         async with self._decoding:
-            return await source.decoder.decode(cpu.Buffer.from_array_like(data))
+            return await decoder.decode(cpu.Buffer.from_array_like(data))
 
     def _answer(self, answers: Iterable[tuple[int, npt.NDArray[Any] | None]]) -> None:
         if self._closing:

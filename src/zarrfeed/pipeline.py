@@ -1,19 +1,20 @@
 """Chunks decoded by zarr-python's own codec pipeline, for codecs that the engine does not have.
 
-What holds: the bytes that are returned are those of the whole chunk, padding at the edges of the array included, in C
-order and native byte order; whatever does not decode to exactly that is an error and never a batch.
+What holds: the bytes that are returned are those of the whole read chunk, padding at the edges of the array included,
+in C order and native byte order; whatever does not decode to exactly that is an error and never a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, cpu
@@ -29,15 +30,18 @@ class DecodeError(ZarrfeedError, ValueError):
 
 @dataclass(frozen=True)
 class ChunkDecoder:
-    """Decodes the chunks of one array. Can be pickled, and used by several tasks at once.
+    """Decodes the read chunks of one array. Can be pickled, and used by several tasks at once.
 
     Attributes
     ----------
     metadata
         Of the array, as zarr-python parsed it.
+    in_shards
+        Whether what is decoded are the inner chunks of its shards, and not the stored objects.
     """
 
     metadata: ArrayV2Metadata | ArrayV3Metadata
+    in_shards: bool = False
 
     @cached_property
     def _pipeline(self) -> BatchedCodecPipeline:
@@ -45,19 +49,37 @@ class ChunkDecoder:
         if isinstance(self.metadata, ArrayV2Metadata):
             v2 = V2Codec(filters=self.metadata.filters, compressor=self.metadata.compressor)
             return BatchedCodecPipeline.from_codecs([v2])
-        return BatchedCodecPipeline.from_codecs(self.metadata.codecs)
+        return BatchedCodecPipeline.from_codecs(self.metadata.codecs if self._shards is None else self._shards.codecs)
+
+    @cached_property
+    def _shards(self) -> ShardingCodec | None:
+        if not self.in_shards or isinstance(self.metadata, ArrayV2Metadata):
+            return None
+        (codec,) = self.metadata.codecs
+        assert isinstance(codec, ShardingCodec)
+        return codec
 
     @cached_property
     def _chunk(self) -> ArraySpec:
         order = self.metadata.order if isinstance(self.metadata, ArrayV2Metadata) else "C"
         config = ArrayConfig(order=order, write_empty_chunks=False)
-        return self.metadata.get_chunk_spec((0,) * len(self.metadata.shape), config, cpu.buffer_prototype)
+        stored = self.metadata.get_chunk_spec((0,) * len(self.metadata.shape), config, cpu.buffer_prototype)
+        return stored if self._shards is None else replace(stored, shape=self._shards.chunk_shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"metadata": self.metadata}
+        return {"metadata": self.metadata, "in_shards": self.in_shards}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    def check_shards(self, name: str) -> None:
+        """Raise UnsupportedError if zarr-python is to decode shards of items that it cannot decode in shards."""
+        if isinstance(self._pipeline.array_bytes_codec, ShardingCodec):
+            try:
+                hash(self._chunk)  # as it does, for its caches
+            except TypeError as error:
+                dtype = self._chunk.dtype.to_native_dtype()
+                raise UnsupportedError(f"{name}: zarr-python cannot decode shards of {dtype} as a whole") from error
 
     async def decode(self, stored: Buffer) -> npt.NDArray[np.uint8]:
         """Return the bytes of a decoded chunk. Codecs of zarr-python and numcodecs run in threads of the loop.
@@ -85,13 +107,14 @@ class ChunkDecoder:
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
 
 
-def make_decoder(array: zarr.Array[Any], name: str) -> ChunkDecoder:
-    """Return the decoder of an array.
+def make_decoder(array: zarr.Array[Any], name: str, *, in_shards: bool = False) -> ChunkDecoder:
+    """Return the decoder of an array, or of the inner chunks of its shards.
 
     Raises
     ------
     UnsupportedError
-        If a codec's library is not installed, or a codec would run code that is in the store.
+        If a codec's library is not installed, a codec would run code that is in the store, or zarr-python cannot decode
+        such shards either.
     """
     metadata = array.metadata
     codecs: tuple[Any, ...]
@@ -100,7 +123,9 @@ def make_decoder(array: zarr.Array[Any], name: str) -> ChunkDecoder:
     else:
         codecs = metadata.codecs
     _check_codecs(codecs, name)
-    return ChunkDecoder(metadata)
+    decoder = ChunkDecoder(metadata, in_shards)
+    decoder.check_shards(name)
+    return decoder
 
 
 def _check_codecs(codecs: Iterable[Any], name: str) -> None:
