@@ -72,7 +72,7 @@ def test_inner_chunks_are_read_one_by_one_and_decoded_by_zarr_python(codec: str,
         tmp_path / "a" if where == "local" else MemoryStore(), data, SHARD, serializer(INNER, *GENERAL[codec]())
     )
     for options in ({"shuffle": False}, {"block": "shard"}, {"coalesce_limit": 0}):
-        dataset = assert_parity(array, data, **options)  # type: ignore[arg-type]
+        dataset = assert_parity(array, data, **options)
     field = dataset.explain().fields[0]
     assert not field.native
     assert field.slow_codecs == (codec,)

@@ -91,6 +91,25 @@ class StoreSource:
         except TimeoutError:
             raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
 
+    async def get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the array is gone. And whatever the store raises.
+        """
+        data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
+        if data is not None:
+            return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+        if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
+            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{self.prefix}{self.metadata_key} is gone: the array was deleted or moved after it was opened",
+            )
+        return None
+
 
 _NOT_AFTER_FORK = (
     "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
@@ -111,7 +130,7 @@ def _reopened(store: Store) -> Store:
         try:
             again: Store = pickle.loads(pickle.dumps(store))
         except Exception as error:
-            raise StoreReadError(_errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
         return again
     return store
 
@@ -162,7 +181,7 @@ class Feeder:
         except ConfigError:
             raise
         except Exception as error:
-            raise StoreReadError(_errno_of(error), f"the store cannot be opened: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
 
     def stop(self) -> None:
         """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
@@ -360,7 +379,7 @@ class _Session:
     ) -> npt.NDArray[Any] | None:
         """Return a stored object, or a part of it; None if the array lacks it."""
         self._counts.requests += 1
-        return await _get(source, key, byte_range)
+        return await source.get(key, byte_range)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
@@ -402,24 +421,11 @@ class _Session:
         if corrupt:
             self._engine.refuse_corrupt(ticket, what)
         else:
-            self._engine.refuse(ticket, what, _errno_of(error))
+            self._engine.refuse(ticket, what, errno_of(error))
 
 
-async def _get(source: StoreSource, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
-    """Return the bytes of a stored object, or a part of them, or None if the array lacks it."""
-    data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype, byte_range)
-    if data is not None:
-        return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
-    if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
-        # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-        raise FileNotFoundError(
-            errno.ENOENT,
-            f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
-        )
-    return None
-
-
-def _errno_of(error: BaseException) -> int:
+def errno_of(error: BaseException) -> int:
+    """Return the error number of an exception; EIO if it has none."""
     code = getattr(error, "errno", None)
     return code if isinstance(code, int) and code else errno.EIO
 

@@ -26,7 +26,7 @@ from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, ZipStore
 
-from zarrfeed.dtypes import TORCH_DTYPES, read_fill, read_items
+from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.feeder import StoreSource
 from zarrfeed.pipeline import make_decoder
@@ -75,6 +75,9 @@ class ArraySpec:
         made of a chunk.
     stored_dtype
         As zarr-python names it; `dtype` may be that of the numbers in it.
+    item_type
+        "str" or "bytes" for text of any length, bytes of any length and fixed-length text: batches have lists of these,
+        and `dtype` is that of Python objects. Else empty.
     num_key_axes
         Axes that the array has in the store; what `shape` has beyond them is inside of an item.
     root, metadata_key
@@ -103,6 +106,7 @@ class ArraySpec:
     zarr_format: int
     stored_dtype: str
     num_key_axes: int
+    item_type: str = ""
     shard: ShardSpec | None = None
     source: StoreSource | None = field(default=None, compare=False, repr=False)
 
@@ -321,7 +325,12 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
-    items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+    item_type = list_item_type(metadata.dtype)
+    if item_type:
+        items, fill, native = Items(np.dtype(object)), b"", False
+    else:
+        items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+        fill = read_fill(metadata.fill_value, array.dtype, items, name)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     return ArraySpec(
         name=name,
@@ -331,15 +340,23 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         sample_axis=sample_axis % ndim,
         dtype=items.dtype,
         swap_bytes=items.swap_bytes,
-        fill=read_fill(metadata.fill_value, array.dtype, items, name),
+        fill=fill,
         codecs=codecs,
         zarr_format=metadata.zarr_format,
-        stored_dtype=array.dtype.name if items.shape == () else str(array.dtype),
+        stored_dtype=_dtype_label(array, item_type, items),
+        item_type=item_type,
         num_key_axes=ndim,
         shard=shard,
         **keys,
         **_place(array, metadata_key, name, native=native, in_shards=shard is not None),
     )
+
+
+def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
+    """Return what people call the stored dtype."""
+    if item_type:
+        return str(type(array.metadata.dtype)._zarr_v3_name)
+    return array.dtype.name if items.shape == () else str(array.dtype)
 
 
 def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:

@@ -18,7 +18,7 @@ from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, cpu
-from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.core.codec_pipeline import BatchedCodecPipeline, fill_value_or_default
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 from zarrfeed.errors import UnsupportedError, ZarrfeedError
@@ -89,6 +89,41 @@ class ChunkDecoder:
         DecodeError
             If a codec fails, or the result has another shape or dtype than the metadata implies.
         """
+        values = await self._decode(stored)
+        dtype = self._chunk.dtype.to_native_dtype().newbyteorder("=")
+        if values.shape != self._chunk.shape or values.dtype.newbyteorder("=") != dtype:
+            raise self._mismatch(values)
+        return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
+
+    async def decode_items(self, stored: Buffer | None) -> npt.NDArray[np.object_]:
+        """Return the items of a chunk of text or bytes as Python objects; of a chunk that does not exist, fill values.
+
+        Raises
+        ------
+        DecodeError
+            If a codec fails, or the result has another shape than the metadata implies, or other items.
+        """
+        if stored is None:
+            return np.full(self._chunk.shape, fill_value_or_default(self._chunk), dtype=object)
+        values = await self._decode(stored)
+        if values.shape != self._chunk.shape or values.dtype.kind not in "TUO":
+            raise self._mismatch(values)
+        return values.astype(object)
+
+    def _mismatch(self, values: npt.NDArray[Any]) -> DecodeError:
+        return DecodeError(
+            f"zarr-python decodes it to {values.shape} {values.dtype}, the metadata implies {self._chunk.shape} "
+            f"{self._chunk.dtype.to_native_dtype()}"
+        )
+
+    async def _decode(self, stored: Buffer) -> npt.NDArray[Any]:
+        """Return what the pipeline makes of a chunk.
+
+        Raises
+        ------
+        DecodeError
+            If a codec fails.
+        """
         try:
             (decoded,) = await self._pipeline.decode([(stored, self._chunk)])
         except MemoryError:
@@ -97,14 +132,7 @@ class ChunkDecoder:
             raise DecodeError(f"zarr-python cannot decode it: {error!r}") from error
         if decoded is None:
             raise DecodeError("zarr-python decodes it to nothing")
-        values = decoded.as_numpy_array()
-        dtype = self._chunk.dtype.to_native_dtype().newbyteorder("=")
-        if values.shape != self._chunk.shape or values.dtype.newbyteorder("=") != dtype:
-            raise DecodeError(
-                f"zarr-python decodes it to {values.shape} {values.dtype}, the metadata implies "
-                f"{self._chunk.shape} {dtype}"
-            )
-        return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
+        return decoded.as_numpy_array()
 
 
 def make_decoder(array: zarr.Array[Any], name: str, *, in_shards: bool = False) -> ChunkDecoder:
