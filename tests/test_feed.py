@@ -52,7 +52,7 @@ def batches_of(reader: Reader, epoch: int = 0) -> Iterator[tuple[torch.Tensor, .
     order = Order(num_samples=N, block_rows=5, shuffle=True, seed=3, lanes=2)
     reader.start(order.plan(epoch), OPEN)
     while (batch := reader.next()) is not None:
-        yield batch
+        yield tuple(values for values in batch if isinstance(values, torch.Tensor))
     reader.stop()
 
 

@@ -14,13 +14,12 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
-from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.core.buffer import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
 from oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all
-from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
-from zarrfeed.layout import read_layout
+from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
 from zarrfeed.memory import plan_memory
 from zarrfeed.shards import Coalesce, Piece, merge_pieces
 
@@ -348,30 +347,6 @@ def test_arrays_in_memory_have_no_shards() -> None:
         ZarrIterableDataset(np.zeros((4, 2), "f4"), batch_size=2, block="shard")
 
 
-def sharding(**options: Any) -> ShardingCodec:
-    return ShardingCodec(chunk_shape=(2, 3), **options)
-
-
-@pytest.mark.parametrize(
-    ("serializer", "options", "message"),
-    [
-        (ShardingCodec(chunk_shape=(4, 3), codecs=[sharding()]), {}, "shards inside of shards"),
-        (sharding(), {"compressors": GzipCodec()}, "codec 'gzip' beside 'sharding_indexed'"),
-        (sharding(), {"filters": TransposeCodec(order=(0, 1))}, "codec 'transpose' beside 'sharding_indexed'"),
-        (sharding(index_codecs=[BytesCodec(), Crc32cCodec(), Crc32cCodec()]), {}, "index codecs"),
-        (sharding(index_codecs=[TransposeCodec(order=(0, 1, 2)), BytesCodec()]), {}, "index codecs"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:UserWarning")
-def test_what_cannot_be_read_by_inner_chunks_is_refused(
-    serializer: ShardingCodec, options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    chain = {"filters": None, "compressors": None} | options
-    zarr.create_array(tmp_path / "a", shape=(8, 3), chunks=(4, 3), dtype="f4", serializer=serializer, **chain)
-    with pytest.raises(UnsupportedError, match=message):
-        read_layout(tmp_path / "a")
-
-
 def test_the_memory_for_requests_and_indices_is_within_the_budget() -> None:
     array, _, _ = counted(n=6400)
     with ZarrIterableDataset(array, batch_size=8) as dataset:
@@ -528,20 +503,3 @@ def test_stores_that_fail_are_errors_of_the_next_batch(kind: type[CountingStore]
     write(memory, numbered((32, 10)), (2, 10), (8, 10))
     with pytest.raises(StoreReadError, match=f"chunk c/./0: .*{message}"):
         read(zarr.open_array(kind(memory), mode="r"))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "compressors", "message"),
-    [
-        ("i4", [{"name": "numcodecs.bz2", "configuration": {"level": 1}}], "bz2 inside of shards"),
-        ("S5", None, "shards of .*S5"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*Zarr V3 specification")
-@pytest.mark.filterwarnings("ignore:.*Zarr version 3 specification")
-def test_what_only_zarr_python_decodes_is_refused_inside_of_shards(
-    dtype: str, compressors: Any, message: str, tmp_path: Path
-) -> None:
-    zarr.create_array(tmp_path / "a", shape=(8,), chunks=(2,), shards=(4,), dtype=dtype, compressors=compressors)
-    with pytest.raises(UnsupportedError, match=message):
-        ZarrIterableDataset(tmp_path / "a")

@@ -92,7 +92,7 @@ class Items:
     part, key
         "samples" or "targets", and the name in the mapping or group; None for a single array.
     dtype
-        As stored, or in memory.
+        As stored, or in memory; None for text and bytes, which are not converted.
     shape
         Of the array, the sample axis included.
     dimensions
@@ -103,7 +103,7 @@ class Items:
 
     part: str
     key: str | None
-    dtype: torch.dtype
+    dtype: torch.dtype | None
     shape: tuple[int, ...]
     sample_axis: int
     dimensions: tuple[str | None, ...] | None = None
@@ -153,6 +153,10 @@ class ConversionOptions:
         return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
     def _conversion(self, field: Items, dtype: Any, pair: Any) -> Conversion | None:
+        if field.dtype is None:
+            if dtype is not None or pair is not None:
+                raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
+            return None
         stored = _name(field.dtype)
         decoding = field.decoding
         plain = Conversion(stored, stored)
@@ -208,7 +212,9 @@ class ConversionOptions:
 def _by_field(argument: str, value: Any, fields: Sequence[Items]) -> list[Any]:
     """Return what an argument says for each field: None where it says nothing."""
     if not isinstance(value, Mapping):
-        return [value if f.part == "samples" else None for f in fields]
+        samples = [f for f in fields if f.part == "samples"]
+        numbers = [f for f in samples if f.dtype is not None] or samples  # what is no number is left alone beside them
+        return [value if f in numbers else None for f in fields]
     result: list[Any] = [None] * len(fields)
     for name, one in value.items():
         full = [i for i, f in enumerate(fields) if f.name == name]

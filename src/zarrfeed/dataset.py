@@ -132,7 +132,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     ------
     `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
     `return_index` the index behind these. In place of the tensor, a group or a mapping gives a dict of tensors.
-    For `batch_size=None` the first axis is absent.
+    For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists for tensors.
 
     Raises
     ------

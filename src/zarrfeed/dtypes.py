@@ -1,4 +1,4 @@
-"""Stored dtypes -> what tensors hold: the same where torch has it, numbers where nothing is lost, or a refusal."""
+"""Stored dtypes -> what batches hold: what torch has, numbers where nothing is lost, lists, or a refusal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from zarr.core.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
 
 from zarrfeed.errors import UnsupportedError
 
@@ -39,6 +40,13 @@ class Items:
     swap_bytes: int = 0
 
 
+def list_item_type(dtype: ZDType[Any, Any]) -> str:
+    """Return "str" or "bytes" if items are Python objects of that type, of which batches have lists; else ""."""
+    if isinstance(dtype, VariableLengthUTF8 | FixedLengthUTF32):
+        return "str"
+    return "bytes" if isinstance(dtype, VariableLengthBytes) else ""
+
+
 def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     """Say how items of a stored dtype become numbers.
 
@@ -57,7 +65,7 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     Raises
     ------
     UnsupportedError
-        For items that are no numbers: strings, objects and structures; the message says what to do.
+        For items that are no numbers, such as structures; the message says what to do.
     """
     native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")  # strings of any length have no byte order
     if native.kind in "Mm":
@@ -93,8 +101,6 @@ def _advice(dtype: np.dtype[Any]) -> str:
     if dtype.names is not None:
         fields = ", ".join(dtype.names)
         return f": it is a structure of the fields {fields}; store each as an array, and pass these as a mapping"
-    if dtype.kind in "UT":
-        return ": it holds strings; store numbers in their place, such as the index in a list of them"
     if dtype.kind == "O":
         return ": it holds Python objects"
     return ""

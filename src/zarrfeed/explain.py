@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import BlockUnit, Field, FieldSet, IndexField, ResidentField, StoredField
+from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.stats import format_bytes
@@ -41,6 +40,8 @@ class FieldExplanation:
         The codecs because of which they are not.
     chunks
         Read chunks of the whole array.
+    item_type
+        "str" or "bytes": batches have lists of these. "" for tensors.
     shards
         The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
@@ -61,6 +62,15 @@ class FieldExplanation:
     conversion: str = ""
     slow_codecs: tuple[str, ...] = ()
     shards: int = 0
+    item_type: str = ""
+
+    @property
+    def slow_because(self) -> str:
+        """Why zarr-python decodes the chunks; "" if the engine does."""
+        codecs = ", ".join(self.slow_codecs)
+        reasons = [f"lists of {self.item_type}"] if self.item_type else []
+        reasons += [f"codec{'s' * (len(self.slow_codecs) > 1)} {codecs}"] if codecs else []
+        return "; ".join(reasons)
 
 
 @dataclass(frozen=True)
@@ -110,8 +120,7 @@ class Explanation:
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
             if f.chunks:
-                why = f"codec{'s' * (len(f.slow_codecs) > 1)} {', '.join(f.slow_codecs)}"
-                how = "native" if f.native else f"through zarr-python, slow ({why})"
+                how = "native" if f.native else f"through zarr-python, slow ({f.slow_because})"
                 stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
                 reads = f"{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
@@ -134,6 +143,7 @@ class Explanation:
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
             *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
+            *([("", f"{format_bytes(memory.list_bytes)} for chunks of text")] if memory.list_bytes else []),
             ("threads", f"{self.num_threads} decode"),
         ]
         if memory.num_fetch_threads:
@@ -181,21 +191,25 @@ def explain(
 
 
 def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
-    conversion = "" if isinstance(field, IndexField) or field.conversion is None else str(field.conversion)
-    if not isinstance(field, StoredField):
+    conversion = ""
+    if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
+        conversion = str(field.conversion)
+    if not isinstance(field, StoredField | ListField):
         where, dtype = (
-            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", torch.int64)
+            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", field.torch_dtype)
         )
         description = f"{(field.num_samples, *field.sample_shape)} {str(dtype).removeprefix('torch.')}"
         return FieldExplanation(field.name, where, description, True, 0, 0, 1.0, conversion)
     spec = field.spec
     rows = spec.rows_per_chunk
     chunks = -(-spec.num_samples // rows) * spec.num_cells
-    reads, used = (chunks, chunks) if field.resident else _chunk_reads(plan, rows, spec.num_cells)
+    resident = isinstance(field, StoredField) and field.resident
+    reads, used = (chunks, chunks) if resident else _chunk_reads(plan, rows, spec.num_cells)
     order = (
         "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
     )
-    items = spec.dtype.name
+    items = spec.item_type or spec.dtype.name
+    size = "" if spec.item_type else f" ({format_bytes(spec.decoded_bytes)})"
     if spec.stored_dtype != items:
         items = f"{spec.stored_dtype} as {items}"
     codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
@@ -203,19 +217,19 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         name=field.name,
         source=spec.name,
         description=(
-            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape} "
-            f"({format_bytes(spec.decoded_bytes)}), {codecs}{order}"
+            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape}{size}, {codecs}{order}"
             + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
-            + (", kept in memory" if field.resident else "")
+            + (", kept in memory" if resident else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
         ),
-        native=not spec.slow_codecs,
+        native=not spec.slow_codecs and not spec.item_type,
         slow_codecs=spec.slow_codecs,
         chunks=chunks,
         chunk_reads=reads,
         amplification=reads / max(1, used),
         conversion=conversion,
         shards=spec.num_shards,
+        item_type=spec.item_type,
     )
 
 

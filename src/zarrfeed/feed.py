@@ -1,4 +1,4 @@
-"""One epoch being read: an engine and a plan in, batches of tensors out.
+"""One epoch being read: an engine and a plan in, batches of tensors (and lists) out.
 
 Who owns what: the engine writes batches into memory of its own pool, or into tensors that this module lends: pinned
 ones, or ones in shared memory. A delivered batch belongs to the tensors over it; when the last of them is dropped the
@@ -18,7 +18,8 @@ import torch
 from zarrfeed._import_core import core
 from zarrfeed.errors import CorruptChunkError, StoreReadError
 from zarrfeed.feeder import Feeder, StoreSource
-from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.fields import Field, IndexField, ListField, ResidentField, StoredField, TensorField, Values, sample_bytes
+from zarrfeed.lists import ListReader
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan, Order
 from zarrfeed.shards import ShardReading
@@ -72,10 +73,16 @@ class Reader:
         allocator: Allocator | None = None,
         cache_bytes: int = 0,
     ) -> None:
-        self._fields: list[Field] = []
+        self._fields: list[TensorField] = []
         self._load_stats = Stats()
+        self._lists: dict[int, ListReader] = {}
         for field in fields:
-            if isinstance(field, StoredField) and field.resident:
+            if isinstance(field, ListField):
+                self._lists[len(self._fields)] = ListReader(
+                    field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads
+                )
+                self._fields.append(IndexField(field.num_samples, field.name))
+            elif isinstance(field, StoredField) and field.resident:
                 resident, stats = load_resident(field)
                 self._fields.append(resident)
                 self._load_stats = self._load_stats + stats
@@ -116,6 +123,8 @@ class Reader:
             If the plan needs more open batches.
         """
         self.stop()
+        for reader in self._lists.values():
+            reader.open()
         self._engine.start(plan.to_core(), max_open_batches)
         self._feeder.start()
         if self._allocator is not None:
@@ -123,8 +132,8 @@ class Reader:
             for _ in range(max_open_batches):
                 self._lend()
 
-    def next(self) -> tuple[torch.Tensor, ...] | None:
-        """Return the next batch, one tensor a field of shape (rows, *sample_shape), or None at the end.
+    def next(self) -> tuple[Values, ...] | None:
+        """Return the next batch, or None at the end: of each field a tensor of shape (rows, *sample_shape), or a list.
 
         Waits without the GIL; signals are looked at while waiting.
         """
@@ -141,9 +150,13 @@ class Reader:
             self._lend()
         else:
             flat = [torch.from_numpy(buffer) for buffer in buffers]
-        return tuple(
+        tensors = [
             bytes_.view(field.torch_dtype).view(rows, *field.sample_shape)
             for bytes_, field in zip(flat, self._fields, strict=True)
+        ]
+        return tuple(
+            self._lists[number].take(tensor.numpy()) if number in self._lists else tensor
+            for number, tensor in enumerate(tensors)
         )
 
     def stop(self) -> None:
@@ -153,7 +166,8 @@ class Reader:
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
-        return self._load_stats + _stats_of(self._engine, self._feeder)
+        lists = sum((reader.stats() for reader in self._lists.values()), Stats())
+        return self._load_stats + _stats_of(self._engine, self._feeder) + lists
 
     def _lend(self) -> None:
         assert self._allocator is not None
@@ -166,7 +180,7 @@ class Reader:
         self._engine.lend(addresses)
 
 
-def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
+def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
     """Return the stores of the fields that Python reads, by the number of the field."""
     return {
         number: f.spec.source
@@ -175,7 +189,7 @@ def _sources(fields: Sequence[Field]) -> dict[int, StoreSource]:
     }
 
 
-def _field_to_core(field: Field, index_cache_bytes: int) -> dict[str, Any]:
+def _field_to_core(field: TensorField, index_cache_bytes: int) -> dict[str, Any]:
     if isinstance(field, IndexField):
         return {"kind": "index"}
     described = field.to_core()

@@ -91,6 +91,25 @@ class StoreSource:
         except TimeoutError:
             raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
 
+    async def get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the array is gone. And whatever the store raises.
+        """
+        data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
+        if data is not None:
+            return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+        if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
+            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{self.prefix}{self.metadata_key} is gone: the array was deleted or moved after it was opened",
+            )
+        return None
+
 
 _NOT_AFTER_FORK = (
     "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
@@ -111,7 +130,7 @@ def _reopened(store: Store) -> Store:
         try:
             again: Store = pickle.loads(pickle.dumps(store))
         except Exception as error:
-            raise StoreReadError(_errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
         return again
     return store
 
@@ -162,7 +181,7 @@ class Feeder:
         except ConfigError:
             raise
         except Exception as error:
-            raise StoreReadError(_errno_of(error), f"the store cannot be opened: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
 
     def stop(self) -> None:
         """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
@@ -203,7 +222,7 @@ class _Session:
         self._sources = sources
         self._counts = feeder.counts
         self._shards = {
-            n: ShardFeed(reading, partial(self._get, sources[n]), self._spawn, feeder.counts)
+            n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts)
             for n, reading in shards.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -288,7 +307,7 @@ class _Session:
             else:
                 in_shards.setdefault((number, key), []).append((ticket, position))
         for (number, key), wanted in in_shards.items():
-            self._spawn(self._fetch_inner(self._shards[number], key, wanted))
+            self._spawn(self._fetch_inner(number, key, wanted))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         assert self._loop is not None
@@ -306,13 +325,16 @@ class _Session:
 
     async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
         try:
-            data = await self._get(source, key)
+            data = await self._get_part(source, key)
+            if data is not None and source.decoder is not None:
+                data = await self._decode(source.decoder, data)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(ticket, error)
             return
         self._answer([(ticket, data)])
 
-    async def _fetch_inner(self, shards: ShardFeed, key: str, wanted: list[tuple[int, int]]) -> None:
+    async def _fetch_inner(self, number: int, key: str, wanted: list[tuple[int, int]]) -> None:
+        shards = self._shards[number]
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
@@ -322,26 +344,47 @@ class _Session:
         if self._closing:
             return
         for group in groups:
-            self._spawn(self._fetch_group(shards, key, group))
+            self._spawn(self._fetch_group(shards, self._sources[number].decoder, key, group))
 
-    async def _fetch_group(self, shards: ShardFeed, key: str, group: list[Piece]) -> None:
+    async def _fetch_group(self, shards: ShardFeed, decoder: ChunkDecoder | None, key: str, group: list[Piece]) -> None:
         try:
             answers = await shards.read(key, group)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(group[0].ticket, error)
             return
-        self._answer(answers)
+        if decoder is None:
+            self._answer(answers)
+            return
+        for piece, (_, data) in zip(group, answers, strict=True):
+            if self._closing:
+                return
+            self._spawn(self._decode_inner(decoder, piece.ticket, data, shards.label(piece.position)))
 
-    async def _get(
+    async def _decode_inner(
+        self, decoder: ChunkDecoder, ticket: int, data: npt.NDArray[Any] | None, label: str
+    ) -> None:
+        try:
+            decoded = None if data is None else await self._decode(decoder, data)
+        except DecodeError as error:
+            damage = CorruptChunkError(f"{label}: {error}")
+            damage.__cause__ = error.__cause__
+            self._fail(ticket, damage)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(ticket, error)
+        else:
+            self._answer([(ticket, decoded)])
+
+    async def _get_part(
         self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
     ) -> npt.NDArray[Any] | None:
-        """Return the bytes of a chunk as the engine takes it, or a part of an object; None if the array lacks it."""
+        """Return a stored object, or a part of it; None if the array lacks it."""
         self._counts.requests += 1
-        data = await _get(source, key, byte_range)
-        if data is None or source.decoder is None:
-            return data
+        return await source.get(key, byte_range)
+
+    async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a chunk as the engine takes it."""
         async with self._decoding:
-            return await source.decoder.decode(cpu.Buffer.from_array_like(data))
+            return await decoder.decode(cpu.Buffer.from_array_like(data))
 
     def _answer(self, answers: Iterable[tuple[int, npt.NDArray[Any] | None]]) -> None:
         if self._closing:
@@ -378,24 +421,11 @@ class _Session:
         if corrupt:
             self._engine.refuse_corrupt(ticket, what)
         else:
-            self._engine.refuse(ticket, what, _errno_of(error))
+            self._engine.refuse(ticket, what, errno_of(error))
 
 
-async def _get(source: StoreSource, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
-    """Return the bytes of a stored object, or a part of them, or None if the array lacks it."""
-    data: Buffer | None = await source.store.get(source.prefix + key, cpu.buffer_prototype, byte_range)
-    if data is not None:
-        return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
-    if source.metadata_key and not await source.store.exists(source.prefix + source.metadata_key):
-        # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-        raise FileNotFoundError(
-            errno.ENOENT,
-            f"{source.prefix}{source.metadata_key} is gone: the array was deleted or moved after it was opened",
-        )
-    return None
-
-
-def _errno_of(error: BaseException) -> int:
+def errno_of(error: BaseException) -> int:
+    """Return the error number of an exception; EIO if it has none."""
     code = getattr(error, "errno", None)
     return code if isinstance(code, int) and code else errno.EIO
 

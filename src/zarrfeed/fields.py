@@ -16,9 +16,11 @@ from zarrfeed.layout import ArraySpec
 BlockUnit: TypeAlias = Literal["chunk", "shard"]
 BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
 
-#: A tensor, a dict of tensors, or a tuple of these: which one depends on the arguments, so that type checkers cannot
-#: know.
+#: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `ListField`:
+#: which one depends on the arguments, so that type checkers cannot know.
 Batch: TypeAlias = Any
+#: What a batch has of one field.
+Values: TypeAlias = "torch.Tensor | list[Any]"
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,47 @@ class IndexField:
     torch_dtype: torch.dtype = torch.int64
 
 
-Field: TypeAlias = StoredField | ResidentField | IndexField
+@dataclass(frozen=True)
+class ListField:
+    """A Zarr array of text, or of bytes of any length, in C order of the sample's axes: batches have nested lists.
+
+    The engine gives it the global sample index, and `lists.py` looks the samples up.
+    """
+
+    name: str
+    spec: ArraySpec
+
+    @property
+    def num_samples(self) -> int:
+        """Length of the sample axis."""
+        return self.spec.num_samples
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Lengths of the nested lists of one sample; () if a sample is a single str or bytes."""
+        return self.spec.sample_shape
+
+
+#: What the engine reads; a list is an index to it.
+TensorField: TypeAlias = StoredField | ResidentField | IndexField
+Field: TypeAlias = TensorField | ListField
 
 
 def _conversion_to_core(conversion: Conversion | None) -> dict[str, Any]:
     return {} if conversion is None else {"conversion": conversion.to_core()}
 
 
+def dtype_name(field: Field) -> str:
+    """Return what batches have of a field: the name of torch's dtype, or "str" or "bytes"."""
+    if isinstance(field, ListField):
+        return field.spec.item_type
+    return str(field.torch_dtype).removeprefix("torch.")
+
+
 def sample_bytes(field: Field) -> int:
-    """Return the bytes of one sample in a batch."""
+    """Return the bytes of one sample in a batch of the engine, which of a list has the index alone."""
+    if isinstance(field, ListField):
+        return torch.int64.itemsize
     return math.prod(field.sample_shape) * field.torch_dtype.itemsize
 
 
@@ -157,15 +191,15 @@ class FieldSet:
             return 1
         return driving.spec.num_cells * -(-self.block_rows // driving.spec.rows_per_chunk)
 
-    def assemble(self, tensors: Sequence[torch.Tensor]) -> Batch:
-        """Return a batch, or a sample, as the user gets it, from one tensor a field."""
+    def assemble(self, tensors: Sequence[Values]) -> Batch:
+        """Return a batch, or a sample, as the user gets it, from one tensor (or list) a field."""
         values = iter(tensors)
         parts = tuple(next(values) if keys is None else {key: next(values) for key in keys} for keys in self.parts)
         return parts if len(parts) > 1 else parts[0]
 
-    def samples_of(self, tensors: Sequence[torch.Tensor]) -> Iterator[Batch]:
-        """Yield the samples of a batch one by one: views of its tensors."""
-        rows = (tensor.unbind(0) for tensor in tensors)
+    def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
+        """Yield the samples of a batch one by one: views of its tensors, items of its lists."""
+        rows = (values if isinstance(values, list) else values.unbind(0) for values in tensors)
         if all(keys is None for keys in self.parts):
             return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
         return map(self.assemble, zip(*rows, strict=True))
@@ -174,8 +208,8 @@ class FieldSet:
         """Return one line that says which samples these are."""
         names = self.parts[0]
         first = self.fields[0]
-        where = f"{first.spec.name}: " if isinstance(first, StoredField) and names is None else ""
-        kinds = [f"{f.sample_shape} {str(f.torch_dtype).removeprefix('torch.')}" for f in self.fields]
+        where = f"{first.spec.name}: " if isinstance(first, StoredField | ListField) and names is None else ""
+        kinds = [f"{f.sample_shape} {dtype_name(f)}" for f in self.fields]
         if names is not None:
             kinds[0] = "{" + ", ".join(f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)) + "}"
         return f"{where}{self.num_samples} samples of {kinds[0]}"

@@ -26,7 +26,7 @@ from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, ZipStore
 
-from zarrfeed.dtypes import TORCH_DTYPES, read_fill, read_items
+from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.feeder import StoreSource
 from zarrfeed.pipeline import make_decoder
@@ -75,6 +75,9 @@ class ArraySpec:
         made of a chunk.
     stored_dtype
         As zarr-python names it; `dtype` may be that of the numbers in it.
+    item_type
+        "str" or "bytes" for text of any length, bytes of any length and fixed-length text: batches have lists of these,
+        and `dtype` is that of Python objects. Else empty.
     num_key_axes
         Axes that the array has in the store; what `shape` has beyond them is inside of an item.
     root, metadata_key
@@ -103,6 +106,7 @@ class ArraySpec:
     zarr_format: int
     stored_dtype: str
     num_key_axes: int
+    item_type: str = ""
     shard: ShardSpec | None = None
     source: StoreSource | None = field(default=None, compare=False, repr=False)
 
@@ -139,7 +143,8 @@ class ArraySpec:
     @property
     def shard_shape(self) -> tuple[int, ...]:
         """Shape of a stored object: of a shard, or of a chunk where there are none."""
-        along = (1,) * len(self.shape) if self.shard is None else self.shard.chunks
+        along = () if self.shard is None else self.shard.chunks
+        along += (1,) * (len(self.shape) - len(along))
         return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))
 
     @property
@@ -311,21 +316,21 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         if metadata.storage_transformers:
             raise UnsupportedError(f"{name}: storage transformers are not supported")
         chain = [_described(codec.to_dict()) for codec in metadata.codecs]
-        if any(kind == "sharding_indexed" for kind, _ in chain):
-            shard, chunk_shape, chain = _shard(chain, chunk_shape, name)
-        codecs, storage_order, stored_big = _codecs_v3(chain, ndim, name)
+        if [kind for kind, _ in chain] == ["sharding_indexed"] and _is_known_index(chain[0][1]):
+            shard, chunk_shape, chain = _shard(chain[0][1], chunk_shape, name)
+        codecs, storage_order, stored_big = _codecs_v3(chain, ndim, name, in_shards=shard is not None)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
     _check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
-    items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
-    if shard is not None and not native:
-        slow = ", ".join(codec.name for codec in codecs if not codec.native)
-        raise UnsupportedError(f"{name}: codec {slow} inside of shards is not supported, only native ones are")
-    if shard is not None and items.shape:
-        raise UnsupportedError(f"{name}: shards of {array.dtype} are not supported, only those of numbers are")
+    item_type = list_item_type(metadata.dtype)
+    if item_type:
+        items, fill, native = Items(np.dtype(object)), b"", False
+    else:
+        items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+        fill = read_fill(metadata.fill_value, array.dtype, items, name)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     return ArraySpec(
         name=name,
@@ -335,15 +340,23 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         sample_axis=sample_axis % ndim,
         dtype=items.dtype,
         swap_bytes=items.swap_bytes,
-        fill=read_fill(metadata.fill_value, array.dtype, items, name),
+        fill=fill,
         codecs=codecs,
         zarr_format=metadata.zarr_format,
-        stored_dtype=array.dtype.name if items.shape == () else str(array.dtype),
+        stored_dtype=_dtype_label(array, item_type, items),
+        item_type=item_type,
         num_key_axes=ndim,
         shard=shard,
         **keys,
-        **_place(array, metadata_key, name, native=native),
+        **_place(array, metadata_key, name, native=native, in_shards=shard is not None),
     )
+
+
+def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
+    """Return what people call the stored dtype."""
+    if item_type:
+        return str(type(array.metadata.dtype)._zarr_v3_name)
+    return array.dtype.name if items.shape == () else str(array.dtype)
 
 
 def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
@@ -358,7 +371,7 @@ def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...]
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
 
 
-def _place(array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool) -> dict[str, Any]:
+def _place(array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool, in_shards: bool) -> dict[str, Any]:
     """Return where the array is: a directory for the engine, or a store for Python, which decodes where it has to."""
     store, path = array.store_path.store, array.store_path.path
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
@@ -368,7 +381,7 @@ def _place(array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool
         has_metadata = sync(store.exists(prefix + metadata_key))  # consolidated metadata may be all there is
     except Exception as error:
         raise StoreReadError(errno.EIO, f"{name}: the store cannot be asked for {metadata_key}: {error!r}") from error
-    decoder = None if native else make_decoder(array, name)
+    decoder = None if native else make_decoder(array, name, in_shards=in_shards)
     source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
     return {"root": "", "metadata_key": "", "source": source}
 
@@ -407,7 +420,7 @@ def _described(codec: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _codecs_v3(
-    chain: Sequence[tuple[str, dict[str, Any]]], ndim: int, name: str
+    chain: Sequence[tuple[str, dict[str, Any]]], ndim: int, name: str, *, in_shards: bool
 ) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
     """Return the codecs of bytes in decoding order, the storage order, and whether items are big-endian."""
     order = tuple(range(ndim))
@@ -418,44 +431,48 @@ def _codecs_v3(
             order = tuple(order[axis] for axis in config["order"])
         elif kind == "bytes":
             stored_big = str(config.get("endian", "little")) == "big"
-        elif kind == "sharding_indexed":
-            raise UnsupportedError(f"{name}: shards inside of shards are not supported")
+        elif kind == "sharding_indexed":  # zarr-python decodes these shards as a whole: they are the read chunks
+            beside = [other for other, _ in chain if other != kind]
+            index = [other for other, _ in map(_described, config["index_codecs"])]
+            reason = f"beside {', '.join(beside)}" if beside else f"with the index codecs {', '.join(index)}"
+            reason = "inside of shards" if in_shards else reason
+            codecs.append(CodecSpec(name=f"{kind} {reason}", label=kind, native=False))
         else:
             codecs.append(_codec(kind, config, name))
     return tuple(reversed(codecs)), order, stored_big
 
 
+def _is_known_index(config: dict[str, Any]) -> bool:
+    """Return whether the index of such shards is one that the engine parses."""
+    index = [_described(codec) for codec in config["index_codecs"]]
+    kinds = [kind for kind, _ in index]
+    return (
+        kinds in (["bytes"], ["bytes", "crc32c"])
+        and index[0][1].get("endian") in ("little", "big")
+        and _index_location(config) in ("start", "end")
+    )
+
+
+def _index_location(config: dict[str, Any]) -> str:
+    location = config.get("index_location", "end")
+    return str(getattr(location, "value", location))
+
+
 def _shard(
-    chain: Sequence[tuple[str, dict[str, Any]]], shard_shape: tuple[int, ...], name: str
+    config: dict[str, Any], shard_shape: tuple[int, ...], name: str
 ) -> tuple[ShardSpec, tuple[int, ...], list[tuple[str, dict[str, Any]]]]:
     """Return how the shards of an array look, the shape of its inner chunks, and the codecs of these."""
-    around = [kind for kind, _ in chain if kind != "sharding_indexed"]
-    if around:
-        raise UnsupportedError(
-            f"{name}: codec {around[0]!r} beside 'sharding_indexed' is not supported: inner chunks of such shards "
-            "cannot be read alone"
-        )
-    config = chain[0][1]
     inner_shape = tuple(int(n) for n in config["chunk_shape"])
     if len(inner_shape) != len(shard_shape) or any(
         i < 1 or s % i for s, i in zip(shard_shape, inner_shape, strict=True)
     ):
         raise ConfigError(f"{name}: inner chunks {inner_shape} do not divide shards {shard_shape}")
     index = [_described(codec) for codec in config["index_codecs"]]
-    kinds = [kind for kind, _ in index]
-    if kinds not in (["bytes"], ["bytes", "crc32c"]):
-        raise UnsupportedError(f"{name}: index codecs {kinds}, must be 'bytes', or 'bytes' and 'crc32c'")
-    location = str(getattr(config.get("index_location", "end"), "value", config.get("index_location", "end")))
-    if location not in ("start", "end"):
-        raise UnsupportedError(f"{name}: index_location {location!r}, must be 'start' or 'end'")
-    endian = index[0][1].get("endian")
-    if endian not in ("little", "big"):
-        raise UnsupportedError(f"{name}: endian {endian!r} of the index codec 'bytes', must be 'little' or 'big'")
     spec = ShardSpec(
         chunks=tuple(s // i for s, i in zip(shard_shape, inner_shape, strict=True)),
-        index_at_start=location == "start",
-        index_big_endian=endian == "big",
-        index_has_crc32c=len(kinds) == 2,
+        index_at_start=_index_location(config) == "start",
+        index_big_endian=index[0][1]["endian"] == "big",
+        index_has_crc32c=len(index) == 2,
     )
     return spec, inner_shape, [_described(codec) for codec in config["codecs"]]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
-from zarrfeed.fields import Field, StoredField, sample_bytes
+from zarrfeed.fields import Field, ListField, StoredField, sample_bytes
 from zarrfeed.order import Order
 from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.stats import format_bytes
@@ -16,6 +16,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
 _INDEX_PART = 64
+#: Decoded chunks of text and bytes may take so much of the budget.
+_LIST_PART = 8
 _MAX_FETCH_THREADS = 16
 #: Enough to hide 20 ms a request at 6000 requests a second, which is about what an event loop manages.
 _MAX_REQUESTS = 128
@@ -67,6 +69,10 @@ class MemoryPlan:
         What may be read in one request there, so that it fits.
     index_cache_bytes
         Memory for the indices of shards, one entry a field; 0 for those without.
+    list_cache_bytes
+        Memory for decoded chunks of text and bytes, of each field that has them.
+    num_lists
+        How many such fields there are.
     readers
         Consumers on the machine, which have as much each.
     """
@@ -80,6 +86,8 @@ class MemoryPlan:
     max_requests: int = 0
     coalesce: Coalesce = DEFAULT_COALESCE
     index_cache_bytes: tuple[int, ...] = ()
+    list_cache_bytes: int = 0
+    num_lists: int = 0
     readers: int = 1
 
     @property
@@ -88,9 +96,15 @@ class MemoryPlan:
         return sum(self.index_cache_bytes)
 
     @property
+    def list_bytes(self) -> int:
+        """Memory for decoded chunks of text and bytes, of all fields."""
+        return self.num_lists * self.list_cache_bytes
+
+    @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
-        return self.budget - self.scratch_bytes - self.fetch_bytes - self.resident_bytes - self.index_bytes
+        kept = self.resident_bytes + self.index_bytes + self.list_bytes
+        return self.budget - self.scratch_bytes - self.fetch_bytes - kept
 
     def max_open_batches(self, order: Order, *, required: int, tasks_in_round: int, num_threads: int) -> int:
         """Return how many batches may be open: enough for the threads to be busy, no more than the budget.
@@ -112,6 +126,7 @@ class MemoryPlan:
                 f"{format_bytes(needed * self.readers, round_up=True)}{readers}: "
                 f"{format_bytes(self.scratch_bytes)} to decode, {format_bytes(self.fetch_bytes)} to fetch, "
                 + (f"{format_bytes(self.index_bytes)} for indices of shards, " if self.index_bytes else "")
+                + (f"{format_bytes(self.list_bytes)} for chunks of text, " if self.list_bytes else "")
                 + f"{format_bytes(self.resident_bytes)} of resident fields and {required} open batches of "
                 f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
                 f"{order.block_rows} samples)"
@@ -147,7 +162,10 @@ def plan_memory(
     resident_bytes = sum(sample_bytes(f) * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident)
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     index_cache_bytes = tuple(_index_cache_bytes(f, budget) for f in fields)
-    left = budget - scratch_bytes - resident_bytes - sum(index_cache_bytes) - min_open_batches * batch_bytes
+    num_lists = sum(isinstance(f, ListField) for f in fields)
+    list_cache_bytes = budget // _LIST_PART // num_lists if num_lists else 0
+    kept = resident_bytes + sum(index_cache_bytes) + num_lists * list_cache_bytes
+    left = budget - scratch_bytes - kept - min_open_batches * batch_bytes
     room = min(budget // 8, left)
     local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
@@ -173,6 +191,8 @@ def plan_memory(
         max_requests=max_requests,
         coalesce=coalesce,
         index_cache_bytes=index_cache_bytes,
+        list_cache_bytes=list_cache_bytes,
+        num_lists=num_lists,
     )
 
 

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from zarrfeed.assignment import Consumer, Division
 from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
-from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.fields import Batch, FieldSet, Values
 from zarrfeed.identity import in_worker
 from zarrfeed.progress import Cut, Progress
 from zarrfeed.state import EpochState, WorkerShare
@@ -170,7 +168,7 @@ class Pass(Iterator[Batch]):
             self.close()
             raise
 
-    def _next_batch(self) -> tuple[torch.Tensor, ...]:
+    def _next_batch(self) -> tuple[Values, ...]:
         if not self._begun:
             self._begin()
         if self.reader is None:

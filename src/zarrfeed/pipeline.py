@@ -1,23 +1,24 @@
 """Chunks decoded by zarr-python's own codec pipeline, for codecs that the engine does not have.
 
-What holds: the bytes that are returned are those of the whole chunk, padding at the edges of the array included, in C
-order and native byte order; whatever does not decode to exactly that is an error and never a batch.
+What holds: the bytes that are returned are those of the whole read chunk, padding at the edges of the array included,
+in C order and native byte order; whatever does not decode to exactly that is an error and never a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, cpu
-from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.core.codec_pipeline import BatchedCodecPipeline, fill_value_or_default
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 from zarrfeed.errors import UnsupportedError, ZarrfeedError
@@ -29,15 +30,18 @@ class DecodeError(ZarrfeedError, ValueError):
 
 @dataclass(frozen=True)
 class ChunkDecoder:
-    """Decodes the chunks of one array. Can be pickled, and used by several tasks at once.
+    """Decodes the read chunks of one array. Can be pickled, and used by several tasks at once.
 
     Attributes
     ----------
     metadata
         Of the array, as zarr-python parsed it.
+    in_shards
+        Whether what is decoded are the inner chunks of its shards, and not the stored objects.
     """
 
     metadata: ArrayV2Metadata | ArrayV3Metadata
+    in_shards: bool = False
 
     @cached_property
     def _pipeline(self) -> BatchedCodecPipeline:
@@ -45,19 +49,37 @@ class ChunkDecoder:
         if isinstance(self.metadata, ArrayV2Metadata):
             v2 = V2Codec(filters=self.metadata.filters, compressor=self.metadata.compressor)
             return BatchedCodecPipeline.from_codecs([v2])
-        return BatchedCodecPipeline.from_codecs(self.metadata.codecs)
+        return BatchedCodecPipeline.from_codecs(self.metadata.codecs if self._shards is None else self._shards.codecs)
+
+    @cached_property
+    def _shards(self) -> ShardingCodec | None:
+        if not self.in_shards or isinstance(self.metadata, ArrayV2Metadata):
+            return None
+        (codec,) = self.metadata.codecs
+        assert isinstance(codec, ShardingCodec)
+        return codec
 
     @cached_property
     def _chunk(self) -> ArraySpec:
         order = self.metadata.order if isinstance(self.metadata, ArrayV2Metadata) else "C"
         config = ArrayConfig(order=order, write_empty_chunks=False)
-        return self.metadata.get_chunk_spec((0,) * len(self.metadata.shape), config, cpu.buffer_prototype)
+        stored = self.metadata.get_chunk_spec((0,) * len(self.metadata.shape), config, cpu.buffer_prototype)
+        return stored if self._shards is None else replace(stored, shape=self._shards.chunk_shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"metadata": self.metadata}
+        return {"metadata": self.metadata, "in_shards": self.in_shards}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    def check_shards(self, name: str) -> None:
+        """Raise UnsupportedError if zarr-python is to decode shards of items that it cannot decode in shards."""
+        if isinstance(self._pipeline.array_bytes_codec, ShardingCodec):
+            try:
+                hash(self._chunk)  # as it does, for its caches
+            except TypeError as error:
+                dtype = self._chunk.dtype.to_native_dtype()
+                raise UnsupportedError(f"{name}: zarr-python cannot decode shards of {dtype} as a whole") from error
 
     async def decode(self, stored: Buffer) -> npt.NDArray[np.uint8]:
         """Return the bytes of a decoded chunk. Codecs of zarr-python and numcodecs run in threads of the loop.
@@ -67,6 +89,41 @@ class ChunkDecoder:
         DecodeError
             If a codec fails, or the result has another shape or dtype than the metadata implies.
         """
+        values = await self._decode(stored)
+        dtype = self._chunk.dtype.to_native_dtype().newbyteorder("=")
+        if values.shape != self._chunk.shape or values.dtype.newbyteorder("=") != dtype:
+            raise self._mismatch(values)
+        return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
+
+    async def decode_items(self, stored: Buffer | None) -> npt.NDArray[np.object_]:
+        """Return the items of a chunk of text or bytes as Python objects; of a chunk that does not exist, fill values.
+
+        Raises
+        ------
+        DecodeError
+            If a codec fails, or the result has another shape than the metadata implies, or other items.
+        """
+        if stored is None:
+            return np.full(self._chunk.shape, fill_value_or_default(self._chunk), dtype=object)
+        values = await self._decode(stored)
+        if values.shape != self._chunk.shape or values.dtype.kind not in "TUO":
+            raise self._mismatch(values)
+        return values.astype(object)
+
+    def _mismatch(self, values: npt.NDArray[Any]) -> DecodeError:
+        return DecodeError(
+            f"zarr-python decodes it to {values.shape} {values.dtype}, the metadata implies {self._chunk.shape} "
+            f"{self._chunk.dtype.to_native_dtype()}"
+        )
+
+    async def _decode(self, stored: Buffer) -> npt.NDArray[Any]:
+        """Return what the pipeline makes of a chunk.
+
+        Raises
+        ------
+        DecodeError
+            If a codec fails.
+        """
         try:
             (decoded,) = await self._pipeline.decode([(stored, self._chunk)])
         except MemoryError:
@@ -75,23 +132,17 @@ class ChunkDecoder:
             raise DecodeError(f"zarr-python cannot decode it: {error!r}") from error
         if decoded is None:
             raise DecodeError("zarr-python decodes it to nothing")
-        values = decoded.as_numpy_array()
-        dtype = self._chunk.dtype.to_native_dtype().newbyteorder("=")
-        if values.shape != self._chunk.shape or values.dtype.newbyteorder("=") != dtype:
-            raise DecodeError(
-                f"zarr-python decodes it to {values.shape} {values.dtype}, the metadata implies "
-                f"{self._chunk.shape} {dtype}"
-            )
-        return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
+        return decoded.as_numpy_array()
 
 
-def make_decoder(array: zarr.Array[Any], name: str) -> ChunkDecoder:
-    """Return the decoder of an array.
+def make_decoder(array: zarr.Array[Any], name: str, *, in_shards: bool = False) -> ChunkDecoder:
+    """Return the decoder of an array, or of the inner chunks of its shards.
 
     Raises
     ------
     UnsupportedError
-        If a codec's library is not installed, or a codec would run code that is in the store.
+        If a codec's library is not installed, a codec would run code that is in the store, or zarr-python cannot decode
+        such shards either.
     """
     metadata = array.metadata
     codecs: tuple[Any, ...]
@@ -100,7 +151,9 @@ def make_decoder(array: zarr.Array[Any], name: str) -> ChunkDecoder:
     else:
         codecs = metadata.codecs
     _check_codecs(codecs, name)
-    return ChunkDecoder(metadata)
+    decoder = ChunkDecoder(metadata, in_shards)
+    decoder.check_shards(name)
+    return decoder
 
 
 def _check_codecs(codecs: Iterable[Any], name: str) -> None:

@@ -114,10 +114,14 @@ class ShardFeed:
         for piece in group:
             if piece.end - first > len(data):
                 raise CorruptChunkError(
-                    f"inner chunk {self._reading.spec.inner_chunk_name(piece.position)}: is at bytes [{piece.begin}, "
-                    f"{piece.end}) by the index, but the store has only {first + len(data)}"
+                    f"{self.label(piece.position)}: is at bytes [{piece.begin}, {piece.end}) by the index, but the "
+                    f"store has only {first + len(data)}"
                 )
         return ((piece.ticket, data[piece.begin - first : piece.end - first]) for piece in group)
+
+    def label(self, position: int) -> str:
+        """Return what messages call an inner chunk, behind the key of its shard."""
+        return f"inner chunk {self._reading.spec.inner_chunk_name(position)}"
 
     async def _try_index(self, key: str) -> Index | BaseException:
         """Return the index, or what was raised: an interrupt that leaves a task would end the loop."""

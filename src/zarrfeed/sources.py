@@ -17,7 +17,16 @@ from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.conversion import ConversionOptions, Items
 from zarrfeed.dtypes import TORCH_DTYPES
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
-from zarrfeed.fields import BlockUnit, Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.fields import (
+    BlockUnit,
+    Field,
+    FieldSet,
+    IndexField,
+    ListField,
+    ResidentField,
+    StoredField,
+    sample_bytes,
+)
 from zarrfeed.layout import ArrayLike, open_array, open_node, printable, read_layout
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
@@ -92,7 +101,9 @@ def read_fields(
         arrays, items = arrays + reader.fields, items + reader.items
     _check_lengths(arrays)
     conversions = (conversion or ConversionOptions()).conversions(items)
-    fields: list[Field] = [replace(f, conversion=c) for f, c in zip(arrays, conversions, strict=True)]
+    fields: list[Field] = [
+        f if isinstance(f, ListField) else replace(f, conversion=c) for f, c in zip(arrays, conversions, strict=True)
+    ]
 
     driving = choose_driving(fields[:num_sample_fields], fields, block)
     if driving is None:
@@ -102,7 +113,7 @@ def read_fields(
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // row_bytes))
     else:
         chosen = fields[driving]
-        assert isinstance(chosen, StoredField)
+        assert isinstance(chosen, StoredField | ListField)
         if block == "shard" and chosen.spec.shard is None:
             raise ConfigError(
                 f"block = 'shard', but {_with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
@@ -116,7 +127,7 @@ def read_fields(
     return FieldSet(tuple(fields), tuple(parts), driving, min(num_samples, rows), block)
 
 
-def _block_rows(f: StoredField, block: BlockUnit) -> int:
+def _block_rows(f: StoredField | ListField, block: BlockUnit) -> int:
     """Return the samples of a full block if `f` makes them."""
     return f.spec.shard_shape[f.spec.sample_axis] if block == "shard" else f.spec.rows_per_chunk
 
@@ -124,10 +135,10 @@ def _block_rows(f: StoredField, block: BlockUnit) -> int:
 def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
     """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
-    It is one of the stored fields of `samples`; of the others where all samples are in memory. Among those with at
-    least a quarter of the largest one's bytes a sample, it is the one with the longest chunks, since shorter ones
-    often nest in these and longer ones are decoded once for every block that they lie over. But a block is to have
-    at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
+    It is one of the stored tensors of `samples`, else one of its lists; of the others where all samples are in memory.
+    Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
+    since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
+    block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
 
     Parameters
     ----------
@@ -140,9 +151,12 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     -------
     The place in `fields`; None if no field is stored.
     """
-    stored = [i for i, f in enumerate(samples) if isinstance(f, StoredField)] or [
-        i for i, f in enumerate(fields) if isinstance(f, StoredField)
-    ]
+    candidates = (
+        [i for i, f in enumerate(some) if isinstance(f, kind)]
+        for some in (samples, fields)
+        for kind in (StoredField, ListField)
+    )
+    stored: list[int] = next(filter(None, candidates), [])
     if not stored:
         return None
     largest = max(sample_bytes(fields[i]) for i in stored)
@@ -151,7 +165,7 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     def chunk_rows(i: int) -> int:
         f = fields[i]
-        assert isinstance(f, StoredField)
+        assert isinstance(f, StoredField | ListField)
         return min(f.num_samples, _block_rows(f, block))
 
     fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
@@ -182,14 +196,14 @@ def _check_lengths(fields: Sequence[Field]) -> None:
 
 
 def _with_path(field: Field) -> str:
-    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField) else field.name
+    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | ListField) else field.name
 
 
 class _PartReader:
     """Reads one part of the batch: its fields, and what is known of their items."""
 
     def __init__(self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool) -> None:
-        self.fields: list[StoredField | ResidentField] = []
+        self.fields: list[StoredField | ResidentField | ListField] = []
         self.items: list[Items] = []
         self._part = part
         self._sample_axis = sample_axis
@@ -238,21 +252,27 @@ class _PartReader:
     def _read_field(self, key: str | None, source: FieldSource) -> None:
         name = self._part if key is None else f"{self._part}[{key!r}]"
         dimensions = decoding = None
+        dtype: torch.dtype | None
         if isinstance(source, np.ndarray | torch.Tensor):
             axis = self._find_axis(name, None)
-            field: StoredField | ResidentField = ResidentField(name, _rows_in_memory(name, source, axis))
-            shape = tuple(source.shape)
+            rows = _rows_in_memory(name, source, axis)
+            field: StoredField | ResidentField | ListField = ResidentField(name, rows)
+            dtype, shape = rows.dtype, tuple(source.shape)
             axis %= len(shape)
         else:
             array = open_array(source)
             dimensions = dimension_names(array)
             spec = read_layout(source, sample_axis=self._find_axis(name, dimensions))
-            if self._decode_cf:
-                with _naming(spec.name):
-                    decoding = find_decoding(array)
-            field, shape, axis = StoredField(name, spec), spec.shape, spec.sample_axis
+            shape, axis = spec.shape, spec.sample_axis
+            if spec.item_type:
+                field, dtype = ListField(name, spec), None
+            else:
+                field, dtype = StoredField(name, spec), spec.torch_dtype
+                if self._decode_cf:
+                    with _naming(spec.name):
+                        decoding = find_decoding(array)
         self.fields.append(field)
-        self.items.append(Items(self._part, key, field.torch_dtype, shape, axis, dimensions, decoding))
+        self.items.append(Items(self._part, key, dtype, shape, axis, dimensions, decoding))
 
     def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
         if self._sample_dim is None:

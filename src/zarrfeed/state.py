@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrfeed.assignment import Consumer
 from zarrfeed.errors import ConfigError
-from zarrfeed.fields import Field
+from zarrfeed.fields import Field, dtype_name
 from zarrfeed.order import Order
 from zarrfeed.progress import Progress
 
@@ -149,11 +149,7 @@ def describe_order(order: Order) -> dict[str, Any]:
 
 def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
     """Return shape and dtype of every field, as JSON."""
-    return {
-        f.name: [f.num_samples, *f.sample_shape, str(f.torch_dtype).removeprefix("torch.")]
-        for f in fields
-        if f.name != "index"
-    }
+    return {f.name: [f.num_samples, *f.sample_shape, dtype_name(f)] for f in fields if f.name != "index"}
 
 
 def _compare(theirs: object, ours: dict[str, Any]) -> list[tuple[str, Any, Any]]:

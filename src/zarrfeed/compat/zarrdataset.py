@@ -32,7 +32,7 @@ import zarrfeed.dataset
 import zarrfeed.loader
 from zarrfeed.checks import check_flags, check_int
 from zarrfeed.errors import ConfigError, UnsupportedError
-from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.fields import Batch, FieldSet, Values
 from zarrfeed.identity import Place, has_accelerator, in_worker
 from zarrfeed.order import Order
 from zarrfeed.schedule import Schedule
@@ -291,11 +291,15 @@ class _ShapesOfOriginal(FieldSet):
         parts = super().assemble(tensors)
         return list(parts) if isinstance(parts, tuple) else parts
 
-    def samples_of(self, tensors: Sequence[torch.Tensor]) -> Iterator[Batch]:
+    def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
         """Yield samples one by one: NumPy scalars where they have no axes and NumPy has their dtype."""
         columns: list[Any] = [
-            tensor.numpy() if tensor.dim() == 1 and tensor.dtype != torch.bfloat16 else tensor.unbind(0)
-            for tensor in tensors
+            values
+            if isinstance(values, list)
+            else values.numpy()
+            if values.dim() == 1 and values.dtype != torch.bfloat16
+            else values.unbind(0)
+            for values in tensors
         ]
         return map(super().assemble, zip(*columns, strict=True))
 
