@@ -18,7 +18,7 @@ _DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _INDEX_PART = 64
 _MAX_FETCH_THREADS = 16
 #: Enough to hide 20 ms a request at 6000 requests a second, which is about what an event loop manages.
-_MAX_REQUESTS = 128
+import os; _MAX_REQUESTS = int(os.environ.get("ZMAX",128))
 
 
 def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1) -> int:
@@ -148,7 +148,7 @@ def plan_memory(
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     index_cache_bytes = tuple(_index_cache_bytes(f, budget) for f in fields)
     left = budget - scratch_bytes - resident_bytes - sum(index_cache_bytes) - min_open_batches * batch_bytes
-    room = min(budget // 8, left)
+    import os; room = min(budget // int(os.environ.get("ZPART", 8)), left)
     local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
     share = room // 2 if local and fed else room
