@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
 from zarrfeed.fields import Field, StoredField, sample_bytes
@@ -17,8 +18,8 @@ _DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
 _INDEX_PART = 64
 _MAX_FETCH_THREADS = 16
-#: Enough to hide 20 ms a request at 6000 requests a second, which is about what an event loop manages.
-import os; _MAX_REQUESTS = int(os.environ.get("ZMAX",128))
+#: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
+_LOCAL_PART, _FED_PART = 8, 4
 
 
 def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1) -> int:
@@ -63,6 +64,8 @@ class MemoryPlan:
         Threads that wait for storage.
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
+    requests_bounded_by
+        Why these are no more: more have no room in memory, or the store is not asked for more.
     coalesce
         What may be read in one request there, so that it fits.
     index_cache_bytes
@@ -78,6 +81,7 @@ class MemoryPlan:
     batch_bytes: int
     num_fetch_threads: int
     max_requests: int = 0
+    requests_bounded_by: Literal["memory", "store"] = "store"
     coalesce: Coalesce = DEFAULT_COALESCE
     index_cache_bytes: tuple[int, ...] = ()
     readers: int = 1
@@ -132,8 +136,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide the budget, for fields that are read in batches of `batch_size` samples.
 
-    The batches that must be open come first; of what is left, fetching gets up to an eighth of the budget, and at
-    least one chunk. So a budget that suffices is not made insufficient by adding to it.
+    The batches that must be open come first; of what is left, fetching gets up to an eighth of the budget (a quarter
+    where Python reads), and at least one chunk. So a budget that suffices is not made insufficient by adding to it.
+    Requests are as many as have room, each for as much as a decoded chunk, up to what the store is asked at once.
 
     Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
     inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
@@ -148,11 +153,13 @@ def plan_memory(
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     index_cache_bytes = tuple(_index_cache_bytes(f, budget) for f in fields)
     left = budget - scratch_bytes - resident_bytes - sum(index_cache_bytes) - min_open_batches * batch_bytes
-    import os; room = min(budget // int(os.environ.get("ZPART", 8)), left)
     local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
-    share = room // 2 if local and fed else room
-    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, share // local)) if local else 0
+    kinds = 2 if local and fed else 1
+    num_fetch_threads = (
+        max(1, min(_MAX_FETCH_THREADS, min(budget // _LOCAL_PART, left) // kinds // local)) if local else 0
+    )
+    share = min(budget // _FED_PART, left) // kinds
     coalesce, merged = coalesce or DEFAULT_COALESCE, 0
     whole = max(
         (spec.shard_bytes for spec in streamed if spec.source is not None and spec.shard is not None), default=0
@@ -162,7 +169,8 @@ def plan_memory(
         coalesce = Coalesce(gap=min(coalesce.gap, limit), limit=limit)
         merged = (num_threads + 1) * limit
         fed += coalesce.gap
-    max_requests = max(1, min(_MAX_REQUESTS, (share - merged) // fed)) if fed else 0
+    most = min((spec.source.max_requests for spec in streamed if spec.source is not None), default=0)
+    max_requests = max(1, min(most, (share - merged) // fed)) if fed else 0
     return MemoryPlan(
         budget=budget,
         scratch_bytes=scratch_bytes,
@@ -171,6 +179,7 @@ def plan_memory(
         batch_bytes=batch_bytes,
         num_fetch_threads=num_fetch_threads,
         max_requests=max_requests,
+        requests_bounded_by="memory" if max_requests < most else "store",
         coalesce=coalesce,
         index_cache_bytes=index_cache_bytes,
     )
