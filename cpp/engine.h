@@ -166,6 +166,7 @@ class Engine {
   void fetch_later(std::span<Task> tasks);
   void begin_fetch(Task task, std::vector<FetchRequest>& requests);
   void end_fetch(Task& task);
+  [[nodiscard]] bool has_neighbour(const std::deque<Task>& waiting) const;
   void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
   void find_targets(const Task& task, std::vector<RowTarget>& out);

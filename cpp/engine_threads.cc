@@ -183,8 +183,9 @@ void Engine::work(size_t thread) {
         }
         if (stopping_) return;
         ++busy_threads_;
-        // What is nearest to completion first.
-        std::deque<Task>* queue = !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
+        // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
+        const bool asks = exchange_ != nullptr && can_admit();
+        std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
         if (queue != nullptr) {
           local.push_back(std::move(queue->front()));
           queue->pop_front();
@@ -300,15 +301,22 @@ void Engine::end_fetch(Task& task) {
   InFlight& kind = in_flight(task);
   --kind.count;
   if (kind.waiting.empty() || stopping_) return;
-  const bool in_shard = fields_[kind.waiting.front().field].spec().array.shard.is_sharded();
-  if (&kind == &requests_ && in_shard && kind.count > kind.limit / 2) return;
+  const bool half_is_free = kind.count <= kind.limit / 2;
   std::vector<FetchRequest> requests;
-  while (!kind.waiting.empty() && kind.count < kind.limit) {
+  while (!kind.waiting.empty() && kind.count < kind.limit && (half_is_free || !has_neighbour(kind.waiting))) {
     Task next = std::move(kind.waiting.front());
     kind.waiting.pop_front();
     begin_fetch(std::move(next), requests);
   }
   if (exchange_) exchange_->post(std::move(requests));
+}
+
+bool Engine::has_neighbour(const std::deque<Task>& waiting) const {
+  const Task& first = waiting.front();
+  const FieldReader& field = fields_[first.field];
+  if (waiting.size() < 2 || !field.is_fed() || !field.spec().array.shard.is_sharded()) return false;
+  const Task& second = waiting[1];
+  return first.field == second.field && field.key(first.chunk, first.cell) == field.key(second.chunk, second.cell);
 }
 
 void Engine::start_fetch_threads() {

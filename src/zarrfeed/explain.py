@@ -149,7 +149,9 @@ class Explanation:
         if memory.num_fetch_threads:
             rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
         if memory.max_requests:
-            rows.append(("", f"up to {memory.max_requests} chunks asked for at once in stores that are not local"))
+            bound = "what memory allows" if memory.requests_bounded_by == "memory" else "what such a store is asked"
+            asked = f"up to {memory.max_requests} chunks asked for at once in stores that are not local"
+            rows.append(("", f"{asked}: {bound}"))
         width = max(12, max(len(name) for name, _ in rows) + 2)
         return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
