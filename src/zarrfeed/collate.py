@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from zarrfeed.fields import Batch, FieldSet
+from zarrfeed.fields import Batch, FieldSet, Values
 
 
 class _FirstTensor(torch.Tensor):
@@ -38,10 +38,10 @@ class SampleList(list[Batch]):
     fields
         What a sample consists of.
     tensors
-        One a field, of shape (samples, *sample_shape).
+        One a field, of shape (samples, *sample_shape), or list.
     """
 
-    def __init__(self, fields: FieldSet, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, fields: FieldSet, tensors: Sequence[Values]) -> None:
         super().__init__(fields.samples_of(tensors))
         batch = fields.assemble(tensors)
         # what default_collate makes of tuples
@@ -78,7 +78,9 @@ def _leaves(sample: Any) -> Iterator[Any]:
 def _marked(sample: Any) -> Any:
     if isinstance(sample, torch.Tensor):
         return sample.as_subclass(_FirstTensor)
-    return _FirstTuple(sample) if isinstance(sample, tuple) else _FirstDict(sample)
+    if isinstance(sample, tuple):
+        return _FirstTuple(sample)
+    return _FirstDict(sample) if isinstance(sample, dict) else sample  # text, which is collated as it is
 
 
 def _plain(sample: Any) -> Any:
