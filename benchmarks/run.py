@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +21,12 @@ from benchmarks.layouts import LAYOUTS, SCALES
 from benchmarks.loaders import CEILINGS, LOADERS
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import expected_hashes, time_ceiling, time_loader, verify_loader
+from benchmarks.options import QUIET_CORES, names, positive
 from benchmarks.report import print_table, write_chart
 from benchmarks.results import FIRST_EPOCH, Measurement, summarise, write_rows
 from benchmarks.stores import Store, prepare_store, warm_page_cache
 
 _HERE = Path(__file__).parent
-
-#: A machine on which others keep more than this busy is no place to measure.
-_QUIET_CORES = 0.2
 
 #: (layout, loader) -> mean number of chunks that a batch has samples of.
 Quality = dict[tuple[str, str], float]
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summaries = summarise(measurements)
     print_table(console, summaries)
     foreign_cores = max((m.timing.foreign_cores or 0.0 for m in measurements), default=0.0)
-    if foreign_cores > _QUIET_CORES:
+    if foreign_cores > QUIET_CORES:
         console.print(
             f"NOT QUIET: others kept up to {foreign_cores:.1f} cores busy meanwhile; see foreign_cores in the rows"
         )
@@ -143,35 +141,17 @@ def _time(console: Console, store: Store, quality: Quality, options: argparse.Na
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--layouts", type=_names(LAYOUTS), default=list(LAYOUTS), help=f"of {', '.join(LAYOUTS)}")
+    add("--layouts", type=names(LAYOUTS), default=list(LAYOUTS), help=f"of {', '.join(LAYOUTS)}")
     everything = [*LOADERS, *CEILINGS]
-    add("--loaders", type=_names(everything), default=everything, help=f"of {', '.join(everything)}")
+    add("--loaders", type=names(everything), default=everything, help=f"of {', '.join(everything)}")
     add("--scale", choices=SCALES, default="full", help="full: 512 MiB a layout; small: a few MiB, not to be timed")
-    add("--repeats", type=_positive, default=3, help="rounds in which every loader is timed once")
+    add("--repeats", type=positive, default=3, help="rounds in which every loader is timed once")
     add("--min-seconds", type=float, default=1.0, help="a turn is as many whole epochs as this takes")
-    add("--part-samples", type=_positive, default=2048, help="samples on which map-style loaders are timed")
+    add("--part-samples", type=positive, default=2048, help="samples on which map-style loaders are timed")
     add("--checksum-only", action="store_true", help="verify, and time nothing")
     add("--data", type=Path, default=_HERE / "data", help="where the stores are kept, 2 GB at most")
     add("--out", type=Path, default=_HERE / "results", help="where results.json and results.png go")
     return parser.parse_args(arguments)
-
-
-def _names(known: Collection[str]) -> Callable[[str], list[str]]:
-    def names(text: str) -> list[str]:
-        wanted = text.split(",")
-        for name in wanted:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r}, must be one of {', '.join(known)}")
-        return wanted
-
-    return names
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value}, must be at least 1")
-    return value
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ ShardSpec parse_shard(const py::dict& shard) {
 FieldSpec parse_field(const py::dict& field) {
   FieldSpec spec;
   if (field.contains("conversion")) spec.conversion = parse_conversion(field["conversion"].cast<py::dict>());
+  if (field.contains("offsets")) spec.offsets = field["offsets"].cast<std::vector<int64_t>>();
   const auto kind = field["kind"].cast<std::string>();
   if (kind == "index") {
     spec.kind = FieldSpec::Kind::kIndex;
@@ -147,7 +148,7 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   plan.lanes = dict["lanes"].cast<int64_t>();
   plan.length = dict["length"].cast<int64_t>();
   plan.num_samples = dict["num_samples"].cast<int64_t>();
-  plan.block_rows = dict["block_rows"].cast<int64_t>();
+  plan.sample_step = dict["sample_step"].cast<int64_t>();
   plan.first = dict["first"].cast<int64_t>();
   plan.stride = dict["stride"].cast<int64_t>();
   plan.begin = dict["begin"].cast<int64_t>();
@@ -166,7 +167,10 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   copy("extra_step", owned->extra_step);
   copy("first_step", owned->first_step);
   copy("last_step", owned->last_step);
+  copy("selected", owned->selected);
   copy("segment_block", owned->segment_block);
+  copy("segment_first", owned->segment_first);
+  copy("segment_rows", owned->segment_rows);
   copy("segment_start", owned->segment_start);
   copy("segment_length", owned->segment_length);
   owned->bind();
@@ -294,14 +298,16 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
       .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
-                       size_t max_requests, bool lent_memory) {
+                       size_t max_requests, bool lent_memory, size_t cache_bytes) {
              std::vector<FieldSpec> specs;
              for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
-             const EngineOptions options{num_threads, num_fetch_threads, max_requests, batch_size, lent_memory};
+             const EngineOptions options{num_threads, num_fetch_threads, max_requests,
+                                         batch_size,  lent_memory,       cache_bytes};
              return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
            }),
            py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
-           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"))
+           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
+           py::arg("cache_bytes") = 0)
       .def(
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches) {

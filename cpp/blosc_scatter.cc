@@ -42,7 +42,15 @@ void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::sp
   }
   std::vector<uint8_t*>& dest_of_row = scratch.dest_of_row;
   dest_of_row.assign(decoded_bytes / row_bytes, nullptr);
-  for (const RowTarget& t : targets) dest_of_row[static_cast<size_t>(t.row)] = t.dest;
+  scratch.again.clear();
+  for (const RowTarget& t : targets) {
+    uint8_t*& dest = dest_of_row[static_cast<size_t>(t.row)];
+    if (dest == nullptr) {
+      dest = t.dest;
+    } else {
+      scratch.again.push_back(t);
+    }
+  }
 
   // Rows and blocks both have to end between elements for the shuffle to be undone row by row.
   const size_t typesize = chunk.typesize();
@@ -68,6 +76,7 @@ void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::sp
                      [&](const Piece& p) { std::memcpy(p.dest, block.data() + p.begin, p.size); });
     }
   }
+  for (const RowTarget& t : scratch.again) std::memcpy(t.dest, dest_of_row[static_cast<size_t>(t.row)], row_bytes);
   if (past_cache) finish_stores_past_cache();
 }
 

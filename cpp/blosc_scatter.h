@@ -10,11 +10,12 @@ namespace zarrfeed {
 /// What scatter_blosc keeps between chunks.
 struct BloscScatterScratch {
   std::vector<uint8_t*> dest_of_row;
+  std::vector<RowTarget> again;  ///< of rows that were named before
   Buffer block;
 };
 
 /// Decodes `stored` and copies row targets[i].row of the chunk, `row_bytes` long, to targets[i].dest.
-/// The chunk must decode to exactly `decoded_bytes`, a multiple of row_bytes. No row may be named twice.
+/// The chunk must decode to exactly `decoded_bytes`, a multiple of row_bytes. A row may be named more than once.
 /// `past_cache`: the slots are so many that they leave the cache anyway. Throws Error(kCorrupt) if the chunk does not
 /// decode.
 void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::span<const RowTarget> targets,

@@ -27,7 +27,10 @@ void OwnedPlan::bind() {
   plan.extra_step = extra_step;
   plan.first_step = first_step;
   plan.last_step = last_step;
+  plan.selected = selected;
   plan.segment_block = segment_block;
+  plan.segment_first = segment_first;
+  plan.segment_rows = segment_rows;
   plan.segment_start = segment_start;
   plan.segment_length = segment_length;
 }
@@ -38,12 +41,13 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
     const FieldReader& reader = fields_.emplace_back(std::move(field));
     const size_t bytes = reader.sample_bytes() * static_cast<size_t>(options_.batch_size);
     memory_.push_back(std::make_shared<BatchMemory>(bytes, options_.lent_memory));
-    pieces_per_row_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()));
+    pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()) * reader.num_offsets());
     group_bytes_ += reader.decoded_bytes() * reader.num_cells();
     if (reader.is_fed() && exchange_ == nullptr) exchange_ = std::make_unique<Exchange>();
   }
   reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
   requests_.limit = std::max<size_t>(1, options_.max_requests);
+  if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(std::make_unique<WorkerScratch>());
 }
 
@@ -93,16 +97,19 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   next_group_ = 0;
   opened_ = delivered_ = lent_sets_ = 0;
   reads_.count = requests_.count = 0;
-  busy_threads_ = options_.num_threads;
+  // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
+  const size_t most = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
+  const size_t num_threads = std::min(options_.num_threads, most);
+  busy_threads_ = num_threads;
   cold_credit_ = 0;
   running_ = true;
   try {
     // Decode threads that run already may start the fetch threads, hence the lock.
     const std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < options_.num_threads; ++i) threads_.emplace_back([this, i] { work(i); });
+    for (size_t i = 0; i < num_threads; ++i) threads_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error& error) {
     stop_locked();
-    throw Error::io("cannot start " + std::to_string(options_.num_threads) + " decode threads: " + error.what(),
+    throw Error::io("cannot start " + std::to_string(num_threads) + " decode threads: " + error.what(),
                     error.code().value());
   }
 }

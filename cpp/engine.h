@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "batch_memory.h"
+#include "chunk_cache.h"
 #include "exchange.h"
 #include "field_reader.h"
 #include "shuffle.h"
@@ -45,13 +46,15 @@ struct EngineOptions {
   size_t max_requests = 64;       ///< chunks asked for through the exchange at once
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
+  size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
 };
 
 /// The arrays of an EpochPlan, owned.
 struct OwnedPlan {
   EpochPlan plan;  ///< its spans are set by bind()
   std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
-  std::vector<int64_t> segment_block, segment_start, segment_length, extra_position, extra_step;
+  std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
+  std::vector<int64_t> extra_position, extra_step, selected;
 
   void bind();
 };
@@ -107,7 +110,8 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes, or a loan of them.
+  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes, or a loan of them. Where samples are
+  /// windows of `w` rows, `rows` are these: row k of the sample of a step is the row of step * w + k.
   struct Task {
     size_t field = 0;
     size_t cell = 0;
@@ -153,6 +157,8 @@ class Engine {
   void claim(std::span<const Placement> rows);
   void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
                        size_t end, std::vector<Task>& out) const;
+  [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
+  [[nodiscard]] int64_t rows_per_batch(size_t field) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch);
   InFlight& in_flight(const Task& task) { return fields_[task.field].is_fed() ? requests_ : reads_; }
@@ -160,7 +166,10 @@ class Engine {
   void fetch_later(std::span<Task> tasks);
   void begin_fetch(Task task, std::vector<FetchRequest>& requests);
   void end_fetch(Task& task);
+  [[nodiscard]] bool has_neighbour(const std::deque<Task>& waiting) const;
   void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
+  void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
+  void find_targets(const Task& task, std::vector<RowTarget>& out);
   void publish(const Task& task);
   [[nodiscard]] bool is_exhausted() const;
   void check_complete();
@@ -176,8 +185,9 @@ class Engine {
   std::vector<FieldReader> fields_;
   std::vector<std::shared_ptr<BatchMemory>> memory_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
-  int64_t pieces_per_row_ = 0;                           ///< tasks that one sample needs
+  int64_t pieces_per_sample_ = 0;                        ///< rows of chunks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
 

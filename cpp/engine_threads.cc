@@ -51,7 +51,7 @@ void Engine::open_batches_until(int64_t last) {
       while (acquired-- > 0) memory_[acquired]->release(batch.buffers[acquired]);
       throw;
     }
-    batch.remaining.store(batch.rows * pieces_per_row_, std::memory_order_relaxed);
+    batch.remaining.store(batch.rows * pieces_per_sample_, std::memory_order_relaxed);
     if (options_.lent_memory) --lent_sets_;
   }
 }
@@ -103,25 +103,55 @@ void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vect
     }
   };
   const auto chunk_of = [&](const Placement& p) { return p.sample / reader.rows_per_chunk(); };
-  const auto all = std::span(*rows).subspan(begin, end - begin);
-  const bool one_chunk = !reader.is_stored() || std::all_of(all.begin(), all.end(), [&](const Placement& p) {
-    return chunk_of(p) == chunk_of(all.front());
-  });
-  if (one_chunk) {
+  const auto lie_in_one_chunk = [&](std::span<const Placement> all) {
+    return !reader.is_stored() || std::all_of(all.begin(), all.end(),
+                                              [&](const Placement& p) { return chunk_of(p) == chunk_of(all.front()); });
+  };
+  const auto samples = std::span(*rows).subspan(begin, end - begin);
+  if (reader.spec().offsets.empty() && lie_in_one_chunk(samples)) {
     add(rows, begin, end);
     return;
   }
-  // The field's chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
-  std::vector<Placement> sorted(all.begin(), all.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
+  std::vector<Placement> sorted = expand_windows(field, samples);
+  if (!lie_in_one_chunk(sorted)) {
+    // Chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
+  }
   const auto shared = std::make_shared<const std::vector<Placement>>(std::move(sorted));
+  if (!reader.is_stored()) {
+    add(shared, 0, shared->size());
+    return;
+  }
   for (size_t from = 0; from < shared->size();) {
     size_t to = from + 1;
     while (to < shared->size() && chunk_of((*shared)[to]) == chunk_of((*shared)[from])) ++to;
     add(shared, from, to);
     from = to;
   }
+}
+
+std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Placement> samples) const {
+  const std::vector<int64_t>& offsets = fields_[field].spec().offsets;
+  if (offsets.empty()) return {samples.begin(), samples.end()};
+  std::vector<Placement> rows;
+  rows.reserve(samples.size() * offsets.size());
+  for (const Placement& p : samples) {
+    int64_t step = p.step * std::ssize(offsets);
+    for (const int64_t offset : offsets) {
+      const int64_t row = p.sample + offset;
+      if (row < 0 || row >= plan_->plan.num_samples) {
+        throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(p.sample) +
+                                            " reaches beyond the array, to " + std::to_string(row));
+      }
+      rows.push_back({row, step++});
+    }
+  }
+  return rows;
+}
+
+int64_t Engine::rows_per_batch(size_t field) const {
+  return options_.batch_size * static_cast<int64_t>(fields_[field].num_offsets());
 }
 
 void Engine::share(std::vector<Task>& tasks) {
@@ -153,8 +183,9 @@ void Engine::work(size_t thread) {
         }
         if (stopping_) return;
         ++busy_threads_;
-        // What is nearest to completion first.
-        std::deque<Task>* queue = !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
+        // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
+        const bool asks = exchange_ != nullptr && can_admit();
+        std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
         if (queue != nullptr) {
           local.push_back(std::move(queue->front()));
           queue->pop_front();
@@ -186,6 +217,17 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
     end_fetch(task);
     return;
   }
+  if (cache_ != nullptr) {
+    if (const auto chunk = cache_->find({task.field, task.chunk, task.cell})) {
+      scatter_cached(task, scratch, *chunk);
+      publish(task);
+      return;
+    }
+  }
+  if (field.is_fed()) {  // was found in the cache by request_fed, and is gone since
+    fetch_later({&task, 1});
+    return;
+  }
   if (cold_credit_.load(std::memory_order_relaxed) > 0) {
     cold_credit_.fetch_sub(1, std::memory_order_relaxed);
     fetch_later({&task, 1});
@@ -204,8 +246,10 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
 }
 
 void Engine::request_fed(std::vector<Task>& tasks) {
-  const auto fed = std::stable_partition(tasks.begin(), tasks.end(),
-                                         [this](const Task& task) { return !fields_[task.field].is_fed(); });
+  const auto fed = std::stable_partition(tasks.begin(), tasks.end(), [this](const Task& task) {
+    return !fields_[task.field].is_fed() ||
+           (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
+  });
   if (fed == tasks.end()) return;
   fetch_later({fed, tasks.end()});
   tasks.erase(fed, tasks.end());
@@ -257,15 +301,22 @@ void Engine::end_fetch(Task& task) {
   InFlight& kind = in_flight(task);
   --kind.count;
   if (kind.waiting.empty() || stopping_) return;
-  const bool in_shard = fields_[kind.waiting.front().field].spec().array.shard.is_sharded();
-  if (&kind == &requests_ && in_shard && kind.count > kind.limit / 2) return;
+  const bool half_is_free = kind.count <= kind.limit / 2;
   std::vector<FetchRequest> requests;
-  while (!kind.waiting.empty() && kind.count < kind.limit) {
+  while (!kind.waiting.empty() && kind.count < kind.limit && (half_is_free || !has_neighbour(kind.waiting))) {
     Task next = std::move(kind.waiting.front());
     kind.waiting.pop_front();
     begin_fetch(std::move(next), requests);
   }
   if (exchange_) exchange_->post(std::move(requests));
+}
+
+bool Engine::has_neighbour(const std::deque<Task>& waiting) const {
+  const Task& first = waiting.front();
+  const FieldReader& field = fields_[first.field];
+  if (waiting.size() < 2 || !field.is_fed() || !field.spec().array.shard.is_sharded()) return false;
+  const Task& second = waiting[1];
+  return first.field == second.field && field.key(first.chunk, first.cell) == field.key(second.chunk, second.cell);
 }
 
 void Engine::start_fetch_threads() {
@@ -308,13 +359,16 @@ void Engine::fetch() {
 
 void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   const FieldReader& field = fields_[task.field];
-  const auto rows = std::span(*task.rows).subspan(task.begin, task.end - task.begin);
-  scratch.targets.clear();
-  for (const Placement& p : rows) {
-    const int64_t batch = p.step / options_.batch_size;
-    const auto slot = static_cast<size_t>(p.step - batch * options_.batch_size);
-    scratch.targets.push_back({p.sample, batch_at(batch).buffers[task.field] + slot * field.sample_bytes()});
+  if (cache_ != nullptr && field.is_stored()) {
+    auto chunk = std::make_shared<DecodedChunk>();
+    if (task.status != ReadStatus::kMissing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
+    if (task.status == ReadStatus::kMissing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+    cache_->insert({task.field, task.chunk, task.cell}, chunk);
+    scatter_cached(task, scratch, *chunk);
+    publish(task);
+    return;
   }
+  find_targets(task, scratch.targets);
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_resident(scratch.targets);
@@ -328,12 +382,35 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   publish(task);
 }
 
+void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk) {
+  const StageTimer timer(stats_.scatter_ns);
+  const FieldReader& field = fields_[task.field];
+  find_targets(task, scratch.targets);
+  if (chunk.bytes == nullptr) {
+    field.scatter_fill(task.cell, scratch.targets);
+  } else {
+    field.scatter_decoded(task.chunk, task.cell, chunk.bytes.get(), scratch.targets, stats_);
+  }
+}
+
+void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
+  const size_t row_bytes = fields_[task.field].row_bytes();
+  const int64_t in_batch = rows_per_batch(task.field);
+  out.clear();
+  for (const Placement& p : std::span(*task.rows).subspan(task.begin, task.end - task.begin)) {
+    const int64_t batch = p.step / in_batch;
+    const auto place = static_cast<size_t>(p.step - batch * in_batch);
+    out.push_back({p.sample, batch_at(batch).buffers[task.field] + place * row_bytes});
+  }
+}
+
 void Engine::publish(const Task& task) {
   const std::vector<Placement>& rows = *task.rows;
+  const int64_t in_batch = rows_per_batch(task.field);
   for (size_t i = task.begin; i < task.end;) {
-    const int64_t batch = rows[i].step / options_.batch_size;
+    const int64_t batch = rows[i].step / in_batch;
     const size_t first = i;
-    while (i < task.end && rows[i].step / options_.batch_size == batch) ++i;
+    while (i < task.end && rows[i].step / in_batch == batch) ++i;
     const auto done = static_cast<int64_t>(i - first);
     if (batch_at(batch).remaining.fetch_sub(done, std::memory_order_acq_rel) == done) {
       const std::lock_guard lock(mutex_);  // orders the count before the consumer's check

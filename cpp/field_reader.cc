@@ -38,7 +38,7 @@ size_t chunk_bytes(const ArraySpec& array) {
   return n;
 }
 
-size_t bytes_of_sample(const ArraySpec& array) {
+size_t bytes_of_row(const ArraySpec& array) {
   size_t n = array.item_bytes;
   for (size_t axis = 0; axis < array.shape.size(); ++axis) {
     if (static_cast<int>(axis) != array.sample_axis) n *= static_cast<size_t>(array.shape[axis]);
@@ -54,7 +54,7 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
     return converter_ ? bytes / converter_->source_item_bytes() * converter_->dest_item_bytes() : bytes;
   };
   if (!is_stored()) {
-    sample_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : converted(spec_.sample_bytes);
+    row_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : converted(spec_.sample_bytes);
     cells_.resize(1);
     return;
   }
@@ -64,7 +64,7 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
                                         " bytes, the conversion is of " +
                                         std::to_string(converter_->source_item_bytes()));
   }
-  sample_bytes_ = converted(bytes_of_sample(array));
+  row_bytes_ = converted(bytes_of_row(array));
   rows_per_chunk_ = array.chunk_shape[static_cast<size_t>(array.sample_axis)];
   cells_ = list_cells(array);
   boxes_.reserve(cells_.size());
@@ -170,6 +170,34 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
   stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
 }
 
+DecodedChunk FieldReader::decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const {
+  const size_t size = pipeline_->decoded_bytes();
+  const StageTimer timer(stats.decode_ns);
+  DecodedChunk out;
+  try {
+    if (is_fed()) check_stored_size(stored.size(), pipeline_->max_stored_bytes());
+    // Into scratch first: a damaged chunk must not cost fresh memory, and what a view shows is not ours to keep.
+    const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
+    const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
+    out.bytes = std::make_unique_for_overwrite<uint8_t[]>(size);
+    out.size = size;
+    std::memcpy(out.bytes.get(), decoded.data(), size);
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, label(chunk, cell));
+  }
+  stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
+  stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);
+  return out;
+}
+
+void FieldReader::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+                                  Stats& stats) const {
+  for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
+  boxes_[cell].copy_rows(decoded, targets);
+  stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
+}
+
 void FieldReader::scatter_fill(size_t cell, std::span<RowTarget> targets) const {
   boxes_[cell].fill_rows(targets);
 }
@@ -184,7 +212,7 @@ void FieldReader::scatter_resident(std::span<RowTarget> targets) const {
     if (converter_) {
       converter_->convert(t.dest, row, spec_.sample_bytes / converter_->source_item_bytes(), 0);
     } else {
-      std::memcpy(t.dest, row, sample_bytes_);
+      std::memcpy(t.dest, row, row_bytes_);
     }
   }
 }

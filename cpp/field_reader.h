@@ -2,6 +2,7 @@
 // One field of the dataset: from a chunk's index to rows in slots. Immutable while an epoch is read, hence shared by all
 // threads; what a thread needs for itself is in WorkerScratch.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "blosc_scatter.h"
+#include "chunk_cache.h"
 #include "codecs/codec_pipeline.h"
 #include "convert.h"
 #include "local_source.h"
@@ -36,8 +38,12 @@ class FieldReader {
   void open();
   void close();
 
-  [[nodiscard]] size_t sample_bytes() const { return sample_bytes_; }
-  /// Chunks that hold the parts of one sample: the number of grid cells over all axes but the sample axis.
+  /// Bytes of a row of the array, as it comes into a batch.
+  [[nodiscard]] size_t row_bytes() const { return row_bytes_; }
+  /// Rows of a sample: the window.
+  [[nodiscard]] size_t num_offsets() const { return std::max<size_t>(1, spec_.offsets.size()); }
+  [[nodiscard]] size_t sample_bytes() const { return row_bytes_ * num_offsets(); }
+  /// Chunks that hold the parts of one row: the number of grid cells over all axes but the sample axis.
   [[nodiscard]] size_t num_cells() const { return boxes_.size(); }
   /// Rows of a chunk along the sample axis; 0 if any run of samples can be taken together.
   [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
@@ -54,9 +60,13 @@ class FieldReader {
 
   /// Decodes `stored` and copies the rows that `placements` name to their slots.
   /// `past_cache` says that the slots are more than the cache holds.
-  /// `targets[i].dest` is the sample of placement i; targets[i].row is the global sample index and becomes the row.
+  /// `targets[i].dest` is where the row of placement i goes; targets[i].row is the global sample index and becomes the row.
   void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool past_cache,
                           WorkerScratch& scratch, Stats& stats) const;
+  /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
+  DecodedChunk decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const;
+  void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+                       Stats& stats) const;
   /// The same for a chunk that does not exist: the fill value.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
   /// The same for fields that are not stored.
@@ -76,7 +86,7 @@ class FieldReader {
 
   FieldSpec spec_;
   std::unique_ptr<Converter> converter_;
-  size_t sample_bytes_ = 0;  ///< of a slot
+  size_t row_bytes_ = 0;
   int64_t rows_per_chunk_ = 0;
   std::vector<std::vector<int64_t>> cells_;  ///< grid index of each cell; the sample axis is 0
   std::vector<BoxCopy> boxes_;

@@ -35,6 +35,35 @@ void for_each_step(const EpochPlan& plan, int64_t g, Function&& take) {
   }
 }
 
+/// Throws unless segment s lies in its block, and the block in the array (or in the list of samples).
+void check_segment(const EpochPlan& plan, size_t s) {
+  const int64_t start = plan.segment_start[s];
+  const int64_t length = plan.segment_length[s];
+  const int64_t first = plan.segment_first[s];
+  const int64_t rows = plan.segment_rows[s];
+  if (start < 0 || length < 1 || start > rows - length) {
+    throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " + std::to_string(start + length) +
+                                        ") is outside of block " + std::to_string(plan.segment_block[s]));
+  }
+  const bool listed = !plan.selected.empty();
+  const int64_t end = listed ? std::ssize(plan.selected) : plan.num_samples;
+  const int64_t step = listed ? 1 : plan.sample_step;
+  if (first < 0 || first >= end || step < 1 || rows - 1 > (end - 1 - first) / step) {
+    throw Error(ErrorKind::kConfig,
+                "plan: block " + std::to_string(plan.segment_block[s]) + " is outside of the array");
+  }
+}
+
+/// The global index of row `row` of the block of segment s.
+int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
+  if (plan.selected.empty()) return plan.segment_first[s] + row * plan.sample_step;
+  const int64_t sample = plan.selected[static_cast<size_t>(plan.segment_first[s] + row)];
+  if (sample < 0 || sample >= plan.num_samples) {
+    throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(sample) + " is outside of the array");
+  }
+  return sample;
+}
+
 }  // namespace
 
 KeyedRandom::KeyedRandom(std::span<const uint64_t> words) {
@@ -77,17 +106,10 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
   const int64_t turn_begin = plan.group_turn[group] * plan.length;
   int64_t in_group = 0;  // rows of this group before the current segment
   for (size_t s = begin; s < end; ++s) {
-    const int64_t block = plan.segment_block[s];
-    const int64_t block_start = block * plan.block_rows;
-    const int64_t block_rows = std::min(plan.block_rows, plan.num_samples - block_start);
+    check_segment(plan, s);
     const int64_t start = plan.segment_start[s];
     const int64_t length = plan.segment_length[s];
-    if (block < 0 || start < 0 || length < 1 || start > block_rows - length) {
-      throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " +
-                                          std::to_string(start + length) + ") is outside of block " +
-                                          std::to_string(block));
-    }
-    if (plan.shuffle) permute_block(plan, block, block_rows, scratch.block_permutation);
+    if (plan.shuffle) permute_block(plan, plan.segment_block[s], plan.segment_rows[s], scratch.block_permutation);
     const size_t first_placement = out.rows.size();
     for (int64_t i = 0; i < length; ++i) {
       const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
@@ -98,7 +120,7 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
           throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
                                               std::to_string(step) + ", outside of what it declares");
         }
-        out.rows.push_back({block_start + row, step});
+        out.rows.push_back({sample_of(plan, s, row), step});
       });
     }
     if (mixed || !plan.extra_position.empty()) {

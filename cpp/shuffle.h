@@ -2,6 +2,7 @@
 // The only row-level order code: which sample stands at which position of the line, and at which step of a consumer.
 //
 // Pure functions of their arguments. docs/design.md section 4 defines the order; in short:
+//   row      number r of a block is the r-th of its samples that are read
 //   line     all blocks in permuted order, the rows of each permuted by a key of (seed, epoch, block)
 //   lane     one of L pieces of the line; its position j is global position  lane + L * j
 //   group    `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
@@ -44,7 +45,6 @@ struct EpochPlan {
   int64_t lanes = 1;
   int64_t length = 0;       ///< positions of the line
   int64_t num_samples = 0;  ///< samples in the array
-  int64_t block_rows = 1;   ///< rows of a full block
   int64_t steps = 0;        ///< samples that this consumer delivers
   // At its steps [begin, begin + count) it takes positions first, first + stride, ...
   int64_t first = 0;
@@ -63,8 +63,14 @@ struct EpochPlan {
   std::span<const int64_t> group_turn;    ///< the turn of the line that the group serves
   std::span<const int64_t> first_step;    ///< first and last step that the group serves
   std::span<const int64_t> last_step;
+  // Samples that are read, ascending; empty where those of every block are evenly spaced, by `sample_step`.
+  std::span<const int64_t> selected;
+  int64_t sample_step = 1;
+
   // Segments: a run of positions inside one block.
-  std::span<const int64_t> segment_block;
+  std::span<const int64_t> segment_block;  ///< part of the key
+  std::span<const int64_t> segment_first;  ///< the block's row 0: where it is in `selected`, or if empty, the sample
+  std::span<const int64_t> segment_rows;   ///< rows of the block
   std::span<const int64_t> segment_start;  ///< first position inside the permuted block
   std::span<const int64_t> segment_length;
 

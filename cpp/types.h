@@ -103,6 +103,9 @@ struct FieldSpec {
   const uint8_t* rows = nullptr;  ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
   size_t sample_bytes = 0;        ///< kResident: bytes of one row
   std::optional<ConversionSpec> conversion;  ///< kStored, kResident: what the items become; none: they stay as they are
+  /// kStored, kResident: a sample consists of the rows at these distances from its own, one after another, in a
+  /// window. Empty: of its own row.
+  std::vector<int64_t> offsets;
 };
 
 /// One row of one sample: which sample, and where it goes.

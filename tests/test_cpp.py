@@ -12,8 +12,29 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TESTS = [
-    *("batch_memory", "blosc", "blosc_scatter", "ceiling", "codecs", "convert", "engine", "engine_end", "engine_fed"),
-    *("engine_plan", "engine_stress", "field_reader", "local_source", "scatter", "shard_index", "shard_source"),
+    *(
+        "batch_memory",
+        "blosc",
+        "blosc_scatter",
+        "ceiling",
+        "chunk_cache",
+        "codecs",
+        "convert",
+        "engine",
+        "engine_end",
+        "engine_fed",
+    ),
+    *(
+        "engine_cache",
+        "engine_plan",
+        "engine_stress",
+        "engine_window",
+        "field_reader",
+        "local_source",
+        "scatter",
+        "shard_index",
+        "shard_source",
+    ),
     "shuffle",
 ]
 

@@ -148,7 +148,7 @@ def test_the_default_budget_makes_room_for_any_number_of_workers(tmp_path: Path)
     array[:] = np.arange(64, dtype="u1")[:, None]
     dataset = ZarrIterableDataset(tmp_path / "x", batch_size=4, shuffle=True)
     schedule = dataset._schedule
-    consumer = dataset._place().consumer(num_workers=64)
-    memory = schedule.memory(consumer, local_world_size=1)
-    assert memory.budget > (1 << 30) // 64
-    assert schedule.max_open_batches(schedule.order, consumer, memory, 1) >= 2
+    place = dataset._place()
+    resources = schedule.resources(schedule.order, place, place.consumer(num_workers=64))
+    assert resources.memory.budget > (1 << 30) // 64
+    assert resources.max_open_batches >= 2

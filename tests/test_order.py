@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarrfeed import _core
-from zarrfeed.order import Int64, Order, choose_lanes, open_steps, select_blocks
+from zarrfeed.order import Order, choose_lanes, open_steps
+from zarrfeed.selection import Int64, make_selection
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -70,7 +71,8 @@ def test_positions_before_and_behind_the_stride_are_taken_one_by_one(order: Orde
 def test_a_selection_of_blocks_is_a_line_of_its_samples_only(order: Order, data: st.DataObject) -> None:
     all_blocks = -(-order.num_samples // order.block_rows)
     chosen = data.draw(st.lists(st.integers(0, all_blocks - 1), min_size=1, unique=True))
-    few = replace(order, blocks=select_blocks(chosen, all_blocks), lanes=1)
+    selection = make_selection(None, chosen, num_samples=order.num_samples, block_rows=order.block_rows)
+    few = replace(order, selection=selection, lanes=1)
     few = replace(few, lanes=data.draw(st.integers(1, min(8, few.length))))
     expected = np.flatnonzero(np.isin(np.arange(order.num_samples) // order.block_rows, chosen))
     assert few.length == len(expected)

@@ -21,7 +21,7 @@ ByteVector compressible(size_t size, std::mt19937& random) {
   return data;
 }
 
-/// Scatters the rows `wanted` of a chunk to shuffled slots in one buffer, `lead` bytes from an aligned address.
+/// Scatters some rows of a chunk to shuffled slots in one buffer, `lead` bytes from an aligned address; some twice.
 void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_bytes, bool past_cache, size_t lead,
                    std::mt19937& random) {
   const size_t rows = data.size() / row_bytes;
@@ -29,16 +29,18 @@ void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_
   for (size_t i = 0; i < rows; ++i) slots[i] = i;
   std::shuffle(slots.begin(), slots.end(), random);
   Buffer buffer;
-  const MutableBytes room = buffer.reserve(lead + data.size());
+  const MutableBytes room = buffer.reserve(lead + 2 * data.size());
   std::fill(room.begin(), room.end(), kUntouched);
   std::vector<RowTarget> targets;
   ByteVector expected(room.size(), kUntouched);
   for (size_t row = 0; row < rows; ++row) {
     if (random() % 3 == 0) continue;  // rows that another consumer takes
-    const size_t at = lead + slots[row] * row_bytes;
-    targets.push_back({static_cast<int64_t>(row), room.data() + at});
-    std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(row * row_bytes), row_bytes,
-                expected.begin() + static_cast<std::ptrdiff_t>(at));
+    for (size_t turn = 0; turn <= random() % 4 / 3; ++turn) {
+      const size_t at = lead + (slots[row] + turn * rows) * row_bytes;
+      targets.push_back({static_cast<int64_t>(row), room.data() + at});
+      std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(row * row_bytes), row_bytes,
+                  expected.begin() + static_cast<std::ptrdiff_t>(at));
+    }
   }
   std::shuffle(targets.begin(), targets.end(), random);
   DecodeScratch codecs;

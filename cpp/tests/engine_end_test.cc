@@ -162,7 +162,7 @@ TEST(a_store_that_is_deleted_in_an_epoch_is_an_error_and_never_fill_values) {
 TEST(a_plan_that_contradicts_itself_reaches_next) {
   const Dataset data = simple_dataset(64, 8);
   for (const auto damage :
-       {+[](OwnedPlan& p) { p.segment_block[4] = 1000; }, +[](OwnedPlan& p) { p.segment_length[4] = 9; },
+       {+[](OwnedPlan& p) { p.segment_first[4] = 1000; }, +[](OwnedPlan& p) { p.segment_length[4] = 9; },
         +[](OwnedPlan& p) { p.group_offset[4] = 1; }}) {
     Engine engine(data.fields(), with_threads(2, 16));
     auto plan = build_plan(shuffled_line(data, 8, 4));
@@ -226,8 +226,8 @@ TEST(threads_that_the_system_does_not_start_are_an_error_at_start) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return;  // they need address space without a limit
 #endif
-  const Dataset data = simple_dataset(64, 8);
-  const LineSpec line = shuffled_line(data, 8, 2);
+  const Dataset data = simple_dataset(64, 1);  // no more threads are started than there are chunks
+  const LineSpec line = shuffled_line(data, 1, 2);
   const int result = result_of_child([&] {
     Engine engine(data.fields(), with_threads(64, 8));
     // Room for some stacks and not for all of them.

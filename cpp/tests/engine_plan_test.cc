@@ -24,7 +24,8 @@ void remove_group(OwnedPlan& plan, size_t group) {
   const auto at = static_cast<std::ptrdiff_t>(group);
   const auto begin = static_cast<std::ptrdiff_t>(plan.group_begin[group]);
   const auto end = static_cast<std::ptrdiff_t>(plan.group_begin[group + 1]);
-  for (auto* segments : {&plan.segment_block, &plan.segment_start, &plan.segment_length}) {
+  for (auto* segments :
+       {&plan.segment_block, &plan.segment_first, &plan.segment_rows, &plan.segment_start, &plan.segment_length}) {
     segments->erase(segments->begin() + begin, segments->begin() + end);
   }
   for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.group_turn, &plan.first_step,
@@ -41,7 +42,8 @@ void double_group(OwnedPlan& plan, size_t group, size_t before) {
   const auto begin = static_cast<size_t>(plan.group_begin[group]);
   const auto count = static_cast<size_t>(plan.group_begin[group + 1]) - begin;
   const auto to = static_cast<std::ptrdiff_t>(plan.group_begin[before]);
-  for (auto* segments : {&plan.segment_block, &plan.segment_start, &plan.segment_length}) {
+  for (auto* segments :
+       {&plan.segment_block, &plan.segment_first, &plan.segment_rows, &plan.segment_start, &plan.segment_length}) {
     const std::vector<int64_t> copy(segments->begin() + static_cast<std::ptrdiff_t>(begin),
                                     segments->begin() + static_cast<std::ptrdiff_t>(begin + count));
     segments->insert(segments->begin() + to, copy.begin(), copy.end());
@@ -114,7 +116,8 @@ TEST(a_plan_that_serves_a_step_twice_is_an_error) {
 TEST(plans_that_are_right_are_never_refused) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 60; ++i) {
-    const LineSpec line = random_line(random, 120);
+    LineSpec line = random_line(random, 120);
+    if (i % 2 == 0) line.select(random);
     const Dataset data = simple_dataset(line.num_samples, std::max<int64_t>(1, line.block_rows));
     const int64_t batch_size = pick(random, 1, 20);
     Engine engine(data.fields(), with_threads(static_cast<size_t>(pick(random, 1, 4)), batch_size));

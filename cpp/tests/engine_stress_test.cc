@@ -35,6 +35,7 @@ std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   for (const auto& array : data->arrays) {
     if (random() % 3 == 0) array->remove_chunk(array->keys()[random() % array->keys().size()]);
   }
+  if (random() % 3 == 0) data->add_windows(random);
   return data;
 }
 
@@ -50,6 +51,11 @@ LineSpec line_over(const Dataset& data, std::mt19937_64& random) {
   line.block_order.clear();
   for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
   if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+  if (!data.offsets.empty()) {
+    line.select(random, data.first_window, data.end_window);
+  } else if (random() % 3 == 0) {
+    line.select(random);
+  }
   line.steps = random() % 4 == 0 ? pick(random, 0, line.num_samples) : -1;
   return line;
 }

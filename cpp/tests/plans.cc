@@ -49,10 +49,10 @@ std::vector<Lane> cut_lanes(const LineSpec& line) {
   std::vector<Lane> lanes(static_cast<size_t>(line.lanes));
   size_t lane = 0;
   const auto length = [&line](size_t of) {
-    return line.num_samples / line.lanes + (static_cast<int64_t>(of) < line.num_samples % line.lanes ? 1 : 0);
+    return line.length() / line.lanes + (static_cast<int64_t>(of) < line.length() % line.lanes ? 1 : 0);
   };
   for (const int64_t block : line.block_order) {
-    const int64_t rows = std::min(line.block_rows, line.num_samples - block * line.block_rows);
+    const int64_t rows = std::ssize(line.samples_of(block));
     for (int64_t within = 0; within < rows; ++within) {
       while (std::ssize(lanes[lane]) == length(lane)) ++lane;
       lanes[lane].push_back({block, within});
@@ -84,14 +84,13 @@ int64_t step_of(const LineSpec& line, int64_t g) {
 std::vector<int64_t> samples_of_lane(const LineSpec& line, const Lane& lane, uint64_t number) {
   std::vector<int64_t> samples;
   for (const Position& p : lane) {
-    const int64_t start = p.block * line.block_rows;
+    const std::vector<int64_t> of_block = line.samples_of(p.block);
     int64_t row = p.within;
     if (line.shuffle) {
       ReferenceRandom random({line.seed, line.epoch, 1, static_cast<uint64_t>(p.block)});
-      const auto rows = static_cast<size_t>(std::min(line.block_rows, line.num_samples - start));
-      row = random.permutation(rows)[static_cast<size_t>(p.within)];
+      row = random.permutation(of_block.size())[static_cast<size_t>(p.within)];
     }
-    samples.push_back(start + row);
+    samples.push_back(of_block[static_cast<size_t>(row)]);
   }
   const std::vector<size_t> groups = cut_groups(lane, line.mix);
   for (size_t g = 0; line.shuffle && g + 1 < groups.size(); ++g) {
@@ -139,8 +138,35 @@ Group make_group(const LineSpec& line, const Lane& lane, int64_t number, size_t 
 }  // namespace
 
 int64_t LineSpec::num_steps() const {
-  const int64_t available = first >= num_samples ? 0 : (num_samples - first - 1) / stride + 1;
+  const int64_t available = first >= length() ? 0 : (length() - first - 1) / stride + 1;
   return steps < 0 ? available : std::min(steps, available);
+}
+
+std::vector<int64_t> LineSpec::samples_of(int64_t block) const {
+  std::vector<int64_t> samples;
+  const int64_t end = std::min(num_samples, (block + 1) * block_rows);
+  for (int64_t sample = block * block_rows; sample < end; ++sample) {
+    if (selected.empty() || std::find(selected.begin(), selected.end(), sample) != selected.end()) {
+      samples.push_back(sample);
+    }
+  }
+  return samples;
+}
+
+void LineSpec::select(std::mt19937_64& random, int64_t low, int64_t high) {
+  if (high < 0) high = num_samples;
+  sample_step = random() % 2 == 0 ? 0 : pick(random, 1, 2 * block_rows);
+  const int64_t begin = pick(random, low, high - 1);
+  const uint64_t one_of = random() % 4 + 1;
+  for (int64_t sample = begin; sample < high; sample += std::max<int64_t>(1, sample_step)) {
+    if (sample_step > 0 || sample == begin || random() % one_of == 0) selected.push_back(sample);
+  }
+  block_order.clear();
+  for (int64_t block = 0; block < num_blocks(); ++block) {
+    if (!samples_of(block).empty()) block_order.push_back(block);
+  }
+  if (shuffle) std::shuffle(block_order.begin(), block_order.end(), random);
+  lanes = std::min(lanes, length());
 }
 
 int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
@@ -189,7 +215,13 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
     plan->first_step.push_back(group.first_step);
     plan->last_step.push_back(group.last_step);
     for (size_t s = 0; s < group.segment_starts.size(); ++s) {
-      plan->segment_block.push_back(group.segment_starts[s].block);
+      const int64_t block = group.segment_starts[s].block;
+      const std::vector<int64_t> samples = line.samples_of(block);
+      const auto place = std::lower_bound(line.selected.begin(), line.selected.end(), samples.front());
+      const bool listed = !line.selected.empty() && line.sample_step == 0;
+      plan->segment_block.push_back(block);
+      plan->segment_first.push_back(listed ? place - line.selected.begin() : samples.front());
+      plan->segment_rows.push_back(std::ssize(samples));
       plan->segment_start.push_back(group.segment_starts[s].within);
       plan->segment_length.push_back(group.segment_lengths[s]);
     }
@@ -200,9 +232,10 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
   p.epoch = line.epoch;
   p.shuffle = line.shuffle;
   p.lanes = line.lanes;
-  p.length = line.num_samples;
+  p.length = line.length();
   p.num_samples = line.num_samples;
-  p.block_rows = line.block_rows;
+  p.sample_step = std::max<int64_t>(1, line.sample_step);
+  if (line.sample_step == 0) plan->selected = line.selected;
   p.first = line.first;
   p.stride = line.stride;
   p.count = line.num_steps();
@@ -230,6 +263,8 @@ std::string describe(const LineSpec& line) {
   const std::pair<const char*, int64_t> parts[] = {{"shuffle", line.shuffle ? 1 : 0},
                                                    {"num_samples", line.num_samples},
                                                    {"block_rows", line.block_rows},
+                                                   {"selected", std::ssize(line.selected)},
+                                                   {"sample_step", line.sample_step},
                                                    {"lanes", line.lanes},
                                                    {"mix", line.mix},
                                                    {"first", line.first},

@@ -35,10 +35,35 @@ std::vector<FieldSpec> Dataset::fields() const {
     field.sample_bytes = kResidentBytes;
   }
   if (index) out.emplace_back().kind = FieldSpec::Kind::kIndex;
+  for (size_t f = 0; f < offsets.size(); ++f) out[f].offsets = offsets[f];
   return out;
 }
 
+void Dataset::add_windows(std::mt19937_64& random) {
+  offsets.assign(num_fields() - (index ? 1 : 0), {});
+  const int64_t reach = std::min<int64_t>(9, (num_samples() - 1) / 2);
+  for (auto& of_field : offsets) {
+    const int64_t count = pick(random, 0, 5);
+    for (int64_t i = 0; i < count; ++i) {
+      of_field.push_back(pick(random, -reach, reach));
+      first_window = std::max(first_window, -of_field.back());
+      end_window = std::max(end_window, of_field.back());
+    }
+  }
+  end_window = num_samples() - end_window;
+}
+
 std::vector<uint8_t> Dataset::expected(size_t field, int64_t sample) const {
+  if (field >= offsets.size() || offsets[field].empty()) return row(field, sample);
+  std::vector<uint8_t> window;
+  for (const int64_t offset : offsets[field]) {
+    const std::vector<uint8_t> bytes = row(field, sample + offset);
+    window.insert(window.end(), bytes.begin(), bytes.end());
+  }
+  return window;
+}
+
+std::vector<uint8_t> Dataset::row(size_t field, int64_t sample) const {
   if (field < arrays.size()) return arrays[field]->sample(sample);
   if (field == arrays.size() && !resident.empty()) {
     const auto begin = resident.begin() + sample * static_cast<int64_t>(kResidentBytes);

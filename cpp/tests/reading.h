@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Dataset {
   [[nodiscard]] size_t num_fields() const { return arrays.size() + (resident.empty() ? 0 : 1) + (index ? 1 : 0); }
   /// Bytes of `sample` in `field`, as they must arrive.
   [[nodiscard]] std::vector<uint8_t> expected(size_t field, int64_t sample) const;
+  /// Lets the samples of all fields but the index be windows of up to 5 rows, some of them the same; there is a sample
+  /// whose windows lie in the array. Sets `first_window` and `end_window`.
+  void add_windows(std::mt19937_64& random);
   /// True if the device would be waited for when chunks are read next.
   bool drop_from_page_cache() const;  // NOLINT(modernize-use-nodiscard): mostly called for what it does
 
@@ -34,6 +38,12 @@ struct Dataset {
   std::vector<std::unique_ptr<TestArray>> arrays;
   std::vector<uint8_t> resident;
   bool index;
+  std::vector<std::vector<int64_t>> offsets;  ///< of the fields; empty: no windows
+  int64_t first_window = 0;                   ///< samples in [first_window, end_window) have all of their windows
+  int64_t end_window = 0;
+
+ private:
+  [[nodiscard]] std::vector<uint8_t> row(size_t field, int64_t row) const;
 };
 
 /// One stored array of shape (num_samples, 5) in chunks of `rows` samples.

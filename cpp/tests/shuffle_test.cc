@@ -208,7 +208,8 @@ TEST(epochs_and_seeds_give_other_orders) {
 TEST(every_step_gets_the_sample_that_the_definition_says) {
   std::mt19937_64 random(20'240'501);
   for (int i = 0; i < 2000; ++i) {
-    const LineSpec line = random_line(random, i % 10 == 0 ? 300 : 60);
+    LineSpec line = random_line(random, i % 10 == 0 ? 300 : 60);
+    if (i % 2 == 0) line.select(random);
     const Context context(describe(line));
     CHECK_EQ(listed(line), reference_order(line));
   }
@@ -219,7 +220,8 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
   ShuffleScratch scratch;
   GroupPlacements placements;
   for (int i = 0; i < 500; ++i) {
-    const LineSpec line = random_line(random, 80);
+    LineSpec line = random_line(random, 80);
+    if (i % 2 == 0) line.select(random);
     const Context context(describe(line));
     const auto owned = build_plan(line);
     const EpochPlan& plan = owned->plan;
@@ -234,7 +236,7 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
           const Placement& p = placements.rows[r];
           CHECK(p.step >= plan.first_step[g] && p.step <= plan.last_step[g]);
           CHECK(r == placements.begin[s] || placements.rows[r - 1].step < p.step);
-          CHECK_EQ(p.sample / plan.block_rows, plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
+          CHECK_EQ(p.sample / line.block_rows, plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
         }
       }
     }
@@ -255,8 +257,30 @@ TEST(a_segment_outside_of_its_block_is_refused) {
   CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_start[0] = -1; }));
   CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_length[0] = 7; }));
   CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_length[0] = 0; }));
-  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_block[0] = 4; }));
-  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_block[0] = -1; }));
+  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_rows[0] = 0; }));
+}
+
+TEST(a_block_outside_of_the_array_or_of_the_listed_samples_is_refused) {
+  const auto broken = [](bool listed, void (*damage)(OwnedPlan&)) {
+    LineSpec line = hand_made();
+    if (listed) line.selected = {0, 1, 5, 12, 13, 18, 19};
+    if (listed) line.block_order = {0, 2, 3};
+    const auto plan = build_plan(line);
+    damage(*plan);
+    plan->bind();
+    std::vector<int64_t> out(20);
+    list_order(plan->plan, out);
+  };
+  const std::string why = "outside of the array";
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.segment_first[0] = 15; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.segment_first[0] = -1; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.segment_first[0] = INT64_MAX; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.plan.sample_step = 4; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.plan.sample_step = 0; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.segment_first[0] = 5; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.segment_first[0] = -1; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected[0] = -1; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected[6] = 20; }));
 }
 
 TEST(a_plan_without_steps_lists_nothing) {

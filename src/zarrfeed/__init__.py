@@ -16,6 +16,8 @@ from zarrfeed.errors import (
 from zarrfeed.explain import Explanation
 from zarrfeed.identity import rank_from_slurm, rank_from_torchrun
 from zarrfeed.loader import ZarrDataLoader
+from zarrfeed.random_access import ZarrDataset
+from zarrfeed.split import split
 from zarrfeed.stats import Stats
 
 __version__ = version("zarrfeed")
@@ -31,10 +33,12 @@ __all__ = [
     "StoreReadError",
     "UnsupportedError",
     "ZarrDataLoader",
+    "ZarrDataset",
     "ZarrIterableDataset",
     "ZarrfeedError",
     "__version__",
     "audit",
     "rank_from_slurm",
     "rank_from_torchrun",
+    "split",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,18 +22,19 @@ from zarrfeed.explain import Explanation
 from zarrfeed.fields import BLOCK_UNITS, Batch, BlockUnit, FieldSet
 from zarrfeed.identity import (
     Place,
+    PlaceFinder,
     RankSource,
     end_with_training_process,
-    find_place,
     has_accelerator,
     in_worker,
     worker_and_count,
 )
 from zarrfeed.memory import parse_bytes
-from zarrfeed.order import EpochPlan, Int64, Order, select_blocks
+from zarrfeed.order import EpochPlan, Order, make_order
 from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
+from zarrfeed.selection import Int64, Select, Selection, make_selection
 from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
@@ -82,9 +83,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     block
         What blocks are made of: "chunk", a chunk along `sample_axis`, which in a sharded array is an inner chunk; or
         "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
+    select
+        Which samples are read: a slice, distinct indices in any order, or a mask (bool). None: all. Samples keep their
+        index in the array, and only chunks that hold selected ones are read.
     blocks
-        Which blocks are read, as indices of chunks (or of shards) along `sample_axis`, in any order. None: all.
-        Samples keep their index in the array.
+        Which blocks are read, as indices of chunks (or of shards) along `sample_axis`, in any order. None: all. With
+        `select`: what of its samples lies in them.
     rank, world_size
         Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
         torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
@@ -158,6 +162,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         lanes: int | None = None,
         mix: int = 1,
         block: BlockUnit = "chunk",
+        select: Select | None = None,
         blocks: npt.ArrayLike | None = None,
         rank: RankSource = None,
         world_size: int | None = None,
@@ -211,33 +216,27 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             block=block,
         )
         n, block_rows = fields.num_samples, fields.block_rows
-        order = Order(
-            n,
-            block_rows,
-            shuffle=shuffle,
-            seed=seed,
-            lanes=(lanes or 1) if shuffle else 1,
-            mix=min(mix, -(-n // block_rows)),
-            blocks=None if blocks is None else select_blocks(blocks, -(-n // block_rows)),
-        )
-        if lanes is not None and lanes > order.length:
-            raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
-        self._rank, self._world_size = rank, world_size
-        self._carried: Place | None = None
-        self._carried_to = os.getpid()
+        selection = make_selection(select, blocks, num_samples=n, block_rows=block_rows)
+        self._order_options: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "mix": mix}
+        self._options: dict[str, Any] = {
+            "lanes": lanes,
+            "batch_size": batch_size,
+            "drop_last": drop_last,
+            "even": even,
+            "num_threads": num_threads,
+            "budget": budget,
+            "coalesce": coalesce,
+        }
+        self._place_finder = PlaceFinder(rank, world_size)
         self._pin_memory = pin_memory
         self._transform = transform
-        self._schedule = self._make_schedule(
-            fields,
-            order,
-            lanes=lanes,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            even=even,
-            num_threads=num_threads,
-            budget=budget,
-            coalesce=coalesce,
-        )
+        self._set_selection(fields, selection)
+
+    def _set_selection(self, fields: FieldSet, selection: Selection | None) -> None:
+        """Let the dataset read these samples of these fields, from the first epoch on."""
+        n, block_rows, lanes = fields.num_samples, fields.block_rows, self._options["lanes"]
+        order = make_order(n, block_rows, selection, lanes=lanes, **self._order_options)
+        self._schedule = self._make_schedule(fields, order, **self._options)
         self._closed = False
         self._reset_process()
         self.check_memory()
@@ -257,6 +256,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """
         return cls(*stored_arrays(samples, targets, options), **options)
 
+    def _selecting(self, selection: Selection) -> Self:
+        """Return a dataset of the same configuration that reads other samples, from its own first epoch on."""
+        other = copy.copy(self)
+        other._set_selection(self._schedule.fields, selection)
+        return other
+
     def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
         return Schedule.make(fields, order, **options)
 
@@ -270,15 +275,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._worker_group: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
-        state["_carried"] = None
-        with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
-            state["_carried"] = self._place()  # what a worker is to know, its training process must find out
-        return state
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._carried_to = os.getpid()
         self._reset_process()
 
     def __len__(self) -> int:
@@ -431,11 +431,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             self._reset_process()
 
     def _place(self) -> Place:
-        """Return this rank's place; in a spawned worker, the one that its training process found."""
-        # A forked worker inherits what was carried to its parent, or to a process before that.
-        if self._carried is not None and in_worker() and self._carried_to == os.getpid():
-            return self._carried
-        return find_place(self._rank, self._world_size)
+        return self._place_finder.find()
 
     def _upcoming(self) -> EpochState:
         """Return the state in which the next pass begins."""

@@ -82,6 +82,7 @@ class Explanation:
     """
 
     num_samples: int
+    num_selected: int
     steps: int
     batch_size: int
     shuffle: bool
@@ -107,7 +108,13 @@ class Explanation:
 
     def __str__(self) -> str:
         memory = self.memory
-        rows = [("samples", f"{self.num_samples} in the array, {self.steps} delivered in batches of {self.batch_size}")]
+        selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
+        rows = [
+            (
+                "samples",
+                f"{self.num_samples} in the array, {selected}{self.steps} delivered in batches of {self.batch_size}",
+            )
+        ]
         for f in self.fields:
             rows += [(f.name, f.source), ("", f.description)]
             if f.conversion:
@@ -119,7 +126,7 @@ class Explanation:
                 reads = f"{least}{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
-        blocks = f"{self.num_blocks} blocks of {self.block_rows} samples"
+        blocks = f"{self.num_blocks} blocks of {'up to ' * bool(selected)}{self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
         if self.driving is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
@@ -143,7 +150,9 @@ class Explanation:
         if memory.num_fetch_threads:
             rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
         if memory.max_requests:
-            rows.append(("", f"up to {memory.max_requests} chunks asked for at once in stores that are not local"))
+            bound = "what memory allows" if memory.requests_bounded_by == "memory" else "what such a store is asked"
+            asked = f"up to {memory.max_requests} chunks asked for at once in stores that are not local"
+            rows.append(("", f"{asked}: {bound}"))
         width = max(12, max(len(name) for name, _ in rows) + 2)
         return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
 
@@ -163,6 +172,7 @@ def explain(
     per_batch, ideal = _shuffle_quality(plan, batch_size)
     return Explanation(
         num_samples=order.num_samples,
+        num_selected=order.length,
         steps=plan.steps,
         batch_size=batch_size,
         shuffle=order.shuffle,
@@ -230,10 +240,13 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
 
 def _chunk_reads(plan: EpochPlan, rows_per_chunk: int, cells: int) -> tuple[int, int]:
     """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
-    order = plan.order
+    order, selection = plan.order, plan.order.selection
+    if selection is not None:
+        touched = np.minimum(selection.chunks_over(rows_per_chunk)[plan.segment_place], plan.segment_length)
+        chunks = selection.listed(np.unique(plan.segment_place)) // rows_per_chunk
+        return int(touched.sum()) * cells, len(np.unique(chunks)) * cells
     # one entry per segment: the samples of its block, and the chunks over them
-    begin = plan.segment_block * order.block_rows
-    length = np.minimum(order.block_rows, order.num_samples - begin)
+    begin, length = plan.segment_first, plan.segment_rows
     low = begin // rows_per_chunk
     high = (begin + length - 1) // rows_per_chunk
     # a piece of k rows cannot touch more than k chunks
@@ -257,6 +270,6 @@ def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
     full = [b for b in batches if len(b) == batch_size] or batches
     measured = float(np.mean([len(np.unique(b)) for b in full]))
     # Each block is left out of a batch of b with probability about (1 - b / n) ** rows.
-    drawn = min(len(full[0]), order.num_samples)
-    left_out = (1 - drawn / order.num_samples) ** order.block_rows
-    return measured, order.num_blocks * (1 - left_out)
+    drawn = min(len(full[0]), order.length)
+    _, rows = order.rows_at(np.arange(order.num_blocks))
+    return measured, float((1 - (1 - drawn / order.length) ** rows).sum())

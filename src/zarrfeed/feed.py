@@ -59,6 +59,8 @@ class Reader:
     allocator
         Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own. None:
         the engine's own pool.
+    cache_bytes
+        Of decoded chunks that are kept, also between epochs.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Reader:
         num_threads: int,
         memory: MemoryPlan,
         allocator: Allocator | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         self._fields: list[TensorField] = []
         self._load_stats = Stats()
@@ -90,6 +93,7 @@ class Reader:
         self._batch_size = batch_size
         self._allocator = allocator
         self._lent: dict[int, torch.Tensor] = {}
+        self._to_lend = 0  # batches of the epoch that have no memory yet
         self._engine = core.Engine(
             [_field_to_core(f, size) for f, size in zip(self._fields, index_sizes, strict=True)],
             batch_size=batch_size,
@@ -97,6 +101,7 @@ class Reader:
             num_fetch_threads=memory.num_fetch_threads,
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
+            cache_bytes=cache_bytes,
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
@@ -123,7 +128,8 @@ class Reader:
         self._engine.start(plan.to_core(), max_open_batches)
         self._feeder.start()
         if self._allocator is not None:
-            for _ in range(min(max_open_batches, -(-plan.steps // self._batch_size))):
+            self._to_lend = -(-plan.steps // self._batch_size)
+            for _ in range(max_open_batches):
                 self._lend()
 
     def next(self) -> tuple[Values, ...] | None:
@@ -165,6 +171,9 @@ class Reader:
 
     def _lend(self) -> None:
         assert self._allocator is not None
+        if not self._to_lend:
+            return
+        self._to_lend -= 1
         buffers = [self._allocator(max(1, self._batch_size * size)) for size in self._sizes]
         addresses = [buffer.data_ptr() for buffer in buffers]
         self._lent.update(zip(addresses, buffers, strict=True))
@@ -214,6 +223,7 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     finally:
         feeder.stop_engine()
     assert batch is not None
-    rows = torch.from_numpy(batch[1][0]).view(field.torch_dtype).view(n, *field.sample_shape)
+    # Copied by numpy: torch would use OpenMP's threads, and in a forked child wait for ever for those of the parent.
+    rows = torch.from_numpy(batch[1][0].copy()).view(field.torch_dtype).view(n, *field.sample_shape)
     read = _stats_of(engine, feeder)
-    return ResidentField(field.name, rows.clone()), replace(read, batches=0, samples=0, batch_memory_bytes=0)
+    return ResidentField(field.name, rows), replace(read, batches=0, samples=0, batch_memory_bytes=0)

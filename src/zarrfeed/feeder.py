@@ -43,6 +43,11 @@ from zarrfeed.shards import Piece, ShardReading
 _PATIENCE_S = 1.0
 #: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
 _FORKED_PATIENCE_S = 30.0
+#: Enough to hide 20 ms from an event loop that does nothing but ask, at 50000 requests a second.
+_MAX_REQUESTS = 1024
+#: Where each request may open a connection. Clients manage some thousand requests a second, so this hides 20 ms, too;
+#: connections beyond what a server queues (often 128) are dropped, and tried again after seconds.
+_MAX_CONNECTIONS = 128
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,14 @@ class StoreSource:
     def is_forked(self) -> bool:
         """Whether the store was opened by a process that this one was forked from."""
         return self.pid != os.getpid()
+
+    @property
+    def max_requests(self) -> int:
+        """Return how many requests the store is asked at once, where memory allows more."""
+        store = self.store
+        while isinstance(store, WrapperStore):
+            store = store._store
+        return _MAX_CONNECTIONS if isinstance(store, ObjectStore | FsspecStore) else _MAX_REQUESTS
 
     def reopened(self) -> StoreSource:
         """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""

@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed
@@ -35,6 +36,36 @@ class Place:
     def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
         """Return the consumer that a DataLoader worker of this rank is."""
         return Consumer(self.rank, self.world_size, worker, num_workers)
+
+
+class PlaceFinder:
+    """Finds the place of the rank that reads a dataset: in the training process, where workers have it from.
+
+    Sent to another process, it carries the place that was found where it was sent. A DataLoader worker believes that;
+    any other process looks for itself.
+    """
+
+    def __init__(self, rank: RankSource, world_size: int | None) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._carried: Place | None = None
+        self._carried_to = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        carried = None
+        with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
+            carried = self.find()
+        return self.__dict__ | {"_carried": carried}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._carried_to = os.getpid()
+
+    def find(self) -> Place:
+        """Return this rank's place; in a spawned worker, the one that its training process found."""
+        # A forked worker inherits what was carried to its parent, or to a process before that.
+        if self._carried is not None and in_worker() and self._carried_to == os.getpid():
+            return self._carried
+        return find_place(self._rank, self._world_size)
 
 
 def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
 from zarrfeed.fields import Field, ListField, StoredField, sample_bytes
@@ -19,8 +20,8 @@ _INDEX_PART = 64
 #: Decoded chunks of text and bytes may take so much of the budget.
 _LIST_PART = 8
 _MAX_FETCH_THREADS = 16
-#: Enough to hide 20 ms a request at 6000 requests a second, which is about what an event loop manages.
-_MAX_REQUESTS = 128
+#: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
+_LOCAL_PART, _FED_PART = 8, 4
 
 
 def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1) -> int:
@@ -65,6 +66,8 @@ class MemoryPlan:
         Threads that wait for storage.
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
+    requests_bounded_by
+        Why these are no more: more have no room in memory, or the store is not asked for more.
     coalesce
         What may be read in one request there, so that it fits.
     index_cache_bytes
@@ -84,6 +87,7 @@ class MemoryPlan:
     batch_bytes: int
     num_fetch_threads: int
     max_requests: int = 0
+    requests_bounded_by: Literal["memory", "store"] = "store"
     coalesce: Coalesce = DEFAULT_COALESCE
     index_cache_bytes: tuple[int, ...] = ()
     list_cache_bytes: int = 0
@@ -147,8 +151,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide the budget, for fields that are read in batches of `batch_size` samples.
 
-    The batches that must be open come first; of what is left, fetching gets up to an eighth of the budget, and at
-    least one chunk. So a budget that suffices is not made insufficient by adding to it.
+    The batches that must be open come first; of what is left, fetching gets up to an eighth of the budget (a quarter
+    where Python reads), and at least one chunk. So a budget that suffices is not made insufficient by adding to it.
+    Requests are as many as have room, each for as much as a decoded chunk, up to what the store is asked at once.
 
     Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
     inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
@@ -166,11 +171,13 @@ def plan_memory(
     list_cache_bytes = budget // _LIST_PART // num_lists if num_lists else 0
     kept = resident_bytes + sum(index_cache_bytes) + num_lists * list_cache_bytes
     left = budget - scratch_bytes - kept - min_open_batches * batch_bytes
-    room = min(budget // 8, left)
     local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
-    share = room // 2 if local and fed else room
-    num_fetch_threads = max(1, min(_MAX_FETCH_THREADS, share // local)) if local else 0
+    kinds = 2 if local and fed else 1
+    num_fetch_threads = (
+        max(1, min(_MAX_FETCH_THREADS, min(budget // _LOCAL_PART, left) // kinds // local)) if local else 0
+    )
+    share = min(budget // _FED_PART, left) // kinds
     coalesce, merged = coalesce or DEFAULT_COALESCE, 0
     whole = max(
         (spec.shard_bytes for spec in streamed if spec.source is not None and spec.shard is not None), default=0
@@ -180,7 +187,8 @@ def plan_memory(
         coalesce = Coalesce(gap=min(coalesce.gap, limit), limit=limit)
         merged = (num_threads + 1) * limit
         fed += coalesce.gap
-    max_requests = max(1, min(_MAX_REQUESTS, (share - merged) // fed)) if fed else 0
+    most = min((spec.source.max_requests for spec in streamed if spec.source is not None), default=0)
+    max_requests = max(1, min(most, (share - merged) // fed)) if fed else 0
     return MemoryPlan(
         budget=budget,
         scratch_bytes=scratch_bytes,
@@ -189,6 +197,7 @@ def plan_memory(
         batch_bytes=batch_bytes,
         num_fetch_threads=num_fetch_threads,
         max_requests=max_requests,
+        requests_bounded_by="memory" if max_requests < most else "store",
         coalesce=coalesce,
         index_cache_bytes=index_cache_bytes,
         list_cache_bytes=list_cache_bytes,

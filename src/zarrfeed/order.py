@@ -8,15 +8,13 @@ blocks a consumer needs and when; the rows inside of them are permuted by the en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.errors import ConfigError
-
-Int64: TypeAlias = npt.NDArray[np.int64]
+from zarrfeed.selection import Int64, Selection
 
 #: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
 LANE_COUNTS = (
@@ -70,8 +68,8 @@ class Order:
         Consecutive blocks of a lane whose rows are permuted together.
     shuffle_rows, row_seed
         The same for the rows inside of blocks. None: as `shuffle` and `seed` say.
-    blocks
-        The blocks that are read, ascending, shape (blocks,). None: all.
+    selection
+        The samples that are read; the others have no place on the line. None: all.
     first_block
         Without shuffling: at which of these the line begins; those before it come last.
     """
@@ -84,7 +82,7 @@ class Order:
     mix: int = 1
     shuffle_rows: bool | None = None
     row_seed: int | None = None
-    blocks: Int64 | None = field(default=None, compare=False)
+    selection: Selection | None = field(default=None, compare=False)
     first_block: int = 0
 
     @property
@@ -95,27 +93,39 @@ class Order:
     @property
     def num_blocks(self) -> int:
         """Blocks that are read, a short one at the end included."""
-        return self._blocks_in_array if self.blocks is None else len(self.blocks)
+        return self._blocks_in_array if self.selection is None else len(self.selection.blocks)
 
     @property
     def length(self) -> int:
-        """n, the number of positions of the line: the samples of the blocks that are read."""
-        if self.blocks is None:
-            return self.num_samples
-        has_last = len(self.blocks) > 0 and int(self.blocks[-1]) == self._blocks_in_array - 1
-        return len(self.blocks) * self.block_rows - has_last * self._missing_rows
+        """n, the number of positions of the line: the samples that are read."""
+        return self.num_samples if self.selection is None else self.selection.length
+
+    @property
+    def max_rows(self) -> int:
+        """Samples of a block that are read, at most."""
+        return self.block_rows if self.selection is None else self.selection.max_rows
 
     @property
     def _blocks_in_array(self) -> int:
         return -(-self.num_samples // self.block_rows)
 
-    @property
-    def _missing_rows(self) -> int:
-        """What the last block of the array lacks."""
-        return self._blocks_in_array * self.block_rows - self.num_samples
-
     def block_order(self, epoch: int) -> Int64:
-        """Return the blocks in the order of an epoch, shape (num_blocks,).
+        """Return the blocks in the order of an epoch, shape (num_blocks,)."""
+        return self.blocks_at(self._places(epoch))
+
+    def blocks_at(self, places: Int64) -> Int64:
+        """Return blocks by their places among those that are read."""
+        return places if self.selection is None else self.selection.blocks[places]
+
+    def rows_at(self, places: Int64) -> tuple[Int64, Int64]:
+        """Return the first row of blocks, in the form that the engine takes, and how many rows they have."""
+        if self.selection is None:
+            first = places * self.block_rows
+            return first, np.minimum(self.block_rows, self.num_samples - first)
+        return self.selection.first[places], self.selection.rows[places]
+
+    def _places(self, epoch: int) -> Int64:
+        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,).
 
         Random keys are sorted with the block's place in their low bits: no two are equal, so that the result depends
         on the keys alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose
@@ -131,7 +141,7 @@ class Order:
             places = (keys & low_bits).astype(np.int64)
         elif self.first_block:
             places = np.roll(places, -self.first_block)
-        return places if self.blocks is None else self.blocks[places]
+        return places
 
     def plan(
         self,
@@ -175,8 +185,9 @@ class Order:
         lane_end = lane_begin + quotient + (lane < longer)
 
         # Cut the line at the ends of blocks and lanes.
-        blocks = self.block_order(epoch)
-        line_begin = self._line(blocks)
+        places = self._places(epoch)
+        first_row, block_rows = self.rows_at(places)
+        line_begin = np.concatenate(([0], np.cumsum(block_rows)))
         first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1
         last_piece = np.searchsorted(line_begin, lane_end, side="left")
         pieces = np.where(lane_end > lane_begin, last_piece - first_piece, 0)
@@ -239,18 +250,12 @@ class Order:
             group_turn=group_turn[used],
             first_step=first_step[used],
             last_step=last_step[used],
-            segment_block=blocks[piece[segment]],
+            segment_place=places[piece[segment]],
+            segment_first=first_row[piece[segment]],
+            segment_rows=block_rows[piece[segment]],
             segment_start=(piece_begin - line_begin[piece])[segment],
             segment_length=(piece_end - piece_begin)[segment],
         )
-
-    def _line(self, blocks: Int64) -> Int64:
-        """Where each block begins on the line, with the end of the last one: shape (num_blocks + 1,)."""
-        begin = np.arange(len(blocks) + 1, dtype=np.int64) * self.block_rows
-        if self._missing_rows:
-            for short in np.flatnonzero(blocks == self._blocks_in_array - 1):
-                begin[short + 1 :] -= self._missing_rows
-        return begin
 
     def _steps(
         self, lane: Int64, offset: Int64, rows: Int64, first: int, stride: int, steps: int
@@ -278,6 +283,23 @@ _NONE: Int64 = np.zeros(0, dtype=np.int64)
 _NEVER = np.iinfo(np.int64).max
 
 
+def make_order(
+    num_samples: int, block_rows: int, selection: Selection | None, *, shuffle: bool, lanes: int | None, **options: Any
+) -> Order:
+    """Return an order with `lanes`, or with one lane as long as they are not chosen, and at most one `mix` of blocks.
+
+    Raises
+    ------
+    ConfigError
+        If there are more lanes than samples.
+    """
+    first = (lanes or 1) if shuffle else 1
+    order = Order(num_samples, block_rows, shuffle=shuffle, lanes=first, selection=selection, **options)
+    if lanes is not None and lanes > order.length:
+        raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
+    return replace(order, mix=min(order.mix, order.num_blocks))
+
+
 @dataclass(frozen=True)
 class EpochPlan:
     """The pieces of blocks that one consumer reads in one epoch.
@@ -285,7 +307,8 @@ class EpochPlan:
     At its steps begin ... begin + count - 1 the consumer takes positions first, first + stride, ..., at the others the
     extra ones, which are listed by position; those beyond the end of the line lie in a later turn of it. A group is a
     run of positions of one lane; it has the segments `group_begin[i]:group_begin[i + 1]`, each a run of positions
-    inside one (permuted) block, and serves one turn. Groups are sorted by the first step that they serve.
+    inside one (permuted) block, and serves one turn. Groups are sorted by the first step that they serve. A segment's
+    block is given by its place among those that are read, its first row, and how many rows of it are read.
     """
 
     order: Order
@@ -304,13 +327,21 @@ class EpochPlan:
     group_turn: Int64
     first_step: Int64
     last_step: Int64
-    segment_block: Int64
+    segment_place: Int64
+    segment_first: Int64
+    segment_rows: Int64
     segment_start: Int64
     segment_length: Int64
+
+    @property
+    def segment_block(self) -> Int64:
+        """The block of every segment."""
+        return self.order.blocks_at(self.segment_place)
 
     def to_core(self) -> dict[str, Any]:
         """Return the plan in the form that the engine takes."""
         order = self.order
+        selection = order.selection
         return {
             "seed": order.seed if order.row_seed is None else order.row_seed,
             "epoch": self.epoch,
@@ -318,13 +349,15 @@ class EpochPlan:
             "lanes": order.lanes,
             "length": order.length,
             "num_samples": order.num_samples,
-            "block_rows": order.block_rows,
+            "sample_step": 1 if selection is None else selection.step,
+            "selected": _NONE if selection is None or selection.samples is None else selection.samples,
             **{
                 name: getattr(self, name)
                 for name in (
                     *("first", "stride", "begin", "count", "steps", "extra_position", "extra_step"),
                     *("group_begin", "group_lane", "group_offset", "group_number", "group_turn"),
-                    *("first_step", "last_step", "segment_block", "segment_start", "segment_length"),
+                    *("first_step", "last_step", "segment_block", "segment_first", "segment_rows"),
+                    *("segment_start", "segment_length"),
                 )
             },
         }
@@ -335,7 +368,7 @@ def open_steps(order: Order, stride: int = 1) -> int:
 
     This is what has to be in memory at once: a group's rows are spread over that many consecutive samples.
     """
-    return min(-(-order.mix * order.block_rows * order.lanes // stride), -(-order.length // stride))
+    return min(-(-order.mix * order.max_rows * order.lanes // stride), -(-order.length // stride))
 
 
 def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
@@ -343,7 +376,15 @@ def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
     return (open_steps(order, stride) - 1) // batch_size + 2
 
 
-def choose_lanes(num_samples: int, block_rows: int, *, mix: int, batch_size: int, max_open_batches: int) -> int:
+def choose_lanes(
+    num_samples: int,
+    block_rows: int,
+    *,
+    mix: int,
+    batch_size: int,
+    max_open_batches: int,
+    num_blocks: int | None = None,
+) -> int:
     """Choose the number of lanes from the layout and the memory.
 
     More lanes mix more chunks into a batch, cost memory (`mix` blocks each), and may cut more blocks in two, each of
@@ -355,13 +396,16 @@ def choose_lanes(num_samples: int, block_rows: int, *, mix: int, batch_size: int
     Parameters
     ----------
     num_samples, block_rows
-        Of the driving field.
+        Of the driving field: those that are read, and those of a block, at most.
     mix
         Blocks of a group.
     batch_size, max_open_batches
         Samples of a batch, and how many batches there is memory for.
+    num_blocks
+        None: as many as there must be. More: some have fewer samples.
     """
-    num_blocks = -(-num_samples // block_rows)
+    full_blocks = -(-num_samples // block_rows)
+    num_blocks = num_blocks or full_blocks
     best = 1
     for lanes in LANE_COUNTS:
         order = Order(num_samples, block_rows, shuffle=True, seed=0, lanes=lanes, mix=mix)
@@ -370,25 +414,7 @@ def choose_lanes(num_samples: int, block_rows: int, *, mix: int, batch_size: int
             break
         if open_batches(order, batch_size) > max_open_batches:
             break
-        aligned = num_samples % (lanes * block_rows) == 0 and num_blocks >= 4 * lanes * mix
+        aligned = num_samples % (lanes * block_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * mix
         if aligned or lanes - 1 <= 0.1 * num_blocks or lanes <= min(8, num_blocks):
             best = lanes
     return best
-
-
-def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
-    """Return the indices of blocks that a user named, ascending and each once, shape (selected,).
-
-    Raises
-    ------
-    ConfigError
-        If they are no integers, none, or out of [-num_blocks, num_blocks); negative ones count from the end.
-    """
-    named = np.atleast_1d(np.asarray(blocks))
-    if named.ndim > 1 or (named.size and named.dtype.kind not in "iu"):
-        raise ConfigError(f"blocks = {blocks!r}, must be indices of blocks (integers)")
-    if named.size == 0:
-        raise ConfigError("blocks is empty, must name at least one block")
-    if named.min() < -num_blocks or named.max() >= num_blocks:
-        raise ConfigError(f"blocks = {blocks!r}, must be in [{-num_blocks}, {num_blocks - 1}]")
-    return np.unique(named.astype(np.int64) % num_blocks)

@@ -42,13 +42,12 @@ class ReaderPool:
             If another thread closed the dataset meanwhile.
         """
         assert running.cursor is not None
-        consumer, local = running.cursor.consumer, place.local_world_size
+        consumer = running.cursor.consumer
         plan = schedule.plan(running.cursor.begin, consumer)
-        memory = schedule.memory(consumer, local_world_size=local, order=plan.order)
-        num_threads = schedule.threads(consumer, local_world_size=local)
-        max_open = schedule.max_open_batches(plan.order, consumer, memory, num_threads)
+        resources = schedule.resources(plan.order, place, consumer)
+        memory, max_open = resources.memory, resources.max_open_batches
         allocator = pinned_memory if pinned else None
-        if allocator is None and in_worker() and _fits_shared_memory(max_open * memory.batch_bytes * memory.readers):
+        if allocator is None and in_worker() and fits_shared_memory(max_open * memory.batch_bytes * memory.readers):
             allocator = shared_memory
         if self._idle:
             reader = self._idle.pop()
@@ -56,7 +55,7 @@ class ReaderPool:
             reader = Reader(
                 schedule.fields.fields,
                 batch_size=schedule.engine_batch_size,
-                num_threads=num_threads,
+                num_threads=resources.num_threads,
                 memory=memory,
                 allocator=allocator,
             )
@@ -98,7 +97,7 @@ class ReaderPool:
         self._idle.clear()
 
 
-def _fits_shared_memory(size: int) -> bool:
+def fits_shared_memory(size: int) -> bool:
     """Return whether shared memory has room for this and as much again; writing beyond its end kills the process."""
     try:
         info = os.statvfs(_SHARED_FOLDER)

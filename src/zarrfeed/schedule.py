@@ -28,6 +28,15 @@ _FEW_RANKS = 8
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What one consumer may use: memory, decode threads, and batches that are open or ready at once."""
+
+    memory: MemoryPlan
+    num_threads: int
+    max_open_batches: int
+
+
+@dataclass(frozen=True)
 class Schedule:
     """The configuration of a dataset, as far as it decides what is read when.
 
@@ -70,10 +79,11 @@ class Schedule:
         if not order.permutes_rows:
             return schedule
         if lanes is None:
-            memory = schedule.memory(Place().consumer(), local_world_size=1)
+            memory = schedule._memory(order, Place(), Place().consumer())
             lanes = choose_lanes(
                 order.length,
-                order.block_rows,
+                order.max_rows,
+                num_blocks=order.num_blocks,
                 mix=order.mix,
                 batch_size=schedule.engine_batch_size,
                 max_open_batches=memory.batch_room // memory.batch_bytes,
@@ -150,20 +160,55 @@ class Schedule:
             tail=progress.position(number) + turn * order.length,
         )
 
-    def threads(self, consumer: Consumer, *, local_world_size: int) -> int:
-        """Return how many decode threads a consumer starts."""
-        return self.num_threads or max(1, usable_cores() // (local_world_size * consumer.num_workers))
+    def resources(self, order: Order, place: Place, consumer: Consumer) -> Resources:
+        """Return what a consumer of a line may use.
 
-    def memory(self, consumer: Consumer, *, local_world_size: int, order: Order | None = None) -> MemoryPlan:
+        Raises
+        ------
+        MemoryBudgetError
+            If its share of the budget has no room for the batches that must be open at once.
+        """
+        num_threads = self._threads(place, consumer)
+        memory = self._memory(order, place, consumer)
+        max_open_batches = memory.max_open_batches(
+            order,
+            required=self._required_batches(order, consumer),
+            tasks_in_round=max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells,
+            num_threads=num_threads,
+        )
+        return Resources(memory, num_threads, max_open_batches)
+
+    def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
+        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
+        consumer = place.consumer(num_workers=max(1, num_workers))
+        self.resources(self.line(self.settle(state, consumer)), place, consumer)
+
+    def explain(self, place: Place, plan: EpochPlan, *, pinned: bool) -> Explanation:
+        """Describe how a rank reads `plan` without workers."""
+        resources = self.resources(plan.order, place, place.consumer())
+        return explain(
+            fields=self.fields,
+            plan=plan,
+            batch_size=self.engine_batch_size,
+            memory=resources.memory,
+            max_open_batches=resources.max_open_batches,
+            num_threads=resources.num_threads,
+            pinned=pinned,
+        )
+
+    def _threads(self, place: Place, consumer: Consumer) -> int:
+        """Return how many decode threads a consumer starts."""
+        return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
+
+    def _memory(self, order: Order, place: Place, consumer: Consumer) -> MemoryPlan:
         """Return how a consumer spends its share of the budget."""
-        order = order or self.order
         required = self._required_batches(order, consumer)
-        readers = local_world_size * consumer.num_workers
+        readers = place.local_world_size * consumer.num_workers
         share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
         plan = plan_memory(
             self.fields.fields,
             batch_size=self.engine_batch_size,
-            num_threads=self.threads(consumer, local_world_size=local_world_size),
+            num_threads=self._threads(place, consumer),
             budget=share,
             min_open_batches=required,
             coalesce=self.coalesce,
@@ -173,43 +218,6 @@ class Schedule:
             enough = plan.budget + max(0, missing)
             plan = replace(plan, budget=enough if self.limit is None else min(self.limit, enough))
         return replace(plan, readers=readers)
-
-    def max_open_batches(self, order: Order, consumer: Consumer, memory: MemoryPlan, num_threads: int) -> int:
-        """Return how many batches a consumer may have open.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If its share of the budget has no room for those that must be.
-        """
-        return memory.max_open_batches(
-            order,
-            required=self._required_batches(order, consumer),
-            tasks_in_round=max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells,
-            num_threads=num_threads,
-        )
-
-    def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
-        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        consumer = place.consumer(num_workers=max(1, num_workers))
-        line = self.line(self.settle(state, consumer))
-        memory = self.memory(consumer, local_world_size=place.local_world_size, order=line)
-        self.max_open_batches(line, consumer, memory, num_threads=1)
-
-    def explain(self, place: Place, plan: EpochPlan, *, pinned: bool) -> Explanation:
-        """Describe how a rank reads `plan` without workers."""
-        consumer, local = place.consumer(), place.local_world_size
-        memory = self.memory(consumer, local_world_size=local, order=plan.order)
-        num_threads = self.threads(consumer, local_world_size=local)
-        return explain(
-            fields=self.fields,
-            plan=plan,
-            batch_size=self.engine_batch_size,
-            memory=memory,
-            max_open_batches=self.max_open_batches(plan.order, consumer, memory, num_threads),
-            num_threads=num_threads,
-            pinned=pinned,
-        )
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
         # Where workers share a rank's tail batch by batch, a block may serve both the strides' end and that batch.

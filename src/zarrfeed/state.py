@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,14 +132,13 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> Epo
 
 def describe_order(order: Order) -> dict[str, Any]:
     """Return what the line depends on but for epoch and lanes, as JSON."""
-    blocks = None
-    if order.blocks is not None:
-        digest = hashlib.sha256(order.blocks.astype("<i8").tobytes()).hexdigest()[:16]
-        blocks = f"{len(order.blocks)} ({digest})"
+    selection = order.selection
+    digest, whole = (None, False) if selection is None else (selection.digest, selection.whole_blocks)
     return {
         "num_samples": order.num_samples,
         "block_rows": order.block_rows,
-        "blocks": blocks,
+        "blocks": digest if whole else None,
+        "select": None if whole else digest,
         "shuffle": order.shuffle,
         "seed": order.seed,
         "mix": order.mix,

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import context
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,12 @@ import zarr
 import zarrfeed.dataset
 import zarrfeed.loader
 from zarrfeed.checks import check_flags, check_int
-from zarrfeed.errors import ConfigError
+from zarrfeed.errors import ConfigError, UnsupportedError
 from zarrfeed.fields import Batch, FieldSet, Values
 from zarrfeed.identity import Place, has_accelerator, in_worker
-from zarrfeed.order import Int64, Order, select_blocks
+from zarrfeed.order import Order
 from zarrfeed.schedule import Schedule
+from zarrfeed.selection import Int64, Selection, make_selection
 from zarrfeed.sources import Source
 from zarrfeed.state import EpochState, describe_layout, describe_order
 
@@ -155,6 +156,9 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
         batched._pin_memory = pin_memory
         return batched
 
+    def _selecting(self, selection: Selection) -> NoReturn:  # noqa: ARG002 - as in the base class
+        raise UnsupportedError("datasets of this module select whole chunks: selected_chunk_indexes says which")
+
     def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
         self.selected_chunk_indexes = ZarrIterableDataset.refine_chunk_indexes(order.num_blocks, self._selection)
         _check_range(self.selected_chunk_indexes, order.num_blocks, "samples")
@@ -162,7 +166,7 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
             order,
             shuffle_rows=bool(self.shuffle_buffer),
             row_seed=self._row_seed,
-            blocks=None if self._selection is None else select_blocks(self._selection, order.num_blocks),
+            selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
         # There is no argument for the memory: what is needed is taken.
         return super()._make_schedule(_ShapesOfOriginal.of(fields), order, **{**options, "limit": None})

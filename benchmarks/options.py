@@ -1,0 +1,30 @@
+"""What the command lines of the benchmarks have in common."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection
+
+#: A machine on which others keep more than this busy is no place to measure.
+QUIET_CORES = 0.2
+
+
+def names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a parser of names with commas between them, each one of `known`."""
+
+    def parse(text: str) -> list[str]:
+        wanted = text.split(",")
+        for name in wanted:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r}, must be one of {', '.join(known)}")
+        return wanted
+
+    return parse
+
+
+def positive(text: str) -> int:
+    """Parse an integer that is at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}, must be at least 1")
+    return value

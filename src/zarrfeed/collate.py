@@ -1,0 +1,97 @@
+"""How torch's `default_collate` takes a list of samples that were decoded as one batch: as that batch, without a copy.
+
+A DataLoader hands what `__getitems__` returned to its `collate_fn`. Any function of the user's gets a plain list of
+samples. `default_collate` asks for the type of the first sample; that is one of our own, registered with torch, so that
+the list can say what it is a list of. If anything in it was exchanged meanwhile, it is collated like any other list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from zarrfeed.fields import Batch, FieldSet
+
+
+class _FirstTensor(torch.Tensor):
+    """A tensor like any other: what is computed from it is a plain one."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+class _FirstTuple(tuple[Any, ...]):
+    pass
+
+
+class _FirstDict(dict[str, Any]):
+    pass
+
+
+class SampleList(list[Batch]):
+    """The samples of a batch: views of its tensors.
+
+    Parameters
+    ----------
+    fields
+        What a sample consists of.
+    tensors
+        One a field, of shape (samples, *sample_shape).
+    """
+
+    def __init__(self, fields: FieldSet, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__(fields.samples_of(tensors))
+        batch = fields.assemble(tensors)
+        # what default_collate makes of tuples
+        self._batch = list(batch) if isinstance(batch, tuple) else batch
+        if self:
+            self[0] = _marked(self[0])
+        self._tensors = [leaf for sample in self for leaf in _leaves(sample)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(map(_plain, self)),)
+
+    def batch(self) -> Batch | None:
+        """Return the batch, if these are still its samples."""
+        leaves = [leaf for sample in self for leaf in _leaves(sample)]
+        same = len(leaves) == len(self._tensors) and all(map(_is, leaves, self._tensors))
+        return self._batch if same else None
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def _leaves(sample: Any) -> Iterator[Any]:
+    if isinstance(sample, Mapping):
+        for value in sample.values():
+            yield from _leaves(value)
+    elif isinstance(sample, tuple):
+        for value in sample:
+            yield from _leaves(value)
+    else:
+        yield sample
+
+
+def _marked(sample: Any) -> Any:
+    if isinstance(sample, torch.Tensor):
+        return sample.as_subclass(_FirstTensor)
+    return _FirstTuple(sample) if isinstance(sample, tuple) else _FirstDict(sample)
+
+
+def _plain(sample: Any) -> Any:
+    if isinstance(sample, _FirstTensor):
+        return sample.as_subclass(torch.Tensor)
+    if isinstance(sample, _FirstTuple):
+        return tuple(sample)
+    return dict(sample) if isinstance(sample, _FirstDict) else sample
+
+
+def _collate(samples: Any, *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Any:
+    batch = samples.batch() if isinstance(samples, SampleList) else None
+    return batch if batch is not None else collate([_plain(s) for s in samples], collate_fn_map=collate_fn_map)
+
+
+default_collate_fn_map.update({_FirstTensor: _collate, _FirstTuple: _collate, _FirstDict: _collate})

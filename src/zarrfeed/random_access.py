@@ -1,0 +1,223 @@
+"""`ZarrDataset`: samples of Zarr arrays by index, many at once, for any `Sampler`.
+
+The same engine with another plan: the distinct samples of a request, ascending, are a selection; its line is not
+shuffled, and every position of the request is handed to the engine by itself, so that any order and repetition is one
+run: samples are grouped by chunk, each chunk is decoded once, by many threads, and one batch comes out.
+
+What holds: work for a plan grows with the request and not with the array. A batch owns its memory. One request is read
+at a time in a process; threads wait for each other. Nothing of an engine crosses a fork or a pickle.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+
+from zarrfeed.checks import check_flags, check_int
+from zarrfeed.collate import SampleList
+from zarrfeed.errors import ClosedError, ConfigError
+from zarrfeed.feed import Reader, shared_memory
+from zarrfeed.fields import Batch
+from zarrfeed.identity import in_worker, usable_cores
+from zarrfeed.memory import parse_bytes, plan_memory
+from zarrfeed.order import EpochPlan, Order
+from zarrfeed.readers import fits_shared_memory
+from zarrfeed.schedule import DEFAULT_BUDGET
+from zarrfeed.selection import Int64, Selection
+from zarrfeed.sources import Source, read_fields
+from zarrfeed.stats import Stats
+
+DEFAULT_CACHE = 256 << 20
+
+
+class ZarrDataset(torch.utils.data.Dataset[Batch]):
+    """Read samples of a Zarr array by index, in any order and as often as wanted.
+
+    Parameters
+    ----------
+    samples, targets, sample_axis, return_index
+        As of `ZarrIterableDataset`.
+    num_threads
+        Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
+    cache
+        Bytes, or text such as "2GiB", of decoded chunks that are kept, those used last; the workers of a DataLoader
+        share them. A chunk that is kept is neither read nor decoded again. 0: none; right for samples that are drawn at
+        random from arrays much larger than the cache, where of a Blosc chunk only the wanted part is then decoded.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        At construction, for what cannot work.
+    CorruptChunkError, StoreReadError
+        From reading, for a chunk that cannot be decoded or read; the message names array and chunk.
+
+    Notes
+    -----
+    `dataset[i]` is a sample, `dataset[[3, 1, 3]]` a batch. A `DataLoader(dataset, batch_size=64, sampler=...)` asks for
+    all samples of a batch at once, and its default `collate_fn` takes the batch as it was decoded: nothing is copied,
+    in workers neither. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. For
+    training over all samples `ZarrIterableDataset` is several times faster, since it decodes every chunk once.
+    """
+
+    def __init__(
+        self,
+        samples: Source,
+        targets: Source | None = None,
+        *,
+        return_index: bool = False,
+        sample_axis: int = 0,
+        num_threads: int | None = None,
+        cache: int | str = DEFAULT_CACHE,
+    ) -> None:
+        super().__init__()
+        check_int("sample_axis", sample_axis, -(2**63), 2**63 - 1)
+        check_flags(return_index=return_index)
+        if num_threads is not None:
+            check_int("num_threads", num_threads, 1)
+        self._num_threads = num_threads
+        self._cache_bytes = 0 if cache == 0 else parse_bytes(cache, "cache")
+        self._fields = read_fields(
+            samples,
+            targets,
+            sample_axis=sample_axis,
+            return_index=return_index,
+            resident_bytes=DEFAULT_BUDGET // 16,
+        )
+        self._closed = False
+        self._reset_process()
+
+    def _reset_process(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._reader: Reader | None = None
+        self._capacity = 0
+        self._past_stats = Stats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_process = ("_pid", "_lock", "_reader", "_capacity", "_past_stats")
+        return {name: value for name, value in self.__dict__.items() if name not in of_process}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset_process()
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._fields.num_samples
+
+    def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Batch:
+        """Return one sample, which owns its memory, or for a sequence of indices a batch of them.
+
+        Raises
+        ------
+        IndexError
+            If an index is out of range; negative ones count from the end.
+        """
+        try:
+            one = operator.index(index)  # type: ignore[arg-type]
+        except TypeError:
+            return self._fields.assemble(self._read(np.asarray(index)))
+        # a view would keep the whole buffer
+        return self._fields.assemble([tensor[0].clone() for tensor in self._read([one])])
+
+    def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
+        """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
+        return SampleList(self._fields, self._read(indices))
+
+    def stats(self) -> Stats:
+        """Return counters since this dataset was made (in this process)."""
+        self._check_process()
+        return self._past_stats if self._reader is None else self._past_stats + self._reader.stats()
+
+    def close(self) -> None:
+        """Free the cache. May be called twice; reading is over after it."""
+        self._check_process()
+        with self._lock:
+            self._closed = True
+            self._drop_reader()
+
+    def __repr__(self) -> str:
+        return f"ZarrDataset({self._fields.describe()})"
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here
+            self._reset_process()
+
+    def _read(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, ...]:
+        """Return one tensor a field, of shape (indices, *sample_shape)."""
+        wanted = self._checked(indices)
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("this dataset was closed")
+            if not len(wanted):
+                return tuple(torch.empty(0, *f.sample_shape, dtype=f.torch_dtype) for f in self._fields.fields)
+            reader = self._reader_for(len(wanted))
+            try:
+                reader.start(self._plan(wanted), 1)
+                batch = reader.next()
+            finally:
+                reader.stop()
+        assert batch is not None
+        return batch
+
+    def _plan(self, wanted: Int64) -> EpochPlan:
+        n, block_rows = self._fields.num_samples, self._fields.block_rows
+        distinct, position = np.unique(wanted, return_inverse=True)
+        selection = Selection.of_samples(distinct, block_rows)
+        order = Order(n, block_rows, shuffle=False, seed=0, lanes=1, selection=selection)
+        return order.plan(0, steps=0, head=position)
+
+    def _checked(self, indices: npt.ArrayLike) -> Int64:
+        named = np.asarray(indices)
+        if named.ndim != 1 or (named.size and named.dtype.kind not in "iu"):
+            raise ConfigError(
+                f"got indices of shape {named.shape} and dtype {named.dtype}, must be an int or a 1-d sequence of ints"
+            )
+        n = len(self)
+        outside = np.flatnonzero((named < -n) | (named >= n))
+        if len(outside):
+            raise IndexError(f"index {named[outside[0]]}, must be in [{-n}, {n - 1}]")
+        signed = named.astype(np.int64)
+        wanted: Int64 = np.where(signed < 0, signed + n, signed)
+        return wanted
+
+    def _reader_for(self, rows: int) -> Reader:
+        """Return a reader whose batches have room for so many samples."""
+        if self._reader is not None and rows <= self._capacity:
+            return self._reader
+        rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
+        self._drop_reader()
+        info = torch.utils.data.get_worker_info()
+        workers = 1 if info is None else info.num_workers
+        num_threads = self._num_threads or max(1, usable_cores() // workers)
+        memory = plan_memory(
+            self._fields.fields,
+            batch_size=rows,
+            num_threads=num_threads,
+            budget=DEFAULT_BUDGET // workers,
+            min_open_batches=1,
+        )
+        shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
+        self._reader = Reader(
+            self._fields.fields,
+            batch_size=rows,
+            num_threads=num_threads,
+            memory=memory,
+            allocator=shared_memory if shares else None,
+            cache_bytes=self._cache_bytes // workers,
+        )
+        self._capacity = rows
+        return self._reader
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._past_stats = self._past_stats + self._reader.stats()
+        self._reader = None
