@@ -29,6 +29,7 @@ from zarrfeed import (
     StoreReadError,
     UnsupportedError,
     ZarrDataLoader,
+    ZarrDataset,
     ZarrIterableDataset,
 )
 from zarrfeed.compat import zarrdataset as compat
@@ -331,6 +332,50 @@ def test_what_explain_says(tmp_path: Path) -> None:
     write(tmp_path / "b", words((N,)), "fixed-length text", 2, chunks=(5,))
     with ZarrIterableDataset(tmp_path / "b", batch_size=4) as dataset:
         assert "slow (lists of str); at least 5 chunk reads" in str(dataset.explain())
+
+
+# --- random access ----------------------------------------------------------------------------------------------
+
+
+def test_samples_by_index(tmp_path: Path) -> None:
+    names, numbers = words((40, 2)), torch.arange(40)
+    write(tmp_path / "a", names, "string", chunks=(7, 1))
+    dataset = ZarrDataset(tmp_path / "a", numbers)
+    assert dataset[3] == (names[3].tolist(), 3)
+    wanted = [5, 39, 5, -1, 0]
+    text, number = dataset[wanted]
+    assert (text, number.tolist()) == (names[wanted].tolist(), [5, 39, 5, 39, 0])
+    assert dataset[[]][0] == []
+    dataset.close()
+
+
+@pytest.mark.parametrize("sample_shape", [(), (2,)])
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_own_collation(sample_shape: tuple[int, ...], beside: bool, workers: int, tmp_path: Path) -> None:
+    names = words((40, *sample_shape))
+    write(tmp_path / "a", names, "string", chunks=(7, *sample_shape))
+    source: Any = {"x": torch.arange(40), "name": tmp_path / "a"} if beside else tmp_path / "a"
+    dataset = ZarrDataset(source)
+    loader = DataLoader(dataset, batch_size=7, num_workers=workers, timeout=80 if workers else 0)
+    batches = list(loader)
+    if beside:
+        assert torch.cat([batch["x"] for batch in batches]).tolist() == list(range(40))
+        batches = [batch["name"] for batch in batches]
+    assert joined(batches) == names.tolist()
+    samples = [sample for batch in DataLoader(dataset, batch_size=7, collate_fn=list) for sample in batch]
+    assert [sample["name"] if beside else sample for sample in samples] == names.tolist()
+    dataset.close()
+
+
+def test_chunks_are_kept_by_index_too() -> None:
+    for cache, reads in ((0, 4), ("1MiB", 2)):
+        array, store = recorded(chunks=(5,))
+        dataset = ZarrDataset(array, cache=cache)
+        for _ in range(2):
+            assert dataset[[1, 0, 38]] == words((40,))[[1, 0, 38]].tolist()
+        assert len(store.asked) == reads
+        dataset.close()
 
 
 # --- processes and states ---------------------------------------------------------------------------------------

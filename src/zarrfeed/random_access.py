@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -24,7 +25,7 @@ from zarrfeed.checks import check_flags, check_int
 from zarrfeed.collate import SampleList
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.feed import Reader, shared_memory
-from zarrfeed.fields import Batch
+from zarrfeed.fields import Batch, ListField, StoredField, Values
 from zarrfeed.identity import in_worker, usable_cores
 from zarrfeed.memory import parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Order
@@ -125,7 +126,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         except TypeError:
             return self._fields.assemble(self._read(np.asarray(index)))
         # a view would keep the whole buffer
-        return self._fields.assemble([tensor[0].clone() for tensor in self._read([one])])
+        values = self._read([one])
+        return self._fields.assemble([v[0] if isinstance(v, list) else v[0].clone() for v in values])
 
     def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
         """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
@@ -150,15 +152,18 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here
             self._reset_process()
 
-    def _read(self, indices: npt.ArrayLike) -> tuple[torch.Tensor, ...]:
-        """Return one tensor a field, of shape (indices, *sample_shape)."""
+    def _read(self, indices: npt.ArrayLike) -> tuple[Values, ...]:
+        """Return one tensor a field, of shape (indices, *sample_shape), or a list."""
         wanted = self._checked(indices)
         self._check_process()
         with self._lock:
             if self._closed:
                 raise ClosedError("this dataset was closed")
             if not len(wanted):
-                return tuple(torch.empty(0, *f.sample_shape, dtype=f.torch_dtype) for f in self._fields.fields)
+                return tuple(
+                    [] if isinstance(f, ListField) else torch.empty(0, *f.sample_shape, dtype=f.torch_dtype)
+                    for f in self._fields.fields
+                )
             reader = self._reader_for(len(wanted))
             try:
                 reader.start(self._plan(wanted), 1)
@@ -205,6 +210,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             budget=DEFAULT_BUDGET // workers,
             min_open_batches=1,
         )
+        # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
+        stored = sum(isinstance(f, StoredField | ListField) for f in self._fields.fields)
+        kept = self._cache_bytes // workers
+        memory = replace(memory, list_cache_bytes=kept // max(1, stored))
         shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
         self._reader = Reader(
             self._fields.fields,
@@ -212,7 +221,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             num_threads=num_threads,
             memory=memory,
             allocator=shared_memory if shares else None,
-            cache_bytes=self._cache_bytes // workers,
+            cache_bytes=kept - memory.list_bytes,
         )
         self._capacity = rows
         return self._reader
