@@ -31,6 +31,7 @@ from zarrfeed import (
     ZarrDataLoader,
     ZarrDataset,
     ZarrIterableDataset,
+    split,
 )
 from zarrfeed.compat import zarrdataset as compat
 
@@ -465,6 +466,19 @@ def test_chunks_that_nobody_wants_are_not_read() -> None:
     with ZarrIterableDataset(array, batch_size=4, blocks=[2, 5], shuffle=True) as dataset:
         assert sorted(joined(dataset)) == sorted(words((40,))[[*range(10, 15), *range(25, 30)]])
     assert sorted(store.asked) == ["c/2", "c/5"]
+
+
+def test_selected_samples_and_parts_of_a_split() -> None:
+    array, store = recorded(chunks=(5,))
+    chosen = [1, 3, 22, 39]
+    with ZarrIterableDataset(array, batch_size=3, select=chosen, shuffle=True) as dataset:
+        assert sorted(joined(dataset)) == sorted(words((40,))[chosen])
+    assert sorted(store.asked) == ["c/0", "c/4", "c/7"]
+    with ZarrIterableDataset(array, batch_size=3, shuffle=True) as dataset:
+        parts = split(dataset, [0.5, 0.5], by="sample", seed=1)
+        assert sorted(joined(chain(*parts))) == sorted(words((40,)))
+        for part in parts:
+            part.close()
 
 
 def test_chunks_are_kept_as_long_as_there_is_memory() -> None:
