@@ -34,8 +34,8 @@ def samples(tmp_path: Path) -> Path:
     return tmp_path / "x"
 
 
-def targets_of(samples: Source, targets: Source, *, resident_bytes: int = 0) -> Field:
-    field = read_fields(samples, targets, resident_bytes=resident_bytes).fields[1]
+def targets_of(samples: Source, targets: Source, *, room: int = 0) -> Field:
+    field = read_fields(samples, targets, room=room).fields[1]
     assert field.name == "targets"
     return field
 
@@ -47,7 +47,7 @@ def in_memory(targets: Any, samples: Path) -> ResidentField:
 
 
 def test_a_single_array_is_streamed_and_never_resident(samples: Path) -> None:
-    (field,) = read_fields(samples, resident_bytes=1 << 30).fields
+    (field,) = read_fields(samples, room=1 << 30).fields
     assert isinstance(field, StoredField)
     assert not field.resident
     assert (field.name, field.num_samples, field.sample_shape) == ("samples", N, (3,))
@@ -64,7 +64,7 @@ def test_small_targets_whose_chunks_do_not_nest_in_the_blocks_are_kept_in_memory
     Layout(shape=(N, 2), chunks=(rows, 2), dtype="f8").write(tmp_path / "y")
     size = N * 2 * 8
     for resident_bytes, resident in ((size, not nested), (size - 1, False), (0, False)):
-        field = targets_of(samples, tmp_path / "y", resident_bytes=resident_bytes)
+        field = targets_of(samples, tmp_path / "y", room=resident_bytes)
         assert isinstance(field, StoredField)
         assert field.resident == resident
 
@@ -76,7 +76,7 @@ def test_a_resident_stored_field_is_read_whole(
 ) -> None:
     layout = Layout(zarr_format, shape, (7, 2, 2)[: len(shape)], "f8", big_endian=True, codec="blosc-lz4-shuffle")
     array = layout.write(tmp_path / "y")
-    field = targets_of(samples, tmp_path / "y", resident_bytes=1 << 20)
+    field = targets_of(samples, tmp_path / "y", room=1 << 20)
     assert isinstance(field, StoredField)
     with no_thread_left():
         rows = load_resident(field)[0].rows
@@ -90,7 +90,7 @@ def test_a_resident_stored_field_is_read_whole(
 def test_a_resident_stored_field_that_is_corrupt_is_an_error_with_its_key(samples: Path, tmp_path: Path) -> None:
     Layout(shape=(N,), chunks=(7,), codec="zstd").write(tmp_path / "y")
     (tmp_path / "y" / "c" / "1").write_bytes(b"no chunk")
-    field = targets_of(samples, tmp_path / "y", resident_bytes=1 << 20)
+    field = targets_of(samples, tmp_path / "y", room=1 << 20)
     assert isinstance(field, StoredField)
     with no_thread_left(), pytest.raises(CorruptChunkError, match="y chunk c/1: "):
         load_resident(field)
@@ -255,7 +255,7 @@ def test_resident_fields_share_the_room_for_them(tmp_path: Path) -> None:
         Layout(shape=(N, 1), chunks=(5, 1)).write(tmp_path / name)
     size = N * 4
     for room, kept in ((0, []), (size, ["a"]), (2 * size, ["a", "b"]), (3 * size, ["a", "b", "c"])):
-        fields = read_fields({k: tmp_path / k for k in "xabc"}, resident_bytes=room).fields
+        fields = read_fields({k: tmp_path / k for k in "xabc"}, room=room).fields
         resident = [f.name for f in fields if isinstance(f, StoredField) and f.resident]
         assert resident == [f"samples[{name!r}]" for name in kept]
 

@@ -121,8 +121,15 @@ def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataO
     assert np.array_equal(made.listed(), chosen)
     assert (made.samples is None) == (len(np.unique(np.diff(chosen))) <= 1), "what is evenly spaced needs no list"
     assert np.array_equal(made.blocks, np.unique(chosen // block_rows))
-    over = [len(np.unique(made.listed(np.array([place])) // chunk)) for place in range(len(made.blocks))]
-    assert made.chunks_over(chunk).tolist() == over
+    offsets = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    over = [
+        (place, c)
+        for place in range(len(made.blocks))
+        for c in np.unique((made.listed(np.array([place]))[:, None] + offsets) // chunk)
+    ]
+    assert list(zip(*made.chunks_over(chunk, offsets), strict=True)) == over
+    positions = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=20)), dtype=np.int64)
+    assert np.array_equal(made.samples_at(positions), chosen[positions])
 
 
 def test_selections_that_differ_have_other_digests() -> None:

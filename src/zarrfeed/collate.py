@@ -82,10 +82,11 @@ def _leaves(sample: Any) -> Iterator[Any]:
 def _marked(sample: Any) -> Any:
     if isinstance(sample, torch.Tensor):
         return sample.as_subclass(_FirstTensor)
-    if isinstance(sample, str | bytes):  # of which default_collate makes a list
-        return sample
-    kind = next(kind for kind in (_FirstTuple, _FirstDict, _FirstList) if isinstance(sample, kind.__base__ or kind))
-    return kind(sample)
+    if isinstance(sample, tuple):
+        return _FirstTuple(sample)
+    if isinstance(sample, list):
+        return _FirstList(sample)
+    return _FirstDict(sample) if isinstance(sample, dict) else sample  # text, of which default_collate makes a list
 
 
 def _plain(sample: Any) -> Any:

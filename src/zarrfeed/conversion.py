@@ -141,8 +141,8 @@ class ConversionOptions:
         ConfigError
             If a name is of no field, or a conversion is impossible; the message names the field.
         """
-        dtypes = _by_field("dtype", self.dtype, fields)
-        pairs = _by_field("normalize", self.normalize, fields)
+        dtypes = by_field("dtype", self.dtype, fields)
+        pairs = by_field("normalize", self.normalize, fields)
         if self.normalize_axis is not None:
             if self.normalize is None:
                 raise ConfigError("normalize_axis is given without normalize=(mean, std)")
@@ -209,7 +209,7 @@ class ConversionOptions:
         return axis
 
 
-def _by_field(argument: str, value: Any, fields: Sequence[Items]) -> list[Any]:
+def by_field(argument: str, value: Any, fields: Sequence[Items]) -> list[Any]:
     """Return what an argument says for each field: None where it says nothing."""
     if not isinstance(value, Mapping):
         samples = [f for f in fields if f.part == "samples"]

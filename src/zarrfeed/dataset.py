@@ -13,13 +13,13 @@ import torch
 import torch.utils.data
 
 from zarrfeed._import_core import core
-from zarrfeed.assignment import EVEN_MODES, Even
-from zarrfeed.checks import check_counts, check_flags, check_int
+from zarrfeed.assignment import Even
+from zarrfeed.checks import check_int
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation
-from zarrfeed.fields import BLOCK_UNITS, Batch, BlockUnit, FieldSet
+from zarrfeed.fields import Batch, BlockUnit, FieldSet
 from zarrfeed.identity import (
     Place,
     PlaceFinder,
@@ -29,16 +29,17 @@ from zarrfeed.identity import (
     in_worker,
     worker_and_count,
 )
-from zarrfeed.memory import parse_bytes
+from zarrfeed.options import check_pin_memory, order_options, schedule_options
 from zarrfeed.order import EpochPlan, Order, make_order
 from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
 from zarrfeed.selection import Int64, Select, Selection, make_selection
-from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
+from zarrfeed.shards import DEFAULT_COALESCE
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
+from zarrfeed.windows import Offsets, samples_with_windows
 from zarrfeed.xarray_backed import stored_arrays
 
 _INT64_MAX = 2**63 - 1
@@ -85,7 +86,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
     select
         Which samples are read: a slice, distinct indices in any order, or a mask (bool). None: all. Samples keep their
-        index in the array, and only chunks that hold selected ones are read.
+        index in the array, and only chunks that hold rows of selected ones are read.
     blocks
         Which blocks are read, as indices of chunks (or of shards) along `sample_axis`, in any order. None: all. With
         `select`: what of its samples lies in them.
@@ -125,6 +126,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         (x - mean) / std, as floats.
     normalize_axis
         Which axis of the array, or dimension by its name, the channels are along.
+    offsets
+        Lets each sample be a window: the rows at these distances from its own, such as (-2, -1, 0, 1), along a new
+        first axis of the sample; for a single integer that row, without the axis. Of every array of `samples`, or a
+        mapping of names, which may name targets: {"samples": (-1, 0), "targets": 1}. Samples that lack a row are left
+        out.
+    segment_ends
+        Where the array consists of segments, such as episodes: the index after the last sample of each, ascending, the
+        last one being the number of samples. No window reaches from one into another.
     transform
         Called with every batch (or sample) in the process that iterates; what it returns is yielded.
 
@@ -178,31 +187,25 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
         normalize: Normalization | Mapping[str, Normalization] | None = None,
         normalize_axis: int | str | None = None,
+        offsets: Offsets | Mapping[str, Offsets] | None = None,
+        segment_ends: npt.ArrayLike | None = None,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
         super().__init__()
-        check_int("seed", seed, 0, 2**64 - 1)
-        check_int("sample_axis", sample_axis, -_INT64_MAX, _INT64_MAX)
-        check_int("mix", mix, 1, _INT64_MAX)
-        check_counts(batch_size=batch_size, lanes=lanes, num_threads=num_threads)
-        check_flags(shuffle=shuffle, drop_last=drop_last, return_index=return_index, decode_cf=decode_cf)
-        if pin_memory is not None:
-            check_flags(pin_memory=pin_memory)
+        check_pin_memory(pin_memory)
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform = {transform!r}, must be callable")
-        if even is not None and even not in EVEN_MODES:
-            raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
-        if block not in BLOCK_UNITS:
-            raise ConfigError(f"block = {block!r}, must be one of {', '.join(map(repr, BLOCK_UNITS))}")
-        coalesce = Coalesce(
-            gap=parse_bytes(coalesce_gap, "coalesce_gap", least=0),
-            limit=parse_bytes(coalesce_limit, "coalesce_limit", least=0),
+        self._order_options = order_options(shuffle=shuffle, seed=seed, mix=mix)
+        self._options = schedule_options(
+            lanes=lanes,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            even=even,
+            num_threads=num_threads,
+            memory_budget=memory_budget,
+            coalesce_gap=coalesce_gap,
+            coalesce_limit=coalesce_limit,
         )
-        budget = None if memory_budget is None else parse_bytes(memory_budget)
-        if pin_memory and not has_accelerator():
-            raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
-
-        room = (budget or DEFAULT_BUDGET) // 16
         fields = read_fields(
             samples,
             targets,
@@ -211,22 +214,20 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             variables=variables,
             decode_cf=decode_cf,
             conversion=ConversionOptions(dtype, normalize, normalize_axis),
+            offsets=offsets,
             return_index=return_index,
-            resident_bytes=room,
+            room=(self._options["budget"] or DEFAULT_BUDGET) // 16,
             block=block,
         )
-        n, block_rows = fields.num_samples, fields.block_rows
-        selection = make_selection(select, blocks, num_samples=n, block_rows=block_rows)
-        self._order_options: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "mix": mix}
-        self._options: dict[str, Any] = {
-            "lanes": lanes,
-            "batch_size": batch_size,
-            "drop_last": drop_last,
-            "even": even,
-            "num_threads": num_threads,
-            "budget": budget,
-            "coalesce": coalesce,
-        }
+        if offsets is not None and blocks is not None:
+            raise ConfigError("offsets and blocks: blocks of windows are not single chunks, select says which samples")
+        selection = make_selection(
+            select,
+            blocks,
+            num_samples=fields.num_samples,
+            block_rows=fields.block_rows,
+            complete=samples_with_windows(fields.windows, fields.num_samples, segment_ends),
+        )
         self._place_finder = PlaceFinder(rank, world_size)
         self._pin_memory = pin_memory
         self._transform = transform

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField
+from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField, window_of
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
+from zarrfeed.selection import Selection
 from zarrfeed.stats import format_bytes
 
 #: The quality of the shuffle is measured on the first batches of the epoch.
@@ -50,6 +51,8 @@ class FieldExplanation:
         `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
     conversion
         What becomes of the items on the way into a batch; "" if nothing does.
+    window
+        Which rows of the array a sample consists of; "" for its own.
     """
 
     name: str
@@ -60,6 +63,7 @@ class FieldExplanation:
     chunk_reads: int
     amplification: float
     conversion: str = ""
+    window: str = ""
     slow_codecs: tuple[str, ...] = ()
     shards: int = 0
     item_type: str = ""
@@ -119,6 +123,8 @@ class Explanation:
             rows += [(f.name, f.source), ("", f.description)]
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
+            if f.window:
+                rows.append(("", f"windows: {f.window}"))
             if f.chunks:
                 how = "native" if f.native else f"through zarr-python, slow ({f.slow_because})"
                 stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
@@ -194,7 +200,7 @@ def explain(
 
 
 def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
-    conversion = ""
+    conversion, window = "", window_of(field)
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
     if not isinstance(field, StoredField | ListField):
@@ -202,12 +208,14 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
             ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", field.torch_dtype)
         )
         description = f"{(field.num_samples, *field.sample_shape)} {str(dtype).removeprefix('torch.')}"
-        return FieldExplanation(field.name, where, description, True, 0, 0, 1.0, conversion)
+        return FieldExplanation(
+            field.name, where, description, True, 0, 0, 1.0, conversion, "" if window is None else str(window)
+        )
     spec = field.spec
     rows = spec.rows_per_chunk
     chunks = -(-spec.num_samples // rows) * spec.num_cells
     resident = isinstance(field, StoredField) and field.resident
-    reads, used = (chunks, chunks) if resident else _chunk_reads(plan, rows, spec.num_cells)
+    reads, used = (chunks, chunks) if resident else _chunk_reads(plan, field)
     if isinstance(field, ListField):
         reads = used
     order = (
@@ -233,29 +241,24 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         chunk_reads=reads,
         amplification=reads / max(1, used),
         conversion=conversion,
+        window="" if window is None else str(window),
         shards=spec.num_shards,
         item_type=spec.item_type,
     )
 
 
-def _chunk_reads(plan: EpochPlan, rows_per_chunk: int, cells: int) -> tuple[int, int]:
+def _chunk_reads(plan: EpochPlan, field: StoredField | ListField) -> tuple[int, int]:
     """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
-    order, selection = plan.order, plan.order.selection
-    if selection is not None:
-        touched = np.minimum(selection.chunks_over(rows_per_chunk)[plan.segment_place], plan.segment_length)
-        chunks = selection.listed(np.unique(plan.segment_place)) // rows_per_chunk
-        return int(touched.sum()) * cells, len(np.unique(chunks)) * cells
-    # one entry per segment: the samples of its block, and the chunks over them
-    begin, length = plan.segment_first, plan.segment_rows
-    low = begin // rows_per_chunk
-    high = (begin + length - 1) // rows_per_chunk
-    # a piece of k rows cannot touch more than k chunks
-    touched = np.minimum(high - low + 1, plan.segment_length)
-    edges = np.zeros(-(-order.num_samples // rows_per_chunk) + 1, dtype=np.int64)
-    np.add.at(edges, low, 1)
-    np.add.at(edges, high + 1, -1)
-    distinct = int((np.cumsum(edges[:-1]) > 0).sum())
-    return int(touched.sum()) * cells, distinct * cells
+    order, spec, window = plan.order, field.spec, window_of(field)
+    offsets = (0,) if window is None else window.offsets
+    selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
+    place, chunk = selection.chunks_over(spec.rows_per_chunk, offsets)
+    over_block = np.bincount(place, minlength=order.num_blocks)
+    # the rows of a piece of k samples cannot lie in more chunks than there are rows
+    touched = np.minimum(over_block[plan.segment_place], plan.segment_length * len(offsets))
+    read = np.zeros(order.num_blocks, dtype=bool)
+    read[plan.segment_place] = True
+    return int(touched.sum()) * spec.num_cells, len(np.unique(chunk[read[place]])) * spec.num_cells
 
 
 def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:

@@ -209,7 +209,12 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
     engine = core.Engine(
-        [field.to_core()], batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16, lent_memory=False
+        [replace(field, window=None).to_core()],
+        batch_size=n,
+        num_threads=1,
+        num_fetch_threads=1,
+        max_requests=16,
+        lent_memory=False,
     )
     shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
     feeder = Feeder(engine, _sources([field]), shards)
@@ -224,6 +229,7 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
         feeder.stop_engine()
     assert batch is not None
     # Copied by numpy: torch would use OpenMP's threads, and in a forked child wait for ever for those of the parent.
-    rows = torch.from_numpy(batch[1][0].copy()).view(field.torch_dtype).view(n, *field.sample_shape)
+    rows = torch.from_numpy(batch[1][0].copy()).view(field.torch_dtype).view(n, *field.row_shape)
     read = _stats_of(engine, feeder)
-    return ResidentField(field.name, rows), replace(read, batches=0, samples=0, batch_memory_bytes=0)
+    loaded = ResidentField(field.name, rows, window=field.window)
+    return loaded, replace(read, batches=0, samples=0, batch_memory_bytes=0)

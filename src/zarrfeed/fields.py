@@ -11,6 +11,7 @@ import torch
 
 from zarrfeed.conversion import Conversion
 from zarrfeed.layout import ArraySpec
+from zarrfeed.windows import Window
 
 #: What the unit of shuffling is made of.
 BlockUnit: TypeAlias = Literal["chunk", "shard"]
@@ -31,6 +32,7 @@ class StoredField:
     spec: ArraySpec
     resident: bool = False
     conversion: Conversion | None = None
+    window: Window | None = None
 
     @property
     def num_samples(self) -> int:
@@ -38,9 +40,14 @@ class StoredField:
         return self.spec.num_samples
 
     @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row of the array: of what has one index on the sample axis."""
         return self.spec.sample_shape
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: of its rows, if it is a window."""
+        return _window_shape(self.window) + self.row_shape
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -49,12 +56,12 @@ class StoredField:
 
     def to_core(self) -> dict[str, Any]:
         """Return the field in the form that the engine takes."""
-        return self.spec.to_core() | _conversion_to_core(self.conversion)
+        return self.spec.to_core() | _options_to_core(self)
 
 
 @dataclass(frozen=True)
 class ResidentField:
-    """Rows that lie in memory: shape (num_samples, *sample_shape), contiguous, borrowed from `rows`.
+    """Rows that lie in memory: shape (num_samples, *row_shape), contiguous, borrowed from `rows`.
 
     Engines read at the address of `rows`, so nothing may move them. Sending a tensor to another process moves its
     memory to where processes share it; hence a copy is pickled, one for all the processes that it is sent to.
@@ -63,13 +70,14 @@ class ResidentField:
     name: str
     rows: torch.Tensor
     conversion: Conversion | None = None
+    window: Window | None = None
     _sent: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._sent:
             shared = self.rows.is_shared()  # type: ignore[no-untyped-call]
             self._sent.append(self.rows if shared else self.rows.clone())
-        return {"name": self.name, "rows": self._sent[0], "conversion": self.conversion, "_sent": []}
+        return self.__dict__ | {"rows": self._sent[0], "_sent": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -83,9 +91,14 @@ class ResidentField:
         return self.rows.shape[0]
 
     @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
         return tuple(self.rows.shape[1:])
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: of its rows, if it is a window."""
+        return _window_shape(self.window) + self.row_shape
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -94,9 +107,9 @@ class ResidentField:
 
     def to_core(self) -> dict[str, Any]:
         """Return the field in the form that the engine takes; `rows` must outlive the engine."""
-        row_bytes = math.prod(self.sample_shape) * self.rows.dtype.itemsize
+        row_bytes = math.prod(self.row_shape) * self.rows.dtype.itemsize
         core = {"kind": "resident", "address": self.rows.data_ptr(), "sample_bytes": row_bytes}
-        return core | _conversion_to_core(self.conversion)
+        return core | _options_to_core(self)
 
 
 @dataclass(frozen=True)
@@ -136,8 +149,17 @@ TensorField: TypeAlias = StoredField | ResidentField | IndexField
 Field: TypeAlias = TensorField | ListField
 
 
-def _conversion_to_core(conversion: Conversion | None) -> dict[str, Any]:
-    return {} if conversion is None else {"conversion": conversion.to_core()}
+def _window_shape(window: Window | None) -> tuple[int, ...]:
+    return () if window is None else window.shape
+
+
+def _options_to_core(field: StoredField | ResidentField) -> dict[str, Any]:
+    core: dict[str, Any] = {}
+    if field.conversion is not None:
+        core["conversion"] = field.conversion.to_core()
+    if field.window is not None:
+        core["offsets"] = list(field.window.offsets)
+    return core
 
 
 def dtype_name(field: Field) -> str:
@@ -152,6 +174,16 @@ def sample_bytes(field: Field) -> int:
     if isinstance(field, ListField):
         return torch.int64.itemsize
     return math.prod(field.sample_shape) * field.torch_dtype.itemsize
+
+
+def window_of(field: Field) -> Window | None:
+    """Return the rows that samples of a field consist of; None for their own row."""
+    return field.window if isinstance(field, StoredField | ResidentField) else None
+
+
+def resident_bytes(field: StoredField) -> int:
+    """Return what a field takes if it is kept in memory, in bytes."""
+    return field.num_samples * math.prod(field.row_shape) * field.torch_dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -182,6 +214,11 @@ class FieldSet:
     def num_samples(self) -> int:
         """Of every field."""
         return self.fields[0].num_samples
+
+    @property
+    def windows(self) -> list[Window | None]:
+        """Of every field; None where a sample is one row, its own."""
+        return [window_of(f) for f in self.fields]
 
     @property
     def cells(self) -> int:

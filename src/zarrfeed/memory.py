@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zarrfeed.errors import ConfigError, MemoryBudgetError
-from zarrfeed.fields import Field, ListField, StoredField, sample_bytes
+from zarrfeed.fields import Field, ListField, StoredField, resident_bytes, sample_bytes
 from zarrfeed.order import Order
 from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.stats import format_bytes
@@ -164,12 +164,12 @@ def plan_memory(
     # as read, as decoded, and one more between each two decompressors
     copies = 2 + max((max(0, sum(c.name != "crc32c" for c in spec.codecs) - 1) for spec in streamed), default=0)
     scratch_bytes = num_threads * copies * chunk
-    resident_bytes = sum(sample_bytes(f) * f.num_samples for f in fields if isinstance(f, StoredField) and f.resident)
+    resident = sum(resident_bytes(f) for f in fields if isinstance(f, StoredField) and f.resident)
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     index_cache_bytes = tuple(_index_cache_bytes(f, budget) for f in fields)
     num_lists = sum(isinstance(f, ListField) for f in fields)
     list_cache_bytes = budget // _LIST_PART // num_lists if num_lists else 0
-    kept = resident_bytes + sum(index_cache_bytes) + num_lists * list_cache_bytes
+    kept = resident + sum(index_cache_bytes) + num_lists * list_cache_bytes
     left = budget - scratch_bytes - kept - min_open_batches * batch_bytes
     local = max((spec.decoded_bytes for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
@@ -193,7 +193,7 @@ def plan_memory(
         budget=budget,
         scratch_bytes=scratch_bytes,
         fetch_bytes=num_fetch_threads * local + max_requests * fed + merged,
-        resident_bytes=resident_bytes,
+        resident_bytes=resident,
         batch_bytes=batch_bytes,
         num_fetch_threads=num_fetch_threads,
         max_requests=max_requests,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -21,8 +22,9 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.checks import check_flags, check_int
+from zarrfeed.checks import check_counts
 from zarrfeed.collate import SampleList
+from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.feed import Reader, shared_memory
 from zarrfeed.fields import Batch, ListField, StoredField, Values
@@ -31,9 +33,10 @@ from zarrfeed.memory import parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Order
 from zarrfeed.readers import fits_shared_memory
 from zarrfeed.schedule import DEFAULT_BUDGET
-from zarrfeed.selection import Int64, Selection
+from zarrfeed.selection import Int64, Select, Selection, make_selection
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.stats import Stats
+from zarrfeed.windows import Offsets, samples_with_windows
 
 DEFAULT_CACHE = 256 << 20
 
@@ -43,8 +46,11 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     Parameters
     ----------
-    samples, targets, sample_axis, return_index
+    samples, targets, return_index, sample_axis, sample_dim, variables, decode_cf, dtype, normalize, normalize_axis
         As of `ZarrIterableDataset`.
+    select, offsets, segment_ends
+        As of `ZarrIterableDataset`. Of those that are left, `dataset[i]` is the i-th sample in the order of the array;
+        `return_index` tells where it is there.
     num_threads
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
@@ -74,22 +80,40 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         *,
         return_index: bool = False,
         sample_axis: int = 0,
+        sample_dim: str | None = None,
+        variables: Sequence[str] | None = None,
+        decode_cf: bool = True,
+        dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
+        normalize: Normalization | Mapping[str, Normalization] | None = None,
+        normalize_axis: int | str | None = None,
+        select: Select | None = None,
+        offsets: Offsets | Mapping[str, Offsets] | None = None,
+        segment_ends: npt.ArrayLike | None = None,
         num_threads: int | None = None,
         cache: int | str = DEFAULT_CACHE,
     ) -> None:
         super().__init__()
-        check_int("sample_axis", sample_axis, -(2**63), 2**63 - 1)
-        check_flags(return_index=return_index)
-        if num_threads is not None:
-            check_int("num_threads", num_threads, 1)
+        check_counts(num_threads=num_threads)
         self._num_threads = num_threads
-        self._cache_bytes = 0 if cache == 0 else parse_bytes(cache, "cache")
-        self._fields = read_fields(
+        self._cache_bytes = parse_bytes(cache, "cache", least=0)
+        self._fields = fields = read_fields(
             samples,
             targets,
             sample_axis=sample_axis,
+            sample_dim=sample_dim,
+            variables=variables,
+            decode_cf=decode_cf,
+            conversion=ConversionOptions(dtype, normalize, normalize_axis),
+            offsets=offsets,
             return_index=return_index,
-            resident_bytes=DEFAULT_BUDGET // 16,
+            room=DEFAULT_BUDGET // 16,
+        )
+        self._selection = make_selection(
+            select,
+            None,
+            num_samples=fields.num_samples,
+            block_rows=fields.block_rows,
+            complete=samples_with_windows(fields.windows, fields.num_samples, segment_ends),
         )
         self._closed = False
         self._reset_process()
@@ -111,7 +135,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self._fields.num_samples
+        return self._fields.num_samples if self._selection is None else self._selection.length
 
     def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Batch:
         """Return one sample, which owns its memory, or for a sequence of indices a batch of them.
@@ -126,12 +150,12 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         except TypeError:
             return self._fields.assemble(self._read(np.asarray(index)))
         # a view would keep the whole buffer
-        values = self._read([one])
-        return self._fields.assemble([v[0] if isinstance(v, list) else v[0].clone() for v in values])
+        rows = [values[0] for values in self._read(np.array([one]))]
+        return self._fields.assemble([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
 
     def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
         """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
-        return SampleList(self._fields, self._read(indices))
+        return SampleList(self._fields, self._read(np.asarray(indices)))
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
@@ -152,8 +176,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here
             self._reset_process()
 
-    def _read(self, indices: npt.ArrayLike) -> tuple[Values, ...]:
-        """Return one tensor a field, of shape (indices, *sample_shape), or a list."""
+    def _read(self, indices: npt.NDArray[Any]) -> tuple[Values, ...]:
+        """Return one tensor a field, of shape (indices, *sample_shape), or list."""
         wanted = self._checked(indices)
         self._check_process()
         with self._lock:
@@ -174,14 +198,45 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         return batch
 
     def _plan(self, wanted: Int64) -> EpochPlan:
-        n, block_rows = self._fields.num_samples, self._fields.block_rows
-        distinct, position = np.unique(wanted, return_inverse=True)
-        selection = Selection.of_samples(distinct, block_rows)
-        order = Order(n, block_rows, shuffle=False, seed=0, lanes=1, selection=selection)
-        return order.plan(0, steps=0, head=position)
+        """Return a plan whose batch has these samples, named by their index in the array, in this order.
 
-    def _checked(self, indices: npt.ArrayLike) -> Int64:
-        named = np.asarray(indices)
+        Its line has each of them once, in order and block by block; every block is a group, and every step of the
+        batch is an extra position on that line.
+        """
+        n, block_rows = self._fields.num_samples, self._fields.block_rows
+        samples, position = np.unique(wanted, return_inverse=True)
+        block = samples // block_rows
+        first = np.flatnonzero(np.diff(block, prepend=-1))
+        rows = np.diff(first, append=len(samples))
+        selection = Selection(block[first], rows, first, samples=samples)
+        nothing, last_step = np.zeros_like(first), np.full_like(first, len(wanted) - 1)
+        by_position = np.argsort(position, kind="stable")
+        return EpochPlan(
+            order=Order(n, block_rows, shuffle=False, seed=0, lanes=1, selection=selection),
+            epoch=0,
+            first=0,
+            stride=1,
+            begin=0,
+            count=0,
+            steps=len(wanted),
+            extra_position=position[by_position],
+            extra_step=by_position,
+            group_begin=np.arange(len(first) + 1),
+            group_lane=nothing,
+            group_offset=first,
+            group_number=nothing,
+            group_turn=nothing,
+            first_step=nothing,
+            last_step=last_step,
+            segment_place=np.arange(len(first)),
+            segment_first=first,
+            segment_rows=rows,
+            segment_start=nothing,
+            segment_length=rows,
+        )
+
+    def _checked(self, named: npt.NDArray[Any]) -> Int64:
+        """Return the samples, by their index in the array, that indices name."""
         if named.ndim != 1 or (named.size and named.dtype.kind not in "iu"):
             raise ConfigError(
                 f"got indices of shape {named.shape} and dtype {named.dtype}, must be an int or a 1-d sequence of ints"
@@ -190,9 +245,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         outside = np.flatnonzero((named < -n) | (named >= n))
         if len(outside):
             raise IndexError(f"index {named[outside[0]]}, must be in [{-n}, {n - 1}]")
-        signed = named.astype(np.int64)
-        wanted: Int64 = np.where(signed < 0, signed + n, signed)
-        return wanted
+        positions = named.astype(np.int64) % n
+        return positions if self._selection is None else self._selection.samples_at(positions)
 
     def _reader_for(self, rows: int) -> Reader:
         """Return a reader whose batches have room for so many samples."""

@@ -7,6 +7,7 @@ each; so chunks that hold no selected sample are never named, hence never read. 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -120,20 +121,59 @@ class Selection:
             listed = self.samples[np.repeat(first, rows) + within]
         return listed
 
-    def chunks_over(self, rows_per_chunk: int) -> Int64:
-        """Count the chunks of so many rows that hold samples of each block, shape (blocks,)."""
-        chunk = self.listed() // rows_per_chunk
-        begin = np.cumsum(self.rows) - self.rows
-        new = np.diff(chunk, prepend=-1) != 0
-        new[begin] = True
-        counts: Int64 = np.add.reduceat(new.astype(np.int64), begin)
-        return counts
+    def samples_at(self, positions: Int64) -> Int64:
+        """Return samples by their positions among those that are selected, in ascending order of samples."""
+        block = np.searchsorted(self._ends, positions, side="right")
+        within = positions - (self._ends[block] - self.rows[block])
+        stands = self.first[block] + (self.step if self.samples is None else 1) * within
+        found: Int64 = stands if self.samples is None else self.samples[stands]
+        return found
+
+    @cached_property
+    def _ends(self) -> Int64:
+        """How many samples there are up to the end of each block, shape (blocks,)."""
+        return np.cumsum(self.rows)
+
+    def chunks_over(self, rows_per_chunk: int, offsets: Sequence[int] = (0,)) -> tuple[Int64, Int64]:
+        """Return which chunks of so many rows hold what samples consist of: the rows at `offsets` from each.
+
+        Returns
+        -------
+        Places of blocks and indices of chunks, each pair once, shape (pairs,) both; sorted.
+        """
+        if self.samples is None and self.step == 1:
+            place, begin, end = np.arange(len(self.blocks)), self.first, self.first + self.rows - 1
+        else:
+            place = np.repeat(np.arange(len(self.blocks)), self.rows)
+            begin = end = self.listed()
+        # one entry per block, or sample, and offset from here on: the chunks from `low` to `high`
+        low = ((begin[:, None] + np.array(offsets)) // rows_per_chunk).ravel()
+        high = ((end[:, None] + np.array(offsets)) // rows_per_chunk).ravel()
+        counts = high - low + 1
+        chunk = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        num_chunks = int(high.max()) + 1
+        pairs = np.unique(np.repeat(np.repeat(place, len(offsets)), counts) * num_chunks + chunk)
+        return np.divmod(pairs, num_chunks)
 
 
 def make_selection(
-    select: Select | None, blocks: npt.ArrayLike | None, *, num_samples: int, block_rows: int
+    select: Select | None,
+    blocks: npt.ArrayLike | None,
+    *,
+    num_samples: int,
+    block_rows: int,
+    complete: range | Int64 | None = None,
 ) -> Selection | None:
     """Return what the arguments of a dataset select of `num_samples` samples in blocks of `block_rows`; None for all.
+
+    Parameters
+    ----------
+    select, blocks
+        The arguments.
+    num_samples, block_rows
+        Of the array.
+    complete
+        Samples that have all of their rows, ascending; a range has no gaps. Others are left out. None: all.
 
     Raises
     ------
@@ -141,6 +181,10 @@ def make_selection(
         If they select nothing, or what is not there.
     """
     samples = range(num_samples) if select is None else select_samples(select, num_samples)
+    if complete is not None:
+        samples = _common(samples, complete)
+        if not len(samples):
+            raise ConfigError("no sample that select names has all rows of its window in the array, and its segment")
     in_blocks = None if blocks is None else select_blocks(blocks, -(-num_samples // block_rows))
     return selection_of(samples, in_blocks, num_samples=num_samples, block_rows=block_rows)
 
@@ -196,6 +240,17 @@ def select_samples(select: Select, num_samples: int) -> range | Int64:
     return _as_range(samples)
 
 
+def _common(samples: range | Int64, complete: range | Int64) -> range | Int64:
+    """Return the samples that are in both, ascending; `complete` has no gaps if it is a range."""
+    if isinstance(complete, range):
+        if isinstance(samples, range):
+            skipped = max(0, -(-(complete.start - samples.start) // samples.step))
+            return range(samples.start + skipped * samples.step, min(samples.stop, complete.stop), samples.step)
+        return _as_range(samples[(samples >= complete.start) & (samples < complete.stop)])
+    listed = np.asarray(samples, dtype=np.int64)
+    return _as_range(np.intersect1d(listed, complete, assume_unique=True))
+
+
 def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
     """Return the indices of blocks that a user named, ascending and each once, shape (selected,).
 
@@ -228,6 +283,8 @@ def _distinct(named: npt.NDArray[Any], num_samples: int) -> Int64:
 
 def _as_range(samples: Int64) -> range | Int64:
     """Return evenly spaced samples as what they are: it needs no list."""
+    if not len(samples):
+        return range(0)
     begin, end = int(samples[0]), int(samples[-1])
     step = max(1, int(samples[1]) - begin) if len(samples) > 1 else 1
     if end - begin != step * (len(samples) - 1) or not (np.diff(samples) == step).all():

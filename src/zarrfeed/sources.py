@@ -14,10 +14,12 @@ import torch
 import zarr
 
 from zarrfeed.cf import data_variables, dimension_names, find_decoding
-from zarrfeed.conversion import ConversionOptions, Items
+from zarrfeed.checks import check_flags, check_int
+from zarrfeed.conversion import Conversion, ConversionOptions, Items, by_field
 from zarrfeed.dtypes import TORCH_DTYPES
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
 from zarrfeed.fields import (
+    BLOCK_UNITS,
     BlockUnit,
     Field,
     FieldSet,
@@ -25,9 +27,11 @@ from zarrfeed.fields import (
     ListField,
     ResidentField,
     StoredField,
+    resident_bytes,
     sample_bytes,
 )
 from zarrfeed.layout import ArrayLike, open_array, open_node, printable, read_layout
+from zarrfeed.windows import Offsets, Window, chunks_in_block, parse_window
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
@@ -39,6 +43,7 @@ _BLOCK_BYTES = 32 << 20
 #: Blocks of a dataset that lies in memory: many rows, to be dealt out quickly, but no more bytes than a usual chunk.
 _MEMORY_BLOCK_ROWS = 64
 _MEMORY_BLOCK_BYTES = 1 << 20
+_INT64_MAX = 2**63 - 1
 
 
 def read_fields(
@@ -51,7 +56,8 @@ def read_fields(
     decode_cf: bool = True,
     conversion: ConversionOptions | None = None,
     return_index: bool = False,
-    resident_bytes: int = 0,
+    offsets: Offsets | Mapping[str, Offsets] | None = None,
+    room: int = 0,
     block: BlockUnit = "chunk",
 ) -> FieldSet:
     """Open and align all that a dataset consists of. Reads metadata only.
@@ -75,17 +81,24 @@ def read_fields(
         What else becomes of items.
     return_index
         Whether the sample's index is the last field.
-    resident_bytes
-        Room for stored arrays whose chunks do not nest in the blocks: they would be decoded several times, and are
-        kept in memory instead if they fit.
+    offsets
+        The rows of a sample, in every array of `samples` or by name of the array.
+    room
+        Bytes for stored arrays whose chunks do not nest in the blocks, or whose windows reach beyond these: they would
+        be decoded several times, and are kept in memory instead if they fit.
     block
-        Whether read chunks of the driving field make the blocks, or its shards.
+        Whether read chunks of the driving field make the blocks, or its shards. Where samples are windows a block
+        has several chunks, since a chunk at its end is read for the next block, too.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
         For an array that cannot be read, or lengths that differ; the message names the field.
     """
+    check_int("sample_axis", sample_axis, -_INT64_MAX, _INT64_MAX)
+    check_flags(return_index=return_index, decode_cf=decode_cf)
+    if block not in BLOCK_UNITS:
+        raise ConfigError(f"block = {block!r}, must be one of {', '.join(map(repr, BLOCK_UNITS))}")
     if sample_dim is not None and sample_axis != 0:
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     reader = _PartReader("samples", sample_axis, sample_dim, decode_cf)
@@ -101,9 +114,8 @@ def read_fields(
         arrays, items = arrays + reader.fields, items + reader.items
     _check_lengths(arrays)
     conversions = (conversion or ConversionOptions()).conversions(items)
-    fields: list[Field] = [
-        f if isinstance(f, ListField) else replace(f, conversion=c) for f, c in zip(arrays, conversions, strict=True)
-    ]
+    windows = [parse_window(i.name, of) for i, of in zip(items, by_field("offsets", offsets, items), strict=True)]
+    fields: list[Field] = [_with_options(*options) for options in zip(arrays, conversions, windows, strict=True)]
 
     driving = choose_driving(fields[:num_sample_fields], fields, block)
     if driving is None:
@@ -119,7 +131,9 @@ def read_fields(
                 f"block = 'shard', but {_with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
             )
         rows = _block_rows(chosen, block)
-        fields = _keep_small_ones(fields, rows, resident_bytes)
+        if block == "chunk":
+            rows *= chunks_in_block(rows, sum(map(sample_bytes, fields)), windows, _BLOCK_BYTES)
+        fields = _keep_small_ones(fields, driving, rows, room)
     num_samples = fields[0].num_samples
     if return_index:
         fields.append(IndexField(num_samples))
@@ -172,16 +186,32 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
 
 
-def _keep_small_ones(fields: Sequence[Field], block_rows: int, room: int) -> list[Field]:
-    """Make stored fields resident whose chunks do not nest in the blocks, in order, as long as they fit in `room`."""
+def _with_options(
+    field: StoredField | ResidentField | ListField, conversion: Conversion | None, window: Window | None
+) -> Field:
+    if not isinstance(field, ListField):
+        return replace(field, conversion=conversion, window=window)
+    if window is not None:
+        raise UnsupportedError(
+            f"offsets of {field.name}: samples are {field.spec.item_type}, and windows are of tensors"
+        )
+    return field
+
+
+def _keep_small_ones(fields: Sequence[Field], driving: int, block_rows: int, room: int) -> list[Field]:
+    """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
+
+    These are those whose chunks do not nest in the blocks, or, but for the driving one, whose samples are windows.
+    """
     result: list[Field] = []
-    for f in fields:
-        size = sample_bytes(f) * f.num_samples
-        if isinstance(f, StoredField) and block_rows % f.spec.rows_per_chunk and size <= room:
-            result.append(replace(f, resident=True))
-            room -= size
-        else:
-            result.append(f)
+    for i, f in enumerate(fields):
+        if isinstance(f, StoredField):
+            again = block_rows % f.spec.rows_per_chunk != 0 or (f.window is not None and i != driving)
+            if again and resident_bytes(f) <= room:
+                room -= resident_bytes(f)
+                result.append(replace(f, resident=True))
+                continue
+        result.append(f)
     return result
 
 

@@ -1,0 +1,72 @@
+"""Arguments of a dataset that do not concern its fields: checked, and in the form in which they are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zarrfeed.assignment import EVEN_MODES, Even
+from zarrfeed.checks import check_counts, check_flags, check_int
+from zarrfeed.errors import ConfigError
+from zarrfeed.identity import has_accelerator
+from zarrfeed.memory import parse_bytes
+from zarrfeed.shards import Coalesce
+
+_INT64_MAX = 2**63 - 1
+
+
+def order_options(*, shuffle: bool, seed: int, mix: int) -> dict[str, Any]:
+    """Return what `make_order` takes.
+
+    Raises
+    ------
+    ConfigError
+        For an argument that cannot be.
+    """
+    check_flags(shuffle=shuffle)
+    check_int("seed", seed, 0, 2**64 - 1)
+    check_int("mix", mix, 1, _INT64_MAX)
+    return {"shuffle": shuffle, "seed": seed, "mix": mix}
+
+
+def schedule_options(
+    *,
+    lanes: int | None,
+    batch_size: int | None,
+    drop_last: bool,
+    even: Even | None,
+    num_threads: int | None,
+    memory_budget: int | str | None,
+    coalesce_gap: int | str,
+    coalesce_limit: int | str,
+) -> dict[str, Any]:
+    """Return what `Schedule.make` takes.
+
+    Raises
+    ------
+    ConfigError
+        For an argument that cannot be.
+    """
+    check_counts(batch_size=batch_size, lanes=lanes, num_threads=num_threads)
+    check_flags(drop_last=drop_last)
+    if even is not None and even not in EVEN_MODES:
+        raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
+    return {
+        "lanes": lanes,
+        "batch_size": batch_size,
+        "drop_last": drop_last,
+        "even": even,
+        "num_threads": num_threads,
+        "budget": None if memory_budget is None else parse_bytes(memory_budget),
+        "coalesce": Coalesce(
+            gap=parse_bytes(coalesce_gap, "coalesce_gap", least=0),
+            limit=parse_bytes(coalesce_limit, "coalesce_limit", least=0),
+        ),
+    }
+
+
+def check_pin_memory(pin_memory: bool | None) -> None:
+    """Raise ConfigError if batches cannot be pinned as asked."""
+    if pin_memory is not None:
+        check_flags(pin_memory=pin_memory)
+    if pin_memory and not has_accelerator():
+        raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
