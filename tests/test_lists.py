@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import signal
+import threading
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -547,6 +550,29 @@ def test_what_a_store_raises_reaches_the_next_batch(error: BaseException) -> Non
             assert "chunk c/1: " in str(caught.value)
     with ZarrIterableDataset(array, batch_size=4, blocks=[0]) as dataset:  # the loop lives
         assert joined(dataset) == words((N,))[:5].tolist()
+
+
+def test_an_interrupt_ends_the_pass_and_nothing_else() -> None:
+    class Interrupting(Recording):
+        interrupts = True
+        released = threading.Event()
+
+        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            if key == "c/1" and Interrupting.interrupts:
+                Interrupting.interrupts = False
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # it waits for this look-up
+                while not Interrupting.released.is_set():
+                    await asyncio.sleep(0.001)
+            return await super().get(key, prototype, byte_range)
+
+    memory = MemoryStore()
+    write(memory, words((N,)), "string", chunks=(5,))
+    with ZarrIterableDataset(zarr.open_array(Interrupting(memory), mode="r"), batch_size=4) as dataset:
+        with pytest.raises(KeyboardInterrupt):
+            list(dataset)
+        assert joined(dataset) == words((N,)).tolist()  # while the old one is under way
+        Interrupting.released.set()
+        assert joined(dataset) == words((N,)).tolist()
 
 
 def test_text_in_memory_is_refused() -> None:
