@@ -46,7 +46,7 @@ class FieldExplanation:
     shards
         The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
-        Chunks that are read and decoded in one epoch by this consumer.
+        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are kept.
     amplification
         `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
     conversion
@@ -131,7 +131,8 @@ class Explanation:
             if f.chunks:
                 how = "native" if f.native else f"through zarr-python, slow ({f.slow_because})"
                 stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
-                reads = f"{f.chunk_reads} chunk reads per epoch, {stored}"
+                least = "at least " * bool(f.item_type)
+                reads = f"{least}{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{f.choice}; {how}"))
                 rows.append(("", f"{reads}: amplification {f.amplification:.2f}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
@@ -219,6 +220,8 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
     chunks = -(-spec.num_samples // rows) * spec.num_cells
     resident = isinstance(field, StoredField) and field.resident
     reads, used = (chunks, chunks) if resident else _chunk_reads(plan, field)
+    if isinstance(field, ListField):
+        reads = used
     order = (
         "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
     )
