@@ -197,6 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     for n in range(options.repeats + 1)
                 ][1:]
             _add_row(table, name, kind, sides[-1].max_requests, rounds)
+            console.print(f"{name}, {kind}: timed", highlight=False)
             busy = [turn.timing.foreign_cores or 0.0 for one in rounds for turn in one]
             foreign_cores = max(foreign_cores, *busy)
     console.print(table)
