@@ -256,7 +256,9 @@ def _choice(field: StoredField | ListField, block_rows: int, *, drives: bool) ->
     if drives:
         chunks = -(-block_rows // rows)
         return "makes the blocks" + f", {chunks} chunks each" * (chunks > 1)
-    if isinstance(field, StoredField) and field.resident:
+    if isinstance(field, ListField):
+        return "looked up, chunks are kept while there is memory"
+    if field.resident:
         return "kept in memory"
     if block_rows % rows == 0:
         return "nests in the blocks"
