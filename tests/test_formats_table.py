@@ -64,7 +64,9 @@ def test_every_codec_of_zarr_python_and_numcodecs_is_in_the_table() -> None:
     ours = {"zarrfeed-inverted"}  # of other tests
     for name in {*numcodecs.registry.codec_registry, *numcodecs.registry.entries} - ours:
         assert status(name, 2) in ("native", "general", "refused", "zarr-python")
-    for name in set(vars(zarr.registry)["__codec_registries"]) - ours - {"endian", "sharding_indexed"}:
+    registries = vars(zarr.registry)["__codec_registries"]  # has an empty one for every name that was looked up
+    known = {name for name, registry in registries.items() if registry or registry.lazy_load_list}
+    for name in known - ours - {"endian", "sharding_indexed"}:
         assert status(name.removeprefix("numcodecs."), 3) in ("native", "general")
     assert table("Shards")
 
