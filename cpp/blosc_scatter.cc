@@ -6,6 +6,7 @@
 
 #include "codecs/blosc.h"
 #include "codecs/unshuffle.h"
+#include "past_cache.h"
 
 namespace zarrfeed {
 namespace {

@@ -14,6 +14,20 @@
 namespace zarrfeed {
 namespace {
 
+// Each loop is compiled twice: for every x86-64 processor, and for those with AVX2. The results are the same.
+#if defined(__x86_64__)
+#define ZARRFEED_AVX2 __attribute__((target("avx2")))
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0;
+}
+#else
+#define ZARRFEED_AVX2
+bool has_avx2() {
+  return false;
+}
+#endif
+#define ZARRFEED_INLINE [[gnu::always_inline]] inline
+
 /// 16 bit floats are numbers of a type of their own, so that they are not taken for integers.
 enum class Half : uint16_t {};
 enum class Brain : uint16_t {};
@@ -28,7 +42,7 @@ constexpr int32_t kFloatInfinity = 0x7f800000;
 // Branches below are selections between values that are all calculated, so that the loops over them vectorise. Numbers
 // are signed because SSE2 compares no others; none is negative but for the sign itself.
 
-float widen(Half item) {
+ZARRFEED_INLINE float widen(Half item) {
   const int32_t bits = static_cast<uint16_t>(item);
   const int32_t magnitude = bits & 0x7fff;
   const int32_t shifted = magnitude << 13;
@@ -41,21 +55,21 @@ float widen(Half item) {
   return std::bit_cast<float>(out | (bits & 0x8000) << 16);
 }
 
-float widen(Brain item) {
+ZARRFEED_INLINE float widen(Brain item) {
   return std::bit_cast<float>(static_cast<uint32_t>(item) << 16);
 }
 
-int widen(Flag item) {
+ZARRFEED_INLINE int widen(Flag item) {
   return static_cast<uint8_t>(item) != 0 ? 1 : 0;
 }
 
 template <typename T>
   requires std::is_arithmetic_v<T>
-T widen(T item) {
+ZARRFEED_INLINE T widen(T item) {
   return item;
 }
 
-Half to_half(float value) {
+ZARRFEED_INLINE Half to_half(float value) {
   const auto bits = std::bit_cast<int32_t>(value);
   const int32_t sign = (bits >> 16) & 0x8000;
   const int32_t magnitude = bits & 0x7fffffff;
@@ -71,7 +85,7 @@ Half to_half(float value) {
   return static_cast<Half>(static_cast<uint16_t>(out | sign));
 }
 
-Brain to_brain(float value) {
+ZARRFEED_INLINE Brain to_brain(float value) {
   const auto bits = std::bit_cast<int32_t>(value);
   const int32_t sign = (bits >> 16) & 0x8000;
   const int32_t magnitude = bits & 0x7fffffff;
@@ -82,7 +96,7 @@ Brain to_brain(float value) {
 
 /// A float from which a 16 bit float is rounded as from `value` itself: the bits that do not fit are not rounded but noted
 /// in the last one ("round to odd").
-float without_rounding(double value) {
+ZARRFEED_INLINE float without_rounding(double value) {
   constexpr uint64_t kDropped = (uint64_t{1} << 29) - 1;
   constexpr uint64_t kLast = uint64_t{1} << 29;
   const auto bits = std::bit_cast<uint64_t>(value);
@@ -108,7 +122,7 @@ double without_rounding_int(T item) {
 }
 
 template <typename To, typename Value>
-To narrow(Value value) {
+ZARRFEED_INLINE To narrow(Value value) {
   if constexpr (std::is_same_v<To, Flag>) {
     return static_cast<Flag>(value != 0);
   } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, Brain>) {
@@ -126,13 +140,31 @@ To narrow(Value value) {
 }
 
 template <typename To, typename From>
-void convert_items(uint8_t* dest, const uint8_t* source, size_t count) {
+ZARRFEED_INLINE void convert_loop(uint8_t* dest, const uint8_t* source, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     From item;
     std::memcpy(&item, source + i * sizeof(From), sizeof(From));
     const To out = narrow<To>(widen(item));
     std::memcpy(dest + i * sizeof(To), &out, sizeof(To));
   }
+}
+
+template <typename To, typename From>
+void convert_items_anywhere(uint8_t* dest, const uint8_t* source, size_t count) {
+  convert_loop<To, From>(dest, source, count);
+}
+
+template <typename To, typename From>
+ZARRFEED_AVX2 void convert_items_avx2(uint8_t* dest, const uint8_t* source, size_t count) {
+  convert_loop<To, From>(dest, source, count);
+}
+
+using Kernel = void (*)(uint8_t*, const uint8_t*, size_t);
+
+/// The loop over items of type `From` that become `To`.
+template <typename To, typename From>
+Kernel convert_items() {
+  return has_avx2() ? convert_items_avx2<To, From> : convert_items_anywhere<To, From>;
 }
 
 /// Integers of 64 bits -> double that is only to be rounded to a 16 bit float.
@@ -206,13 +238,11 @@ constexpr bool holds() {
   }
 }
 
-using Kernel = void (*)(uint8_t*, const uint8_t*, size_t);
-
 /// The kernel from integers to integers that hold them; null if they do not.
 Kernel find_lossless(ItemType from, ItemType to) {
   return with_type(from, [to]<typename From>(std::type_identity<From>) {
     return with_type(to, []<typename To>(std::type_identity<To>) -> Kernel {
-      if constexpr (holds<From, To>()) return convert_items<To, From>;
+      if constexpr (holds<From, To>()) return convert_items<To, From>();
       return nullptr;
     });
   });
@@ -220,7 +250,7 @@ Kernel find_lossless(ItemType from, ItemType to) {
 
 template <typename Real>
 Kernel find_load(ItemType from) {
-  return with_type(from, []<typename From>(std::type_identity<From>) -> Kernel { return convert_items<Real, From>; });
+  return with_type(from, []<typename From>(std::type_identity<From>) -> Kernel { return convert_items<Real, From>(); });
 }
 
 template <typename Real>
@@ -229,7 +259,7 @@ Kernel find_store(ItemType to) {
     if constexpr (std::is_integral_v<To> || std::is_same_v<To, Flag>) {
       return nullptr;
     } else {
-      return convert_items<To, Real>;
+      return convert_items<To, Real>();
     }
   });
 }
@@ -309,25 +339,7 @@ void Converter::convert(uint8_t* dest, const uint8_t* source, size_t count, size
 }
 
 template <typename Real>
-void Converter::calculate(uint8_t* dest, const uint8_t* source, size_t count, size_t position,
-                          const Constants<Real>& c) const {
-  Real x[kBlock];
-  load_(reinterpret_cast<uint8_t*>(x), source, count);
-  for (const Real fill : c.fills) {
-    for (size_t i = 0; i < count; ++i) x[i] = x[i] == fill ? std::numeric_limits<Real>::quiet_NaN() : x[i];
-  }
-  if (spec_.scale) {
-    for (size_t i = 0; i < count; ++i) x[i] *= c.scale;
-  }
-  if (spec_.offset) {
-    for (size_t i = 0; i < count; ++i) x[i] += c.offset;
-  }
-  if (!c.mean.empty()) normalise(x, count, position, c);
-  store_(dest, reinterpret_cast<const uint8_t*>(x), count);
-}
-
-template <typename Real>
-void Converter::normalise(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
+ZARRFEED_INLINE void Converter::normalise(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
   if (period_ > 0) {
     const Real* const mean = c.mean.data() + position % period_;
     const Real* const std = c.std.data() + position % period_;
@@ -343,6 +355,38 @@ void Converter::normalise(Real* x, size_t count, size_t position, const Constant
     const Real std = c.std[channel];
     for (; i < end; ++i) x[i] = (x[i] - mean) / std;
   }
+}
+
+template <typename Real>
+ZARRFEED_INLINE void Converter::apply(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
+  for (const Real fill : c.fills) {
+    for (size_t i = 0; i < count; ++i) x[i] = x[i] == fill ? std::numeric_limits<Real>::quiet_NaN() : x[i];
+  }
+  if (spec_.scale) {
+    for (size_t i = 0; i < count; ++i) x[i] *= c.scale;
+  }
+  if (spec_.offset) {
+    for (size_t i = 0; i < count; ++i) x[i] += c.offset;
+  }
+  if (!c.mean.empty()) normalise(x, count, position, c);
+}
+
+template <typename Real>
+void Converter::calculate(uint8_t* dest, const uint8_t* source, size_t count, size_t position,
+                          const Constants<Real>& c) const {
+  Real x[kBlock];
+  load_(reinterpret_cast<uint8_t*>(x), source, count);
+  if (has_avx2()) {
+    apply_avx2(x, count, position, c);
+  } else {
+    apply(x, count, position, c);
+  }
+  store_(dest, reinterpret_cast<const uint8_t*>(x), count);
+}
+
+template <typename Real>
+ZARRFEED_AVX2 void Converter::apply_avx2(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
+  apply(x, count, position, c);
 }
 
 }  // namespace zarrfeed

@@ -46,6 +46,10 @@ class Converter {
   void calculate(uint8_t* dest, const uint8_t* source, size_t count, size_t position, const Constants<Real>& c) const;
   template <typename Real>
   void normalise(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
+  template <typename Real>
+  void apply(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
+  template <typename Real>
+  void apply_avx2(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
 
   ConversionSpec spec_;
   bool in_double_ = false;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "error.h"
+#include "past_cache.h"
 
 namespace zarrfeed {
 namespace {
@@ -159,7 +160,8 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
       const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
       const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
       timer.lap(stats.scatter_ns);
-      box.copy_rows(decoded.data(), targets);
+      box.copy_rows(decoded.data(), targets, past_cache);
+      if (past_cache) finish_stores_past_cache();
     }
   } catch (const Error& error) {
     throw error.at(spec_.array.name, label(chunk, cell));

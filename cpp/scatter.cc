@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "past_cache.h"
 
 namespace zarrfeed {
 namespace {
@@ -137,9 +138,9 @@ void for_each_run(std::span<const LoopType> loops, uint8_t* dest, int64_t source
 
 }  // namespace
 
-void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const {
+void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const {
   if (converter_ != nullptr) {
-    convert_rows(chunk, targets);
+    convert_rows(chunk, targets, past_cache);
     return;
   }
   const auto item = static_cast<int64_t>(item_bytes_);
@@ -179,25 +180,32 @@ void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
   }
 }
 
-void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const {
+void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const {
   const size_t dest_item = converter_->dest_item_bytes();
   const bool is_ready = swap_bytes_ == 0 && run_stride_ == static_cast<int64_t>(item_bytes_);
   const ItemCopy copy = choose_copy(item_bytes_, swap_bytes_);
   constexpr auto kBlock = static_cast<int64_t>(Converter::kBlock);
   uint8_t gathered[Converter::kBlock * kMaxConvertedItem];
+  uint8_t converted[Converter::kBlock * kMaxConvertedItem];
   for (const RowTarget& t : targets) {
     for_each_run(std::span<const Loop>(loops_), t.dest + dest_offset_, t.row * row_stride_,
                  [&](uint8_t* dest, int64_t source) {
                    const size_t position = static_cast<size_t>(dest - t.dest) / dest_item;
-                   if (is_ready) {
+                   if (is_ready && !past_cache) {
                      converter_->convert(dest, chunk + source, static_cast<size_t>(run_items_), position);
                      return;
                    }
                    for (int64_t done = 0; done < run_items_; done += kBlock) {
-                     const int64_t n = std::min(kBlock, run_items_ - done);
+                     const auto n = static_cast<size_t>(std::min(kBlock, run_items_ - done));
                      const auto begin = static_cast<size_t>(done);
-                     copy(gathered, chunk + source + done * run_stride_, n, run_stride_);
-                     converter_->convert(dest + begin * dest_item, gathered, static_cast<size_t>(n), position + begin);
+                     const uint8_t* items = chunk + source + done * run_stride_;
+                     if (!is_ready) {
+                       copy(gathered, items, static_cast<int64_t>(n), run_stride_);
+                       items = gathered;
+                     }
+                     uint8_t* const to = dest + begin * dest_item;
+                     converter_->convert(past_cache ? converted : to, items, n, position + begin);
+                     if (past_cache) copy_past_cache(to, converted, n * dest_item);
                    }
                  });
   }

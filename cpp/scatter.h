@@ -26,8 +26,9 @@ class BoxCopy {
   BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter = nullptr);
 
   /// Copies the box of every target from `chunk`, a whole decoded chunk in stored order, with byte order made native and
-  /// items converted.
-  void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const;
+  /// items converted. With `past_cache`, stores of converted items bypass the cache, and finish_stores_past_cache() must
+  /// follow.
+  void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache = false) const;
   /// Writes the fill value, converted, to the box of every target.
   void fill_rows(std::span<const RowTarget> targets) const;
 
@@ -44,7 +45,7 @@ class BoxCopy {
     int64_t dest_stride;
   };
 
-  void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets) const;
+  void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const;
   void fill_converted_rows(std::span<const RowTarget> targets) const;
 
   std::vector<Loop> loops_;  ///< outermost first; around runs of `run_items_` items

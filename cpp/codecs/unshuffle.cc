@@ -120,17 +120,11 @@ UnshuffleRange find_unshuffle_range(size_t typesize) {
   }
 }
 
-void finish_stores_past_cache() {
-  _mm_sfence();
-}
-
 #else
 
 UnshuffleRange find_unshuffle_range(size_t) {
   return nullptr;
 }
-
-void finish_stores_past_cache() {}
 
 #endif
 

@@ -16,7 +16,4 @@ using UnshuffleRange = void (*)(const uint8_t* planes, size_t plane_bytes, size_
 /// processor has none.
 UnshuffleRange find_unshuffle_range(size_t typesize);
 
-/// Orders this thread's stores past the cache before its later ones: a release operation alone does not.
-void finish_stores_past_cache();
-
 }  // namespace zarrfeed

@@ -9,6 +9,7 @@
 #include "check.h"
 #include "codecs/unshuffle.h"
 #include "compress.h"
+#include "past_cache.h"
 
 namespace zarrfeed::testing {
 namespace {

@@ -419,7 +419,7 @@ TEST(boxes_write_what_their_samples_become) {
       const RowTarget to_plain[] = {{row, plain.data()}}, to_got[] = {{row, got.data()}};
       const RowTarget to_plain_fill[] = {{0, plain_fill.data()}}, to_got_fill[] = {{0, got_fill.data()}};
       BoxCopy(array, cell).copy_rows(guarded.span().data(), to_plain);
-      box.copy_rows(guarded.span().data(), to_got);
+      box.copy_rows(guarded.span().data(), to_got, random() % 2 == 0);
       BoxCopy(array, cell).fill_rows(to_plain_fill);
       box.fill_rows(to_got_fill);
       CHECK(!box.is_plain());

@@ -1,0 +1,15 @@
+#pragma once
+// Stores that bypass the cache: faster if what is written is not read again before it would be evicted.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zarrfeed {
+
+/// Copies bytes, with such stores where this processor has them. finish_stores_past_cache() must follow.
+void copy_past_cache(uint8_t* dest, const uint8_t* source, size_t bytes);
+
+/// Orders this thread's stores past the cache before its later ones: a release operation alone does not.
+void finish_stores_past_cache();
+
+}  // namespace zarrfeed
