@@ -61,6 +61,8 @@ class Reader:
         the engine's own pool.
     cache_bytes
         Of decoded chunks that are kept, also between epochs.
+    consumer_works
+        Whether `next` decodes, too, and other threads are started for much work alone: for plans small and many.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Reader:
         memory: MemoryPlan,
         allocator: Allocator | None = None,
         cache_bytes: int = 0,
+        consumer_works: bool = False,
     ) -> None:
         self._fields: list[TensorField] = []
         self._load_stats = Stats()
@@ -102,6 +105,7 @@ class Reader:
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
             cache_bytes=cache_bytes,
+            consumer_works=consumer_works,
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)

@@ -271,6 +271,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             memory=memory,
             allocator=shared_memory if shares else None,
             cache_bytes=self._cache_bytes // workers,
+            consumer_works=True,
         )
         self._capacity = rows
         return self._reader
