@@ -83,7 +83,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
                                         " batches open at once, the memory " + "budget has room for " +
                                         std::to_string(max_open_batches));
   }
-  for (FieldReader& field : fields_) field.open();
+  for (FieldReader& field : fields_) field.open(options_.consumer_works);
   plan_ = std::move(plan);
   num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));

@@ -49,7 +49,8 @@ struct EngineOptions {
   int64_t batch_size = 1;
   bool lent_memory = false;     ///< batches are written to memory that lend() provides
   size_t cache_bytes = 0;       ///< decoded chunks that are kept, over epochs; 0: none
-  bool consumer_works = false;  ///< next() decodes, too: for plans that are small and many
+  /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
+  bool consumer_works = false;
 };
 
 /// The arrays of an EpochPlan, owned.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,8 @@ from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec, VLenBytesCodec, VL
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
-from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, read_all
-from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset
+from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, read_all
+from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.dtypes import TORCH_DTYPES
 
 strategies = pytest.importorskip("zarr.testing.strategies")
@@ -35,6 +36,8 @@ def reason_to_refuse(array: zarr.Array[Any]) -> str:
     try:
         ZarrIterableDataset(array).close()
     except UnsupportedError as error:
+        with pytest.raises(UnsupportedError):
+            ZarrDataset(array)
         return str(error)
     return ""
 
@@ -43,8 +46,9 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     """Fail unless the array is read as zarr-python reads it, along any axis, or refused for what it is."""
     dtype = array.dtype
     if array.ndim == 0 or 0 in array.shape:
-        with pytest.raises(ConfigError):
-            ZarrIterableDataset(array)
+        for kind in (ZarrIterableDataset, ZarrDataset):
+            with pytest.raises(ConfigError):
+                kind(array)
         return
     refusal = reason_to_refuse(array)
     readable = dtype.kind in "MmSTUO" or dtype.name in TORCH_DTYPES
@@ -54,7 +58,7 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, array.ndim - 1), label="sample axis")
     shuffle = data.draw(st.booleans(), label="shuffle")
     if dtype.kind in "TUO":
-        check_lists(array, axis, shuffle)
+        check_lists(array, axis, shuffle, data)
         return
     expected = read_all(array, sample_axis=axis)
     if dtype.kind in "Mm":
@@ -62,15 +66,30 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     elif dtype.kind == "S":
         expected = np.ascontiguousarray(expected).view(np.uint8).reshape(*expected.shape, dtype.itemsize)
     assert_parity(array, expected, sample_axis=axis, shuffle=shuffle)
+    access, request = random_access(array, axis, data)
+    for indices in (request, request[::-1]):
+        assert_rows_equal(access[indices], torch.tensor(indices) % len(expected), expected)
 
 
-def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool) -> None:
+def random_access(array: zarr.Array[Any], axis: int, data: st.DataObject) -> tuple[ZarrDataset, list[int]]:
+    """Return a dataset of any cache, and indices to ask for, in any order and some of them many times."""
+    n = array.shape[axis]
+    indices = data.draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=12), label="indices")
+    cache = data.draw(st.sampled_from([0, 600, "1MiB"]), label="cache")
+    return ZarrDataset(array, sample_axis=axis, num_threads=2, cache=cache), indices
+
+
+def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataObject) -> None:
     expected = np.moveaxis(np.asarray(array[...]).astype(object), axis, 0).tolist()
     with ZarrIterableDataset(array, batch_size=3, sample_axis=axis, shuffle=shuffle, return_index=True) as dataset:
         batches = [(values, index.tolist()) for values, index in dataset]
     assert sorted(i for _, index in batches for i in index) == list(range(len(expected)))
     for values, index in batches:
         assert values == [expected[i] for i in index]
+    access, request = random_access(array, axis, data)
+    for indices in (request, request[::-1]):
+        assert access[indices] == [expected[i] for i in indices]
+        assert access[indices[0]] == expected[indices[0]]
 
 
 @generous

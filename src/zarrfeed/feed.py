@@ -62,7 +62,8 @@ class Reader:
     cache_bytes
         Of decoded chunks that are kept, also between epochs.
     consumer_works
-        Whether `next` decodes, too, and other threads are started for much work alone: for plans small and many.
+        For plans that are small and many: `next` decodes, too, other threads are started for much work alone, and
+        indices of shards are kept between plans.
     """
 
     def __init__(
@@ -112,7 +113,9 @@ class Reader:
             for n, f in enumerate(self._fields)
             if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
         }
-        self._feeder = Feeder(self._engine, _sources(self._fields), shards, max_decodes=num_threads)
+        self._feeder = Feeder(
+            self._engine, _sources(self._fields), shards, max_decodes=num_threads, keep_indices=consumer_works
+        )
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
 
