@@ -47,8 +47,8 @@ struct EngineOptions {
   size_t num_fetch_threads = 16;  ///< threads that wait for storage; started when the first chunk is not in the cache
   size_t max_requests = 64;       ///< chunks asked for through the exchange at once
   int64_t batch_size = 1;
-  bool lent_memory = false;     ///< batches are written to memory that lend() provides
-  size_t cache_bytes = 0;       ///< decoded chunks that are kept, over epochs; 0: none
+  bool lent_memory = false;  ///< batches are written to memory that lend() provides
+  size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
   /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
   bool consumer_works = false;
 };

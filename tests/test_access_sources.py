@@ -283,7 +283,7 @@ def test_workers_share_the_cache(tmp_path: Path) -> None:
     def worker_reads(cache: int) -> int:
         counting = ReadCounter(ZarrDataset(array, cache=cache, num_threads=1))
         loader = DataLoader(counting, batch_size=None, sampler=[list(range(N))] * 4, num_workers=2, timeout=60)
-        return max(loader)
+        return int(max(loader))
 
     chunks = 2 * -(-N // ROWS)
     assert worker_reads(2 * all_chunks) == chunks

@@ -75,7 +75,7 @@ def random_access(array: zarr.Array[Any], axis: int, data: st.DataObject) -> tup
     """Return a dataset of any cache, and indices to ask for, in any order and some of them many times."""
     n = array.shape[axis]
     indices = data.draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=12), label="indices")
-    cache = data.draw(st.sampled_from([0, 600, "1MiB"]), label="cache")
+    cache: Any = data.draw(st.sampled_from([0, 600, "1MiB"]), label="cache")
     return ZarrDataset(array, sample_axis=axis, num_threads=2, cache=cache), indices
 
 
