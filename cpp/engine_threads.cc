@@ -392,11 +392,13 @@ void Engine::fetch() {
 void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   const FieldReader& field = fields_[task.field];
   if (field.is_stored()) ask_for_help();
-  if (cache_ != nullptr && field.is_stored()) {
+  const ChunkCache::Key key{task.field, task.chunk, task.cell};
+  const bool is_missing = task.status == ReadStatus::kMissing;
+  if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
     auto chunk = std::make_shared<DecodedChunk>();
-    if (task.status != ReadStatus::kMissing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
-    if (task.status == ReadStatus::kMissing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
-    cache_->insert({task.field, task.chunk, task.cell}, chunk);
+    if (!is_missing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
+    if (is_missing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+    cache_->insert(key, chunk);
     scatter_cached(task, scratch, *chunk);
     publish(task);
     return;
@@ -405,7 +407,7 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_resident(scratch.targets);
-  } else if (task.status == ReadStatus::kMissing) {
+  } else if (is_missing) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_fill(task.cell, scratch.targets);
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);

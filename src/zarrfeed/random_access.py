@@ -55,8 +55,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
         Bytes, or text such as "2GiB", of decoded chunks that are kept, those used last; the workers of a DataLoader
-        share them. A chunk that is kept is neither read nor decoded again. 0: none; right for samples that are drawn at
-        random from arrays much larger than the cache, where of a Blosc chunk only the wanted part is then decoded.
+        share them. A chunk that is kept is neither read nor decoded again. Once it is full, chunks are kept when they
+        are wanted for the second time in a while; of others, where they are Blosc, only the wanted part is decoded.
+        0: none.
 
     Raises
     ------
