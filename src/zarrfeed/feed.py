@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from zarrfeed._import_core import core
@@ -41,6 +44,32 @@ def shared_memory(size: int) -> torch.Tensor:
     """
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+@dataclass(frozen=True)
+class _View:
+    """How bytes of a batch become a tensor of shape (rows, *sample_shape); worked out once, as it takes microseconds.
+
+    `numpy_dtype` is None where numpy has no such dtype: torch takes longer to say what bytes are.
+    """
+
+    torch_dtype: torch.dtype
+    numpy_dtype: np.dtype[Any] | None
+    sample_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, field: TensorField) -> _View:
+        dtype = field.torch_dtype
+        numpy_dtype = None if dtype == torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
+        return cls(dtype, numpy_dtype, field.sample_shape)
+
+    def of_array(self, array: npt.NDArray[np.uint8], rows: int) -> torch.Tensor:
+        if self.numpy_dtype is None:
+            return self.of_tensor(torch.from_numpy(array), rows)
+        return torch.from_numpy(array.view(self.numpy_dtype).reshape(rows, *self.sample_shape))
+
+    def of_tensor(self, flat: torch.Tensor, rows: int) -> torch.Tensor:
+        return flat.view(self.torch_dtype).view(rows, *self.sample_shape)
 
 
 class Reader:
@@ -93,6 +122,7 @@ class Reader:
             else:
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
+        self._views = [_View.of(f) for f in self._fields]
         index_sizes = memory.index_cache_bytes
         self._batch_size = batch_size
         self._allocator = allocator
@@ -154,13 +184,12 @@ class Reader:
         rows, buffers = result
         if self._allocator is not None:
             flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
+            tensors = tuple(map(_View.of_tensor, self._views, flat, repeat(rows)))
             self._lend()
         else:
-            flat = [torch.from_numpy(buffer) for buffer in buffers]
-        tensors = [
-            bytes_.view(field.torch_dtype).view(rows, *field.sample_shape)
-            for bytes_, field in zip(flat, self._fields, strict=True)
-        ]
+            tensors = tuple(map(_View.of_array, self._views, buffers, repeat(rows)))
+        if not self._lists:
+            return tensors
         return tuple(
             self._lists[number].take(tensor.numpy()) if number in self._lists else tensor
             for number, tensor in enumerate(tensors)
