@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-import zarr
 
 from benchmarks.checksum import Hashes, hash_batches, verify
+from benchmarks.conversion import as_bits, expected
 from benchmarks.loaders import Ceiling, Loader, fields_of
-from benchmarks.stores import Store
+from benchmarks.stores import Store, read_store
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Timing:
     Attributes
     ----------
     epochs, samples, decoded_bytes
-        What was delivered.
+        What was delivered; bytes are counted in the dtype that they are stored in, before any conversion.
     wall_s
         Clock time.
     cpu_s
@@ -55,12 +54,14 @@ class Timing:
 
 
 def expected_hashes(store: Store) -> Hashes:
-    """Return the hashes of all samples by sample index, from what zarr-python reads."""
-    arrays: list[Any] = [zarr.open_array(store.samples_path, mode="r")]
-    if store.targets_path is not None:
-        arrays.append(zarr.open_array(store.targets_path, mode="r"))
-    n, step = store.layout.num_samples, max(16, store.layout.rows_per_chunk)
-    hashes, _ = hash_batches([np.asarray(a[i : i + step]) for a in arrays] for i in range(0, n, step))
+    """Return the hashes of all samples by sample index, from what zarr-python reads, converted by NumPy."""
+    layout = store.layout
+    samples, *targets = read_store(store)
+    step = max(16, layout.rows_per_chunk)
+    hashes, _ = hash_batches(
+        [expected(layout, samples[i : i + step]), *(t[i : i + step] for t in targets)]
+        for i in range(0, layout.num_samples, step)
+    )
     return hashes
 
 
@@ -84,7 +85,7 @@ def verify_loader(loader: Loader, store: Store, expected: Hashes) -> float:
 
 def _as_numpy(loader: Loader) -> Iterator[list[npt.NDArray[Any]]]:
     for batch in loader.epoch(0):
-        yield [tensor.numpy() for tensor in fields_of(batch)]
+        yield [as_bits(tensor) for tensor in fields_of(batch)]
 
 
 def time_loader(loader: Loader, store: Store, *, first_epoch: int, min_wall_s: float) -> Timing:

@@ -15,7 +15,10 @@ from benchmarks.results import Summary
 
 _COLUMNS = (*("GB/s", "slowest-fastest", "first epoch", f"{OURS} / it", "it / ceiling", "CPU s/GB", "chunks/batch"),)
 _LINE_STYLES: tuple[Literal["-", ":"], ...] = ("-", ":")
-_COLOURS = ("#0b6e4f", "#5b8fd6", "#9dbce8", "#d98b3a", "#ecc08f")
+_COLOURS = (
+    *("#0b6e4f", "#5b8fd6", "#9dbce8", "#d98b3a", "#ecc08f", "#8e6bb8", "#c3aedd"),
+    *("#b8434e", "#7a8b3c", "#b9c48a", "#4aa6a6", "#777777", "#bbbbbb"),
+)
 
 
 def print_table(console: Console, summaries: Sequence[Summary]) -> None:
