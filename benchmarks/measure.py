@@ -96,7 +96,7 @@ def time_loader(loader: Loader, store: Store, *, first_epoch: int, min_wall_s: f
     """
     epochs = samples = 0
     wall_s = 0.0
-    watch = _CpuWatch()
+    watch = CpuWatch()
     begin = time.perf_counter()
     while epochs == 0 or wall_s < min_wall_s:
         for batch in loader.epoch(first_epoch + epochs):
@@ -114,7 +114,7 @@ def time_ceiling(ceiling: Ceiling, store: Store, *, min_wall_s: float) -> Timing
     not given.
     """
     passes, inside_s = 0, 0.0
-    watch = _CpuWatch()
+    watch = CpuWatch()
     begin = time.perf_counter()
     while passes == 0 or time.perf_counter() - begin < min_wall_s:
         inside_s += ceiling.measure()
@@ -124,7 +124,7 @@ def time_ceiling(ceiling: Ceiling, store: Store, *, min_wall_s: float) -> Timing
     return Timing(passes, passes * layout.num_samples, passes * layout.decoded_bytes, inside_s, None, foreign_cores)
 
 
-class _CpuWatch:
+class CpuWatch:
     """What the processors did since it was made."""
 
     def __init__(self) -> None:
