@@ -27,12 +27,12 @@ class FarStore(WrapperStore[Store]):
     objects
         The chunks (or shards) that are stored, the last one a full one, all along the first axis.
     latency_s
-        Seconds that pass before each request is served; with 0 it is served at once.
+        Seconds that pass before each request is served; None: it is served at once.
     times
         How often the array is repeated.
     """
 
-    def __init__(self, store: Store, *, objects: int, latency_s: float, times: int) -> None:
+    def __init__(self, store: Store, *, objects: int, latency_s: float | None, times: int) -> None:
         super().__init__(store)
         self._latency_s = latency_s
         self._times = times
@@ -54,7 +54,7 @@ class FarStore(WrapperStore[Store]):
         return await self._store.exists(key)
 
     async def _arrive(self) -> None:
-        if self._latency_s > 0:
+        if self._latency_s is not None:
             await asyncio.sleep(self._latency_s)
 
     def _lengthened(self, stored: Buffer) -> Buffer:

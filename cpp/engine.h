@@ -13,8 +13,11 @@
 //   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
 //     from then until it is decoded; what finds no room waits without memory of its own.
 //   * Requests for several read chunks of one group are posted at once, so that the feeder can see which of them lie side
-//     by side in a shard. For the same reason requests for inner chunks that waited for room are posted once half of it
-//     is free. What waits is served before what comes later: while anything waits, there is no room for another.
+//     by side in a shard. For the same reason requests for inner chunks of one shard that waited for room are posted
+//     once half of it is free. What waits is served before what comes later: while anything waits, there is no room for
+//     another.
+//   * While there is room for requests, decode threads admit groups before they decode answers: else a burst of answers
+//     would be decoded with nothing under way, and each burst would cost a round trip.
 //   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
 //     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
 

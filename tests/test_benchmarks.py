@@ -19,10 +19,12 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 
-from benchmarks import run  # noqa: E402
+from benchmarks import latency, run  # noqa: E402
 from benchmarks.checksum import Checksum, ChecksumError, Hashes, sample_hashes, verify  # noqa: E402
 from benchmarks.conversion import as_bits, convert  # noqa: E402
 from benchmarks.goals import to_markdown, verdicts  # noqa: E402
+from benchmarks.far_store import FarStore  # noqa: E402
+from benchmarks.latency import verify_repeated  # noqa: E402
 from benchmarks.layouts import LAYOUTS, Layout  # noqa: E402
 from benchmarks.loaders import LOADERS, Batch  # noqa: E402
 from benchmarks.measure import Timing, expected_hashes  # noqa: E402
@@ -148,6 +150,17 @@ def test_a_changed_layout_is_written_anew_and_an_unchanged_one_is_not(tmp_path: 
     (path / "zarr.json").unlink()  # as if it were half removed
     assert written(changed)[1] != second
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_repeated_array_is_verified_sample_by_sample() -> None:
+    expected = sample_hashes([make_samples()])
+    delivered = np.random.default_rng(2).permutation(np.repeat(expected, 3))
+    verify_repeated(expected, delivered, 3)
+    swapped = delivered.copy()
+    swapped[delivered == expected[4]] = expected[5]
+    for wrong in (delivered[1:], np.append(delivered, expected[0]), swapped):
+        with pytest.raises(ChecksumError, match="3 times the store is 120 samples"):
+            verify_repeated(expected, wrong, 3)
 
 
 class _MispairedLoader:
@@ -287,3 +300,18 @@ def test_a_run_writes_rows_and_a_chart(tmp_path: Path) -> None:
     assert sorted(timed) == sorted((loader, repeat) for loader in loaders for repeat in range(2))
     assert {row["layout_name"] for row in rows} == {"A"}
     assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_latency_delivers_what_is_stored_and_reports_a_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--scale", "small", "--latency-ms", "1", "--repeats", "1", "--data", str(tmp_path)]
+    assert latency.main(options) == 0
+    printed = capsys.readouterr().out
+    sides = 3 * len(latency.CASES) * len(latency.STORES)
+    assert printed.count("samples are right") == sides
+    rows = [line for line in printed.splitlines() if line.startswith("│")]
+    assert len(rows) == len(latency.CASES) * len(latency.STORES)
+    monkeypatch.setattr(FarStore, "_lengthened", lambda _, stored: stored)  # the array is not repeated
+    assert latency.main([*options, "--layouts", "main", "--stores", "memory"]) == 1
+    assert "nothing was timed" in capsys.readouterr().out

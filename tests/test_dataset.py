@@ -15,6 +15,7 @@ import zarr
 from torch.utils.data import DataLoader
 
 import zarrfeed.dataset
+import zarrfeed.options
 import zarrfeed.readers
 from zarrfeed import ClosedError, ConfigError, MemoryBudgetError, ZarrIterableDataset
 from zarrfeed.memory import parse_bytes
@@ -213,7 +214,8 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
 
     expected = read_epoch(ZarrIterableDataset(store, batch_size=16, shuffle=True))
     monkeypatch.setattr(zarrfeed.readers, "pinned_memory", allocate)
-    monkeypatch.setattr(zarrfeed.dataset, "has_accelerator", lambda: True)
+    for module in (zarrfeed.dataset, zarrfeed.options):
+        monkeypatch.setattr(module, "has_accelerator", lambda: True)
     dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, pin_memory=True)
     assert np.array_equal(read_epoch(dataset), expected)
     held = [(batch, batch.clone()) for batch in dataset]

@@ -50,7 +50,7 @@ def test_amplification_of_targets_with_longer_chunks_is_shown(store: str, tmp_pa
     assert (streamed.chunk_reads, streamed.chunks) == (70, 10)  # 63 blocks, 7 of which lie over two chunks
     assert streamed.amplification == pytest.approx(7.0)
     assert (resident.chunk_reads, resident.amplification) == (10, 1.0)
-    assert "kept in memory" in resident.description
+    assert resident.choice == "kept in memory"
 
 
 def test_the_quality_of_the_shuffle_is_measured_against_a_perfect_one(store: str) -> None:

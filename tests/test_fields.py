@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import shutil
-from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, Unsupported
 from zarrfeed.dtypes import TORCH_DTYPES
 from zarrfeed.feed import load_resident
 from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.sources import Source, choose_driving, read_fields
+from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import describe_layout
 
 N = 20
@@ -190,63 +189,6 @@ def test_targets_are_aligned_along_axis_0_whatever_the_sample_axis_of_the_sample
 
 
 # --- which chunks are the blocks --------------------------------------------------------------------------------
-
-MIB = 1 << 20
-
-
-def stored(name: str, chunk_rows: int, row_bytes: int, template: StoredField, *, n: int = 100_000) -> StoredField:
-    """Describe an array of `n` samples of `row_bytes` bytes in chunks of `chunk_rows` of them; it need not exist."""
-    spec = replace(
-        template.spec, shape=(n, row_bytes), chunk_shape=(chunk_rows, row_bytes), dtype=np.dtype("u1"), name=name
-    )
-    return StoredField(name, spec)
-
-
-def in_rows(name: str, row_bytes: int, *, n: int = 100_000) -> ResidentField:
-    return ResidentField(name, torch.empty(1, dtype=torch.uint8).expand(n, row_bytes))
-
-
-@pytest.mark.parametrize(
-    ("fields", "chosen"),
-    [
-        ([(16, 1000)], 0),
-        ([(1, 1000), (24, 1000)], 1),  # else the second would be decoded 24 times
-        ([(1, 4000), (24, 1000)], 1),
-        ([(1, 4001), (24, 1000)], 0),  # too light to decide
-        ([(16, 1000), (16, 1000)], 0),  # a draw
-        ([(16, 1000), (16, 2000)], 0),
-        ([(8, MIB), (16, MIB)], 1),
-        ([(8, MIB), (17, MIB)], 0),  # blocks of 34 MiB: the shorter chunks
-        ([(60, MIB), (40, MIB), (50, MIB)], 1),  # no block is short: the shortest
-    ],
-)
-def test_the_longest_chunks_of_a_heavy_field_make_the_blocks(
-    fields: list[tuple[int, int]], chosen: int, samples: Path
-) -> None:
-    template = read_fields(samples).fields[0]
-    assert isinstance(template, StoredField)
-    described = [stored(str(i), rows, size, template) for i, (rows, size) in enumerate(fields)]
-    assert choose_driving(described, described) == chosen
-
-
-def test_targets_make_the_blocks_only_if_no_field_of_the_samples_is_stored(samples: Path) -> None:
-    template = read_fields(samples).fields[0]
-    assert isinstance(template, StoredField)
-    light, heavy, memory = stored("a", 2, 10, template), stored("b", 8, 1000, template), in_rows("c", 5000)
-    assert choose_driving([light], [light, heavy]) == 0
-    assert choose_driving([memory, light], [memory, light, heavy]) == 1
-    assert choose_driving([memory], [memory, light, heavy]) == 2
-    assert choose_driving([memory], [memory]) is None
-
-
-@pytest.mark.parametrize(
-    ("shape", "rows"), [((1000,), 64), ((1000, 4), 64), ((50, 4), 50), ((100, 4 << 10), 63), ((9, 1 << 18), 1)]
-)
-def test_blocks_in_memory_are_64_rows_but_not_more_than_a_mebibyte(shape: tuple[int, ...], rows: int) -> None:
-    both = read_fields(torch.zeros(shape, dtype=torch.int32), np.zeros(shape[0], "i8"))
-    assert both.driving is None
-    assert both.block_rows == rows
-    assert both.cells == 1
 
 
 def test_resident_fields_share_the_room_for_them(tmp_path: Path) -> None:

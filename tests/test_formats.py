@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,8 @@ from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec, VLenBytesCodec, VL
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
-from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, read_all
-from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset
+from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, read_all
+from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.dtypes import TORCH_DTYPES
 
 strategies = pytest.importorskip("zarr.testing.strategies")
@@ -54,7 +55,7 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, array.ndim - 1), label="sample axis")
     shuffle = data.draw(st.booleans(), label="shuffle")
     if dtype.kind in "TUO":
-        check_lists(array, axis, shuffle)
+        check_lists(array, axis, shuffle, data)
         return
     expected = read_all(array, sample_axis=axis)
     if dtype.kind in "Mm":
@@ -62,15 +63,27 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     elif dtype.kind == "S":
         expected = np.ascontiguousarray(expected).view(np.uint8).reshape(*expected.shape, dtype.itemsize)
     assert_parity(array, expected, sample_axis=axis, shuffle=shuffle)
+    wanted = data.draw(indices(len(expected)), label="wanted")
+    dataset = ZarrDataset(array, sample_axis=axis)
+    assert_rows_equal(dataset[wanted], torch.tensor(wanted), expected)
+    dataset.close()
 
 
-def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool) -> None:
+def indices(num_samples: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, num_samples - 1), min_size=1, max_size=6)
+
+
+def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataObject) -> None:
     expected = np.moveaxis(np.asarray(array[...]).astype(object), axis, 0).tolist()
     with ZarrIterableDataset(array, batch_size=3, sample_axis=axis, shuffle=shuffle, return_index=True) as dataset:
         batches = [(values, index.tolist()) for values, index in dataset]
     assert sorted(i for _, index in batches for i in index) == list(range(len(expected)))
     for values, index in batches:
         assert values == [expected[i] for i in index]
+    wanted = data.draw(indices(len(expected)), label="wanted")
+    by_index = ZarrDataset(array, sample_axis=axis)
+    assert by_index[wanted] == [expected[i] for i in wanted]
+    by_index.close()
 
 
 @generous

@@ -335,6 +335,7 @@ def test_groups_without_arrays_are_refused_and_say_what_is_in_them(tmp_path: Pat
     refused(ConfigError, "groups in it, which are not entered: a, b", tmp_path / "g")
 
 
+@pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
 def test_a_group_with_an_array_that_cannot_be_read_is_refused_by_its_name(store: Path) -> None:
     group = zarr.open_group(store / "g")
     group.create_array("names", shape=(N,), dtype=np.dtype([("x", "f4")]))

@@ -16,6 +16,7 @@ import pytest
 import zarr
 import zarr.registry
 from numcodecs.abc import Codec as Numcodec
+from numcodecs.checksum32 import CRC32, JenkinsLookup3
 from torch.utils.data import DataLoader
 from zarr.abc.codec import BytesBytesCodec
 from zarr.codecs import BytesCodec, TransposeCodec, ZstdCodec
@@ -117,6 +118,9 @@ V2: dict[str, tuple[list[Any], Any, str]] = {
     "lzma": ([numcodecs.Delta(">i2")], numcodecs.LZMA(), ">i2"),
     "adler32": ([], numcodecs.Adler32(), "<u2"),
     "fletcher32": ([], numcodecs.Fletcher32(), "<c8"),
+    "crc32": ([], CRC32(), "<u2"),
+    "jenkins_lookup3": ([], JenkinsLookup3(), "<u2"),
+    "base64": ([], numcodecs.Base64(), "<f4"),
     "zarrfeed-inverted": ([], Inverted(), "<f4"),
 }
 
@@ -137,7 +141,12 @@ V3: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         "<f4",
     ),
     "numcodecs.shuffle": (lambda: {"compressors": [zarr_numcodecs.Shuffle(elementsize=4), ZstdCodec()]}, "<f4"),
+    "numcodecs.packbits": (lambda: {"filters": [zarr_numcodecs.PackBits()]}, "|b1"),
+    "numcodecs.astype": (lambda: {"filters": [zarr_numcodecs.AsType(encode_dtype="<i2", decode_dtype="<f4")]}, "<f4"),
     "numcodecs.adler32": (lambda: {"compressors": [zarr_numcodecs.Adler32()]}, "<u2"),
+    "numcodecs.fletcher32": (lambda: {"compressors": [zarr_numcodecs.Fletcher32()]}, "<c8"),
+    "numcodecs.crc32": (lambda: {"compressors": [zarr_numcodecs.CRC32()]}, "<u2"),
+    "numcodecs.jenkins_lookup3": (lambda: {"compressors": [zarr_numcodecs.JenkinsLookup3()]}, "<u2"),
     "zarrfeed-inverted": (lambda: {"compressors": [InvertedV3()]}, "<f4"),
 }
 

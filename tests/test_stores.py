@@ -36,6 +36,7 @@ from zarrfeed import (
     UnsupportedError,
     ZarrIterableDataset,
 )
+from zarrfeed.feeder import StoreSource
 from zarrfeed.layout import read_layout
 
 N = 120
@@ -274,6 +275,28 @@ def test_a_small_budget_keeps_few_requests_in_flight() -> None:
         assert memory.max_requests <= 16  # a quarter of the memory
         drain(dataset, data)
     assert 1 < store.most <= memory.max_requests
+
+
+def test_where_a_request_may_be_a_connection_fewer_are_open_at_once() -> None:
+    """Servers drop connections beyond what they queue, which costs seconds."""
+    obstore = pytest.importorskip("obstore.store")
+    connected: Store = ObjectStore(obstore.MemoryStore())
+    store: Store
+    for store in (connected, WrapperStore(connected), WrapperStore(WrapperStore(connected))):
+        assert StoreSource(store, "", "zarr.json").max_requests == 128
+    for store in (MemoryStore(), WrapperStore(MemoryStore())):
+        assert StoreSource(store, "", "zarr.json").max_requests == 1024
+
+
+@pytest.mark.parametrize(
+    ("budget", "requests", "why"),
+    [("16MiB", 256, "what memory allows"), ("1GiB", 1024, "what such a store is asked")],
+)
+def test_explain_says_how_many_requests_are_open_and_why(budget: str, requests: int, why: str) -> None:
+    data = np.zeros((64, 4096), dtype="f4")
+    with make(write(MemoryStore(), data, (1, 4096)), memory_budget=budget) as dataset:  # chunks of 16 KiB
+        line = f"up to {requests} chunks asked for at once in stores that are not local: {why}"
+        assert line in str(dataset.explain())
 
 
 def test_lent_bytes_are_dropped_when_they_are_decoded() -> None:

@@ -198,8 +198,10 @@ TEST(floats_become_the_nearest_16_bit_float_and_of_two_the_even_one) {
   for (int i = 0; i < 100000; ++i) {
     singles.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
     doubles.push_back(std::bit_cast<double>(random()));
-    doubles.push_back(std::ldexp(
-        doubles.back(), -static_cast<int>(std::ilogb(doubles.back())) + 10 - static_cast<int>(random() % 150)));
+    // those that a short float can hold, or nearly; ilogb of what is no number has no negative
+    const double any = doubles.back();
+    const int exponent = std::isfinite(any) && any != 0 ? std::ilogb(any) : 0;
+    doubles.push_back(std::ldexp(any, 10 - exponent - static_cast<int>(random() % 150)));
   }
   for (const uint64_t nan : {0x7ff0000000000001, 0x7ff8000000000000, 0x7fffffffffffffff}) {
     doubles.push_back(std::bit_cast<double>(nan));

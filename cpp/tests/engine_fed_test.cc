@@ -12,6 +12,7 @@
 #include "engine.h"
 #include "feeding.h"
 #include "reading.h"
+#include "temp_dir.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
@@ -143,6 +144,42 @@ TEST(many_requests_are_open_at_once_where_there_is_room) {
   start(engine, shuffled_line(data, 4, 8), 4, 8);
   CHECK_EQ(take_requests(engine, 12).size(), size_t{12});  // by a single thread, which waits for none of them
   engine.stop();
+}
+
+TEST(a_request_is_made_before_an_answer_that_is_there_is_decoded) {
+  // Else a burst of answers is decoded while nothing is under way, and a round trip is waited for after each burst.
+  const Dataset data({{.shape = {16, 20'000}, .chunk_shape = {4, 20'000}}}, false,
+                     false);  // so large: claimed one by one
+  Engine engine(fed_fields(data), with_requests(2, 4, 1));
+  start(engine, shuffled_line(data, 4, 1), 4, 4);
+  const std::vector<FetchRequest> requests = take_requests(engine, 2);
+  const std::vector<uint8_t> chunk = read_file(data.arrays[0]->chunk_path(requests[0].key));
+  const std::vector<uint8_t> corrupt(size_t{8} << 20);
+  const FetchAnswer answers[] = {{requests[0].ticket, Bytes(chunk)}, {requests[1].ticket, Bytes(corrupt)}};
+  engine.answer(answers);
+  release(engine, *take(engine));
+  CHECK_THROWS(kCorrupt, "8388608 bytes", take(engine));  // the end of the epoch: nothing is asked for after that
+  CHECK_EQ(take_requests(engine, 1).size(), size_t{1});
+  engine.stop();
+}
+
+TEST(inner_chunks_wait_for_half_of_the_room_only_where_they_are_neighbours) {
+  const Dataset data = simple_dataset(64, 4);
+  for (const int64_t in_shard : {1, 16}) {
+    std::vector<FieldSpec> fields = fed_fields(data);
+    fields[0].array.shard.chunks = {in_shard, 1};
+    Engine engine(std::move(fields), with_requests(8, 4, 1));
+    start(engine, shuffled_line(data, 4, 8), 4, 8);  // chunks so small that the thread claims all of them at once
+    const std::vector<FetchRequest> requests = take_requests(engine, 8);
+    const std::vector<uint8_t> bytes(4 * 5 * sizeof(uint32_t));
+    const size_t answered = in_shard == 1 ? 1 : 4;
+    for (size_t i = 0; i < answered; ++i) {
+      const FetchAnswer answer{requests[i].ticket, Bytes(bytes)};
+      engine.answer({&answer, 1});
+    }
+    CHECK_EQ(take_requests(engine, answered).size(), answered);
+    engine.stop();
+  }
 }
 
 TEST(a_chunk_that_the_store_lacks_is_the_fill_value) {

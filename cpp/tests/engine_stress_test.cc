@@ -30,7 +30,11 @@ std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   const int64_t num_samples = pick(random, 1, 200);
   std::vector<ArrayLayout> layouts;
   const int64_t arrays = pick(random, 1, 2);
-  for (int64_t i = 0; i < arrays; ++i) layouts.push_back(random_layout(random, num_samples));
+  for (int64_t i = 0; i < arrays; ++i) {
+    ArrayLayout& layout = layouts.emplace_back(random_layout(random, num_samples));
+    if (random() % 3 != 0) continue;
+    for (size_t axis = 0; axis < layout.shape.size(); ++axis) layout.shard_chunks.push_back(pick(random, 1, 5));
+  }
   auto data = std::make_unique<Dataset>(std::move(layouts), random() % 2 == 0, random() % 2 == 0);
   for (const auto& array : data->arrays) {
     if (random() % 3 == 0) array->remove_chunk(array->keys()[random() % array->keys().size()]);
@@ -152,6 +156,21 @@ TEST(random_datasets_read_in_random_ways_arrive_as_the_definition_says) {
       if (random() % 6 == 0) data->drop_from_page_cache();
       consumer.read_epoch(line_over(*data, random));
     }
+  }
+}
+
+TEST(threads_share_the_indices_of_shards_in_the_page_cache_and_out_of_it) {
+  // 60 shards and room for the indices of a few: they are dropped and read again while others use them.
+  const Dataset data({{.shape = {600, 5}, .chunk_shape = {2, 5}, .packing = Packing::kLz4, .shard_chunks = {5, 1}}},
+                     false, true);
+  LineSpec line = shuffled_line(data, 2, 8);
+  std::vector<FieldSpec> fields = data.fields();
+  fields[0].array.shard.cache_bytes = 4096;
+  Engine engine(std::move(fields), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8});
+  for (line.epoch = 0; line.epoch < static_cast<uint64_t>(6 * stress()); ++line.epoch) {
+    if (line.epoch % 2 == 1) data.drop_from_page_cache();
+    start(engine, line, 8, 3);
+    drain(engine, data, line, 8);
   }
 }
 

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "check.h"
 #include "compress.h"
 #include "plans.h"
+#include "shards.h"
 #include "temp_dir.h"
 
 namespace zarrfeed::testing {
@@ -141,7 +143,33 @@ TestArray::TestArray(std::filesystem::path root, ArrayLayout layout)
   write_file(root_ / ".zarray", {});
   for_each_index(grid_of(layout_), [this](const std::vector<int64_t>& cell) {
     keys_.push_back(key_of(cell, layout_.separator));
+    if (!layout_.shard_chunks.empty()) return;
     write_file(chunk_path(keys_.back()), packed(make_chunk(layout_, cell), layout_.packing));
+  });
+  if (!layout_.shard_chunks.empty()) write_shards();
+}
+
+ShardSpec TestArray::shard_spec() const {
+  return {.chunks = layout_.shard_chunks, .index_at_start = layout_.big_endian, .index_has_crc32c = true};
+}
+
+void TestArray::write_shards() const {
+  const std::vector<int64_t> grid = grid_of(layout_);
+  std::vector<int64_t> shards;
+  for (size_t axis = 0; axis < grid.size(); ++axis) shards.push_back((grid[axis] - 1) / layout_.shard_chunks[axis] + 1);
+  for_each_index(shards, [&](const std::vector<int64_t>& shard) {
+    std::vector<std::optional<ByteVector>> chunks;
+    for_each_index(layout_.shard_chunks, [&](const std::vector<int64_t>& within) {
+      std::vector<int64_t> cell = within;
+      bool stored = true;
+      for (size_t axis = 0; axis < grid.size(); ++axis) {
+        cell[axis] += shard[axis] * layout_.shard_chunks[axis];
+        stored = stored && cell[axis] < grid[axis];
+      }
+      stored = stored && !removed_.contains(key_of(cell, layout_.separator));
+      chunks.push_back(stored ? std::optional(packed(make_chunk(layout_, cell), layout_.packing)) : std::nullopt);
+    });
+    write_file(root_ / key_of(shard, layout_.separator), make_shard(shard_spec(), chunks, 3));
   });
 }
 
@@ -168,12 +196,17 @@ FieldSpec TestArray::field() const {
   array.root = root_.string();
   array.metadata_key = ".zarray";
   array.key = {"", layout_.separator};
+  array.shard = shard_spec();
   return field;
 }
 
 void TestArray::remove_chunk(const std::string& key) {
-  std::filesystem::remove(chunk_path(key));
   removed_.insert(key);
+  if (layout_.shard_chunks.empty()) {
+    std::filesystem::remove(chunk_path(key));
+  } else {
+    write_shards();
+  }
 }
 
 std::vector<uint8_t> TestArray::sample(int64_t index) const {
@@ -215,7 +248,7 @@ ArrayLayout random_layout(std::mt19937_64& random, int64_t num_samples) {
 std::string describe(const ArrayLayout& layout) {
   return "shape " + show(layout.shape) + " chunks " + show(layout.chunk_shape) + " order " +
          show(layout.storage_order) + " sample axis " + show(layout.sample_axis) + " packing " + show(layout.packing) +
-         " big_endian " + show(layout.big_endian);
+         " big_endian " + show(layout.big_endian) + " inner chunks " + show(layout.shard_chunks);
 }
 
 }  // namespace zarrfeed::testing

@@ -24,6 +24,7 @@ struct ArrayLayout {
   Packing packing = Packing::kRaw;
   bool big_endian = false;
   char separator = '.';
+  std::vector<int64_t> shard_chunks = {};  ///< inner chunks of a shard along each axis; empty: no shards
 };
 
 /// An array of 32-bit unsigned integers, written below a directory with Zarr v2 keys.
@@ -36,7 +37,7 @@ class TestArray {
   [[nodiscard]] size_t sample_bytes() const { return places_ * sizeof(uint32_t); }
   [[nodiscard]] int64_t num_samples() const;
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
-  /// Keys of all chunks, in C order of their indices.
+  /// Keys of all chunks, in C order of their indices. Inner chunks of shards have names alike, and no file.
   [[nodiscard]] const std::vector<std::string>& keys() const { return keys_; }
   [[nodiscard]] std::filesystem::path chunk_path(const std::string& key) const { return root_ / key; }
   /// Deletes a chunk: its samples become the fill value there.
@@ -47,6 +48,9 @@ class TestArray {
   static constexpr uint32_t kFill = 0xfeedf00d;
 
  private:
+  void write_shards() const;
+  [[nodiscard]] ShardSpec shard_spec() const;
+
   std::filesystem::path root_;
   ArrayLayout layout_;
   size_t places_ = 1;

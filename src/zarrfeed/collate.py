@@ -30,25 +30,29 @@ class _FirstDict(dict[str, Any]):
     pass
 
 
+class _FirstList(list[Any]):
+    pass
+
+
 class SampleList(list[Batch]):
-    """The samples of a batch: views of its tensors.
+    """The samples of a batch: views of its tensors, items of its lists.
 
     Parameters
     ----------
     fields
         What a sample consists of.
-    tensors
-        One a field, of shape (samples, *sample_shape), or list.
+    values
+        One tensor a field, of shape (samples, *sample_shape), or a list of the samples.
     """
 
-    def __init__(self, fields: FieldSet, tensors: Sequence[Values]) -> None:
-        super().__init__(fields.samples_of(tensors))
-        batch = fields.assemble(tensors)
+    def __init__(self, fields: FieldSet, values: Sequence[Values]) -> None:
+        super().__init__(fields.samples_of(values))
+        batch = fields.assemble(values)
         # what default_collate makes of tuples
         self._batch = list(batch) if isinstance(batch, tuple) else batch
         if self:
             self[0] = _marked(self[0])
-        self._tensors = [leaf for sample in self for leaf in _leaves(sample)]
+        self._values = [leaf for sample in self for leaf in _leaves(sample)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(map(_plain, self)),)
@@ -56,7 +60,7 @@ class SampleList(list[Batch]):
     def batch(self) -> Batch | None:
         """Return the batch, if these are still its samples."""
         leaves = [leaf for sample in self for leaf in _leaves(sample)]
-        same = len(leaves) == len(self._tensors) and all(map(_is, leaves, self._tensors))
+        same = len(leaves) == len(self._values) and all(map(_is, leaves, self._values))
         return self._batch if same else None
 
 
@@ -80,7 +84,9 @@ def _marked(sample: Any) -> Any:
         return sample.as_subclass(_FirstTensor)
     if isinstance(sample, tuple):
         return _FirstTuple(sample)
-    return _FirstDict(sample) if isinstance(sample, dict) else sample  # text, which is collated as it is
+    if isinstance(sample, list):
+        return _FirstList(sample)
+    return _FirstDict(sample) if isinstance(sample, dict) else sample  # text, of which default_collate makes a list
 
 
 def _plain(sample: Any) -> Any:
@@ -88,6 +94,8 @@ def _plain(sample: Any) -> Any:
         return sample.as_subclass(torch.Tensor)
     if isinstance(sample, _FirstTuple):
         return tuple(sample)
+    if isinstance(sample, _FirstList):
+        return list(sample)
     return dict(sample) if isinstance(sample, _FirstDict) else sample
 
 
@@ -96,4 +104,6 @@ def _collate(samples: Any, *, collate_fn_map: dict[Any, Callable[..., Any]] | No
     return batch if batch is not None else collate([_plain(s) for s in samples], collate_fn_map=collate_fn_map)
 
 
-default_collate_fn_map.update({_FirstTensor: _collate, _FirstTuple: _collate, _FirstDict: _collate})
+default_collate_fn_map.update(
+    {_FirstTensor: _collate, _FirstTuple: _collate, _FirstDict: _collate, _FirstList: _collate}
+)

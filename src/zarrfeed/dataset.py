@@ -157,6 +157,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
     """
 
+    _aligns_blocks = True  # where no `blocks` are named
+
     def __init__(
         self,
         samples: Source,
@@ -218,9 +220,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             return_index=return_index,
             room=(self._options["budget"] or DEFAULT_BUDGET) // 16,
             block=block,
+            aligns=self._aligns_blocks and blocks is None,
         )
         if offsets is not None and blocks is not None:
-            raise ConfigError("offsets and blocks: blocks of windows are not single chunks, select says which samples")
+            raise ConfigError("offsets and blocks: blocks of windows have several chunks, use select")
         selection = make_selection(
             select,
             blocks,

@@ -46,13 +46,15 @@ class FieldExplanation:
     shards
         The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
-        Chunks that are read and decoded in one epoch by this consumer.
+        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are kept.
     amplification
         `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
     conversion
         What becomes of the items on the way into a batch; "" if nothing does.
     window
         Which rows of the array a sample consists of; "" for its own.
+    choice
+        What it has to do with the blocks; "" if it is in memory as it was passed.
     """
 
     name: str
@@ -64,6 +66,7 @@ class FieldExplanation:
     amplification: float
     conversion: str = ""
     window: str = ""
+    choice: str = ""
     slow_codecs: tuple[str, ...] = ()
     shards: int = 0
     item_type: str = ""
@@ -128,8 +131,10 @@ class Explanation:
             if f.chunks:
                 how = "native" if f.native else f"through zarr-python, slow ({f.slow_because})"
                 stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
-                reads = f"{f.chunk_reads} chunk reads per epoch, {stored}"
-                rows.append(("", f"{how}; {reads}: amplification {f.amplification:.2f}"))
+                least = "at least " * bool(f.item_type)
+                reads = f"{least}{f.chunk_reads} chunk reads per epoch, {stored}"
+                rows.append(("", f"{f.choice}; {how}"))
+                rows.append(("", f"{reads}: amplification {f.amplification:.2f}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         blocks = f"{self.num_blocks} blocks of {'up to ' * bool(selected)}{self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
@@ -188,7 +193,7 @@ def explain(
         mix=order.mix,
         driving=None if fields.driving is None else fields.fields[fields.driving].name,
         block=fields.block,
-        fields=tuple(_explain_field(field, plan) for field in fields.fields),
+        fields=tuple(_explain_field(f, plan, drives=i == fields.driving) for i, f in enumerate(fields.fields)),
         memory=memory,
         max_open_batches=max_open_batches,
         num_threads=num_threads,
@@ -198,7 +203,7 @@ def explain(
     )
 
 
-def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
+def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExplanation:
     conversion, window = "", window_of(field)
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
@@ -215,6 +220,8 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
     chunks = -(-spec.num_samples // rows) * spec.num_cells
     resident = isinstance(field, StoredField) and field.resident
     reads, used = (chunks, chunks) if resident else _chunk_reads(plan, field)
+    if isinstance(field, ListField):
+        reads = used
     order = (
         "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
     )
@@ -229,7 +236,6 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         description=(
             f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape}{size}, {codecs}{order}"
             + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
-            + (", kept in memory" if resident else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
         ),
         native=not spec.slow_codecs and not spec.item_type,
@@ -239,9 +245,24 @@ def _explain_field(field: Field, plan: EpochPlan) -> FieldExplanation:
         amplification=reads / max(1, used),
         conversion=conversion,
         window="" if window is None else str(window),
+        choice=_choice(field, plan.order.block_rows, drives=drives),
         shards=spec.num_shards,
         item_type=spec.item_type,
     )
+
+
+def _choice(field: StoredField | ListField, block_rows: int, *, drives: bool) -> str:
+    rows = field.spec.rows_per_chunk
+    if drives:
+        chunks = -(-block_rows // rows)
+        return "makes the blocks" + f", {chunks} chunks each" * (chunks > 1)
+    if isinstance(field, ListField):
+        return "looked up, chunks are kept while there is memory"
+    if field.resident:
+        return "kept in memory"
+    if block_rows % rows == 0:
+        return "nests in the blocks"
+    return "decoded once for each block that a chunk lies over"
 
 
 def _chunk_reads(plan: EpochPlan, field: StoredField | ListField) -> tuple[int, int]:

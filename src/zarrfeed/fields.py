@@ -181,6 +181,11 @@ def window_of(field: Field) -> Window | None:
     return field.window if isinstance(field, StoredField | ResidentField) else None
 
 
+def with_path(field: Field) -> str:
+    """Return what messages call a field: its name, and the path of its array."""
+    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | ListField) else field.name
+
+
 def resident_bytes(field: StoredField) -> int:
     """Return what a field takes if it is kept in memory, in bytes."""
     return field.num_samples * math.prod(field.row_shape) * field.torch_dtype.itemsize

@@ -84,7 +84,6 @@ class ListReader:
         StoreReadError
             If it cannot be opened. And ConfigError, if it does not live in a forked process.
         """
-        self._shards = None
         if self._spec.shard is not None:
             reading = ShardReading(self._spec.shard)
             self._shards = ShardFeed(reading, self._get, asyncio.create_task, self._counts)
@@ -207,10 +206,10 @@ class ListReader:
         grid.insert(self._spec.sample_axis, place[0])
         return grid
 
-    def _trimmed(self, items: Objects, place: _Place) -> _Kept:
-        """Return a chunk without what is beyond the ends of the array, the sample axis first."""
+    def _trimmed(self, items: npt.NDArray[Any], place: _Place) -> _Kept:
+        """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
         spec = self._spec
         sizes = zip(self._grid(place), spec.chunk_shape, spec.shape, strict=True)
-        inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)]
+        inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)
         size = inside.size * _POINTER_BYTES + sum(map(sys.getsizeof, inside.flat))
         return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)

@@ -95,8 +95,12 @@ class ChunkDecoder:
             raise self._mismatch(values)
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
 
-    async def decode_items(self, stored: Buffer | None) -> npt.NDArray[np.object_]:
-        """Return the items of a chunk of text or bytes as Python objects; of a chunk that does not exist, fill values.
+    async def decode_items(self, stored: Buffer | None) -> npt.NDArray[Any]:
+        """Return the items of a chunk of text or bytes; of a chunk that does not exist, fill values.
+
+        Returns
+        -------
+        An array of NumPy's strings, or of str or bytes as Python objects.
 
         Raises
         ------
@@ -108,7 +112,7 @@ class ChunkDecoder:
         values = await self._decode(stored)
         if values.shape != self._chunk.shape or values.dtype.kind not in "TUO":
             raise self._mismatch(values)
-        return values.astype(object)
+        return values
 
     def _mismatch(self, values: npt.NDArray[Any]) -> DecodeError:
         return DecodeError(

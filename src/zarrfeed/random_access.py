@@ -14,6 +14,7 @@ import operator
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -26,7 +27,7 @@ from zarrfeed.collate import SampleList
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.feed import Reader, shared_memory
-from zarrfeed.fields import Batch, ListField, Values
+from zarrfeed.fields import Batch, ListField, StoredField, Values
 from zarrfeed.identity import in_worker, usable_cores
 from zarrfeed.memory import parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Order
@@ -263,6 +264,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             budget=DEFAULT_BUDGET // workers,
             min_open_batches=1,
         )
+        # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
+        stored = sum(isinstance(f, StoredField | ListField) for f in self._fields.fields)
+        kept = self._cache_bytes // workers
+        memory = replace(memory, list_cache_bytes=kept // max(1, stored))
         shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
         self._reader = Reader(
             self._fields.fields,
@@ -270,7 +275,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             num_threads=num_threads,
             memory=memory,
             allocator=shared_memory if shares else None,
-            cache_bytes=self._cache_bytes // workers,
+            cache_bytes=kept - memory.list_bytes,
         )
         self._capacity = rows
         return self._reader

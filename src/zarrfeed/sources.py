@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 import zarr
 
+from zarrfeed.blocks import plan_blocks
 from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.checks import check_flags, check_int
 from zarrfeed.conversion import Conversion, ConversionOptions, Items, by_field
@@ -27,23 +28,15 @@ from zarrfeed.fields import (
     ListField,
     ResidentField,
     StoredField,
-    resident_bytes,
-    sample_bytes,
+    with_path,
 )
 from zarrfeed.layout import ArrayLike, open_array, open_node, printable, read_layout
-from zarrfeed.windows import Offsets, Window, chunks_in_block, parse_window
+from zarrfeed.windows import Offsets, Window, parse_window
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
-#: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
-_HEAVY = 1 / 4
-#: Blocks longer than this are avoided where there is a choice: 16 lanes of them fill half of the usual budget.
-_BLOCK_BYTES = 32 << 20
-#: Blocks of a dataset that lies in memory: many rows, to be dealt out quickly, but no more bytes than a usual chunk.
-_MEMORY_BLOCK_ROWS = 64
-_MEMORY_BLOCK_BYTES = 1 << 20
-_INT64_MAX = 2**63 - 1
+_MEMORY_INT64_MAX = 2**63 - 1
 
 
 def read_fields(
@@ -59,6 +52,7 @@ def read_fields(
     offsets: Offsets | Mapping[str, Offsets] | None = None,
     room: int = 0,
     block: BlockUnit = "chunk",
+    aligns: bool = True,
 ) -> FieldSet:
     """Open and align all that a dataset consists of. Reads metadata only.
 
@@ -83,19 +77,15 @@ def read_fields(
         Whether the sample's index is the last field.
     offsets
         The rows of a sample, in every array of `samples` or by name of the array.
-    room
-        Bytes for stored arrays whose chunks do not nest in the blocks, or whose windows reach beyond these: they would
-        be decoded several times, and are kept in memory instead if they fit.
-    block
-        Whether read chunks of the driving field make the blocks, or its shards. Where samples are windows a block
-        has several chunks, since a chunk at its end is read for the next block, too.
+    room, block, aligns
+        As of `plan_blocks`.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
         For an array that cannot be read, or lengths that differ; the message names the field.
     """
-    check_int("sample_axis", sample_axis, -_INT64_MAX, _INT64_MAX)
+    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
     check_flags(return_index=return_index, decode_cf=decode_cf)
     if block not in BLOCK_UNITS:
         raise ConfigError(f"block = {block!r}, must be one of {', '.join(map(repr, BLOCK_UNITS))}")
@@ -117,73 +107,13 @@ def read_fields(
     windows = [parse_window(i.name, of) for i, of in zip(items, by_field("offsets", offsets, items), strict=True)]
     fields: list[Field] = [_with_options(*options) for options in zip(arrays, conversions, windows, strict=True)]
 
-    driving = choose_driving(fields[:num_sample_fields], fields, block)
-    if driving is None:
-        if block == "shard":
-            raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")
-        row_bytes = sum(sample_bytes(f) for f in fields)
-        rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // row_bytes))
-    else:
-        chosen = fields[driving]
-        assert isinstance(chosen, StoredField | ListField)
-        if block == "shard" and chosen.spec.shard is None:
-            raise ConfigError(
-                f"block = 'shard', but {_with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
-            )
-        rows = _block_rows(chosen, block)
-        if block == "chunk":
-            rows *= chunks_in_block(rows, sum(map(sample_bytes, fields)), windows, _BLOCK_BYTES)
-        fields = _keep_small_ones(fields, driving, rows, room)
+    blocks = plan_blocks(fields, num_sample_fields, block=block, room=room, aligns=aligns)
+    fields = list(blocks.fields)
     num_samples = fields[0].num_samples
     if return_index:
         fields.append(IndexField(num_samples))
         parts.append(None)
-    return FieldSet(tuple(fields), tuple(parts), driving, min(num_samples, rows), block)
-
-
-def _block_rows(f: StoredField | ListField, block: BlockUnit) -> int:
-    """Return the samples of a full block if `f` makes them."""
-    return f.spec.shard_shape[f.spec.sample_axis] if block == "shard" else f.spec.rows_per_chunk
-
-
-def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
-    """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
-
-    It is one of the stored tensors of `samples`, else one of its lists; of the others where all samples are in memory.
-    Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
-    since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
-    block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
-
-    Parameters
-    ----------
-    samples, fields
-        The fields of `samples`, and all fields, which begin with these.
-    block
-        What blocks are made of.
-
-    Returns
-    -------
-    The place in `fields`; None if no field is stored.
-    """
-    candidates = (
-        [i for i, f in enumerate(some) if isinstance(f, kind)]
-        for some in (samples, fields)
-        for kind in (StoredField, ListField)
-    )
-    stored: list[int] = next(filter(None, candidates), [])
-    if not stored:
-        return None
-    largest = max(sample_bytes(fields[i]) for i in stored)
-    heavy = [i for i in stored if sample_bytes(fields[i]) >= _HEAVY * largest]
-    row_bytes = sum(sample_bytes(f) for f in fields)
-
-    def chunk_rows(i: int) -> int:
-        f = fields[i]
-        assert isinstance(f, StoredField | ListField)
-        return min(f.num_samples, _block_rows(f, block))
-
-    fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
-    return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
+    return FieldSet(tuple(fields), tuple(parts), blocks.driving, blocks.rows, block)
 
 
 def _with_options(
@@ -198,35 +128,14 @@ def _with_options(
     return field
 
 
-def _keep_small_ones(fields: Sequence[Field], driving: int, block_rows: int, room: int) -> list[Field]:
-    """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
-
-    These are those whose chunks do not nest in the blocks, or, but for the driving one, whose samples are windows.
-    """
-    result: list[Field] = []
-    for i, f in enumerate(fields):
-        if isinstance(f, StoredField):
-            again = block_rows % f.spec.rows_per_chunk != 0 or (f.window is not None and i != driving)
-            if again and resident_bytes(f) <= room:
-                room -= resident_bytes(f)
-                result.append(replace(f, resident=True))
-                continue
-        result.append(f)
-    return result
-
-
 def _check_lengths(fields: Sequence[Field]) -> None:
     first = fields[0]
     for other in fields[1:]:
         if other.num_samples != first.num_samples:
             raise ConfigError(
-                f"{other.name} has {other.num_samples} samples, {_with_path(first)} has {first.num_samples}: "
+                f"{other.name} has {other.num_samples} samples, {with_path(first)} has {first.num_samples}: "
                 "they must be equal"
             )
-
-
-def _with_path(field: Field) -> str:
-    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | ListField) else field.name
 
 
 class _PartReader:

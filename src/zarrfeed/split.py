@@ -31,7 +31,7 @@ def split(
     by
         "chunk": whole blocks, drawn at random, so that no chunk is read for two parts; a part has as many samples as
         blocks allow. "sample": samples drawn at random; most chunks are then read for every part. "contiguous": runs of
-        samples in the order of the array.
+        samples in the order of the array. Windows (`offsets=`) reach into other parts, by as many rows as they do.
     seed
         Of what is drawn, in [0, 2**64): the same parts come out of the same seed, in every process.
 

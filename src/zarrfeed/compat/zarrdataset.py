@@ -90,6 +90,8 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
     All methods of `zarrfeed.ZarrIterableDataset` are here too: `len()`, `set_epoch`, `state_dict`, `explain`, ...
     """
 
+    _aligns_blocks = False  # chunks are what is selected
+
     def __init__(
         self,
         *,
