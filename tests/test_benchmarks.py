@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 from benchmarks import latency, run  # noqa: E402
 from benchmarks.checksum import Checksum, ChecksumError, Hashes, sample_hashes, verify  # noqa: E402
 from benchmarks.conversion import as_bits, convert  # noqa: E402
-from benchmarks.goals import to_markdown, verdicts  # noqa: E402
 from benchmarks.far_store import FarStore  # noqa: E402
+from benchmarks.goals import to_markdown, verdicts  # noqa: E402
 from benchmarks.latency import verify_repeated  # noqa: E402
 from benchmarks.layouts import LAYOUTS, Layout  # noqa: E402
 from benchmarks.loaders import LOADERS, Batch  # noqa: E402
