@@ -25,6 +25,7 @@ from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import CpuWatch
 from benchmarks.options import QUIET_CORES, names, positive
+from benchmarks.report import write_curves
 from benchmarks.stores import prepare_store, warm_page_cache
 
 _HERE = Path(__file__).parent
@@ -45,6 +46,8 @@ class Row:
         The answer; None: it could not be measured, and `unit` says why.
     goal
         What is wanted: at most that, or at least that where `more` is set; None: for comparison only.
+    threads
+        Where the figure is a rate that depends on the number of decode threads: that number.
     """
 
     cost: str
@@ -53,6 +56,7 @@ class Row:
     unit: str
     goal: float | None = None
     more: bool = False
+    threads: int | None = None
 
     @property
     def met(self) -> bool | None:
@@ -117,10 +121,9 @@ def _threads(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
     counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= usable_cores()]
     for count in counts:
         (figures,) = measure("threads", str(count), "A", 1)
-        what = f"{count} decoding"
-        yield Row("threads", what, figures["zarrfeed"], "GB/s")
-        yield Row("", "the ceiling with as many", figures["ceiling_scatter"], "GB/s")
-        yield Row("", "ratio, of the same moments", figures["of_ceiling"], "", 0.9, more=True)
+        for name in ("zarrfeed", "ceiling_scatter", "ceiling_decode"):
+            yield Row("threads", f"{name.replace('_', '-')}, {count}", figures[name], "GB/s", threads=count)
+        yield Row("threads", f"of ceiling-scatter, {count}", figures["of_ceiling"], "", 0.9, more=True)
 
 
 def _python(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
@@ -145,7 +148,7 @@ assert COSTS.keys() == PROBES.keys()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table with the goals, and write costs.json and costs.md."""
+    """Measure, print a table with the goals, and write costs.json, costs.md and the curve over threads."""
     options = _parse(arguments)
     console = Console()
     if not console.is_terminal:
@@ -169,7 +172,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     everything = {**about, "rows": [{**asdict(row), "met": row.met} for row in rows]}
     (options.out / "costs.json").write_text(json.dumps(everything, indent=1))
     (options.out / "costs.md").write_text(to_markdown(rows))
-    console.print(f"wrote costs.json and costs.md to {options.out}", highlight=False, soft_wrap=True)
+    curves: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row.threads is not None and row.value is not None:
+            curves.setdefault(row.what.rpartition(",")[0], {})[row.threads] = row.value
+    if curves:
+        write_curves(options.out / "threads.png", curves, machine_line())
+    console.print(
+        f"wrote costs.json and costs.md{' and threads.png' if curves else ''} to {options.out}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0
 
 

@@ -75,6 +75,18 @@ def test_goals_are_upper_bounds_unless_they_say_more() -> None:
     ]
 
 
+def test_rates_over_threads_become_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"zarrfeed": 5.0, "ceiling_scatter": 6.0, "ceiling_decode": 7.0, "of_ceiling": 0.83}
+    monkeypatch.setattr(costs, "_run", lambda *_: figures)
+    monkeypatch.setattr(costs, "usable_cores", lambda: 4)
+    options = ["--costs", "threads", "--scale", "small", "--data", str(tmp_path / "data"), "--out", str(tmp_path)]
+    assert costs.main(options) == 0
+    rows = json.loads((tmp_path / "costs.json").read_text())["rows"]
+    assert [row["threads"] for row in rows if row["what"].startswith("zarrfeed")] == [1, 2, 4]
+    assert [row["met"] for row in rows if row["goal"]] == [False] * 3
+    assert (tmp_path / "threads.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_each_measurement_is_a_process_and_the_table_is_written(tmp_path: Path) -> None:
     options = ["--costs", "growth", "--scale", "small", "--data", str(tmp_path / "data"), "--out", str(tmp_path)]
     assert costs.main(options) == 0
