@@ -178,11 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             curves.setdefault(row.what.rpartition(",")[0], {})[row.threads] = row.value
     if curves:
         write_curves(options.out / "threads.png", curves, machine_line())
-    console.print(
-        f"wrote costs.json and costs.md{' and threads.png' if curves else ''} to {options.out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    written = "costs.json, costs.md and threads.png" if curves else "costs.json and costs.md"
+    console.print(f"wrote {written} to {options.out}", highlight=False, soft_wrap=True)
     return 0
 
 
