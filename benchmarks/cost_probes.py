@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,12 +48,13 @@ def probe_step(store: Store, how: str, seconds: float) -> Figures:
     """How much longer a fixed step of Python and torch takes beside the loader, which has all cores but one.
 
     `loop`: each step takes a batch, as in training, and the time to take it counts. `full`: another thread takes the
-    batches as fast as they come, so that the loader never rests.
+    batches as fast as they come, so that the loader never rests. The second figure leaves out when the step's thread
+    waited for a core, which on a machine that is not quiet is the work of others, and else the loader's.
     """
     torch.set_num_threads(1)
     with closing(Zarrfeed(store, num_threads=max(1, usable_cores() - 1))) as loader:
         batches = _endless(loader)
-        ratios: list[float] = []
+        ratios: list[list[float]] = []
         next(batches)
         deadline = time.perf_counter() + seconds
         while not ratios or time.perf_counter() < deadline:
@@ -63,26 +65,30 @@ def probe_step(store: Store, how: str, seconds: float) -> Figures:
             else:
                 with _in_thread(batches):
                     beside = _steps(None)
-            ratios.append(2 * beside / (before + _steps(None)))
-    return {"slowdown_percent": 100 * (median(ratios) - 1)}
+            ratios.append([2 * b / (a + c) for a, b, c in zip(before, beside, _steps(None), strict=True)])
+    whole, on_a_core = (100 * (median(column) - 1) for column in zip(*ratios, strict=True))
+    return {"slowdown_percent": whole, "on_a_core_percent": on_a_core}
 
 
 def probe_heartbeat(store: Store, beside: str, seconds: float) -> Figures:
     """Gaps between the wake-ups of a Python thread, every half millisecond, while something else runs.
 
     `nothing` and `ceiling` tell what the system's scheduler does to it: the first has no load, the second has that of
-    a loader, and no thread that ever takes the GIL.
+    a loader, and no thread that ever takes the GIL. `on_a_core_ms` is the longest gap without the time in which the
+    thread could have run and had no core; that for the GIL is in it.
     """
     gaps: list[float] = []
+    on_a_core: list[float] = []
     done = threading.Event()
 
     def beat() -> None:
-        last = time.perf_counter()
+        last, last_waited = time.perf_counter(), _waited_for_core()
         while not done.is_set():
             time.sleep(0.0005)
-            now = time.perf_counter()
+            now, waited = time.perf_counter(), _waited_for_core()
             gaps.append(now - last)
-            last = now
+            on_a_core.append(now - last - (waited - last_waited))
+            last, last_waited = now, waited
 
     heart = threading.Thread(target=beat)
     loader = None if beside in ("nothing", "ceiling") else LOADERS[beside](store, _PART_SAMPLES)
@@ -102,7 +108,8 @@ def probe_heartbeat(store: Store, beside: str, seconds: float) -> Figures:
     heart.join()
     if loader is not None:
         loader.close()
-    return {"longest_ms": 1e3 * max(gaps), "p99_9_ms": 1e3 * float(np.quantile(gaps, 0.999)), "beats": len(gaps)}
+    p99_9 = float(np.quantile(gaps, 0.999))
+    return {"longest_ms": 1e3 * max(gaps), "p99_9_ms": 1e3 * p99_9, "on_a_core_ms": 1e3 * max(on_a_core)}
 
 
 def probe_first(store: Store, loader: str, seconds: float) -> Figures:  # noqa: ARG001 (all probes have it)
@@ -175,7 +182,7 @@ def probe_threads(store: Store, num_threads: str, seconds: float) -> Figures:
 
 
 def probe_python(store: Store, batch_size: str, seconds: float) -> Figures:
-    """CPU time of the consumer's thread for each batch after the first, in microseconds, waiting excluded."""
+    """CPU time of the consumer's thread for each batch but the first and the last, in microseconds."""
     batches = 0
     spent_s = 0.0
     with closing(
@@ -186,8 +193,10 @@ def probe_python(store: Store, batch_size: str, seconds: float) -> Figures:
             iterator = iter(dataset)
             next(iterator)
             begin = time.thread_time()
-            batches += sum(1 for _ in iterator)
+            batches += sum(1 for _ in islice(iterator, len(dataset) - 2))
             spent_s += time.thread_time() - begin
+            for _ in iterator:
+                pass
     return {"us_per_batch": 1e6 * spent_s / max(1, batches)}
 
 
@@ -211,20 +220,33 @@ def _endless(loader: Loader) -> Iterator[Any]:
         epoch += 1
 
 
-def _steps(batches: Iterator[Any] | None, count: int = 40) -> float:
-    """Return the seconds of some steps of about 3 ms; each takes a batch first, if there are any."""
-    begin = time.perf_counter()
+def _steps(batches: Iterator[Any] | None, count: int = 20) -> tuple[float, float]:
+    """Return the seconds of some steps of about 10 ms, and those without waiting for a core.
+
+    Each step takes a batch first, if there are any.
+    """
+    begin, waited = time.perf_counter(), _waited_for_core()
     for _ in range(count):
         if batches is not None:
             next(batches)
         total = 0
-        for i in range(20_000):
+        for i in range(60_000):
             total += i & 3
         _WEIGHTS @ _WEIGHTS
-    return time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    return seconds, seconds - (_waited_for_core() - waited)
 
 
-_WEIGHTS = torch.ones(384, 384)
+_WEIGHTS = torch.ones(512, 512)
+
+
+def _waited_for_core() -> float:
+    """Return the seconds in which this thread could have run and had no core; 0 where the system does not say."""
+    try:
+        # Linux, Documentation/scheduler/sched-stats.rst: time on a core, time in the run queue, turns
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 @contextmanager
