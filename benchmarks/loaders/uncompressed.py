@@ -44,7 +44,7 @@ class Memmap:
 
 
 class Preloaded:
-    """`tensor[rows]`, with torch's threads: all data were read into memory before."""
+    """`torch.index_select`, with torch's threads: all data were read into memory before."""
 
     def __init__(self, store: Store) -> None:
         self._layout = store.layout
@@ -56,7 +56,7 @@ class Preloaded:
         order = torch.randperm(self._layout.num_samples, generator=torch.Generator().manual_seed(epoch))
         for begin in range(0, len(order), self._layout.batch_size):
             rows = order[begin : begin + self._layout.batch_size]
-            samples, *targets = (tensor[rows] for tensor in self._tensors)
+            samples, *targets = (torch.index_select(tensor, 0, rows) for tensor in self._tensors)
             yield [convert(self._layout, samples), *targets]
 
     def close(self) -> None:
