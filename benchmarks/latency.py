@@ -64,11 +64,11 @@ class Case:
 
 #: 128 MiB decoded are stored (64 MiB in small chunks), a timed epoch has 8 GiB (1 GiB): start and end weigh little.
 CASES = {
-    "main": Case(replace(LAYOUTS["main"], name="far-main", shape=(2048, 4, 64, 64)), 64),
+    "main": Case(replace(LAYOUTS["A"], name="far-main", shape=(2048, 4, 64, 64)), 64),
     "small-chunks": Case(
-        replace(LAYOUTS["main"], name="far-small-chunks", shape=(4096, 1, 64, 64), chunks=(4, 1, 64, 64)), 16
+        replace(LAYOUTS["A"], name="far-small-chunks", shape=(4096, 1, 64, 64), chunks=(4, 1, 64, 64)), 16
     ),
-    "sharded": Case(replace(LAYOUTS["sharded"], name="far-sharded", shape=(2048, 4, 64, 64)), 64),
+    "sharded": Case(replace(LAYOUTS["E"], name="far-sharded", shape=(2048, 4, 64, 64)), 64),
 }
 
 STORES = ("local", "memory")

@@ -11,6 +11,10 @@ import numpy as np
 
 ZarrFormat = Literal[2, 3]
 
+#: What a batch has in place of the stored values: integers unpacked by their CF attributes to float32, or floats
+#: normalised to bfloat16; see `conversion.py`.
+Conversion = Literal["unpack", "normalize"]
+
 #: `small` has 1/64 of the samples and a few more, so that the last chunk and the last batch are short.
 SCALES = ("full", "small")
 _SMALL_DIVISOR = 64
@@ -26,9 +30,11 @@ class Layout:
     name, description
         For the command line and the table.
     shape, chunks
-        Of the samples, one entry per axis; axis 0 is the sample axis and the only one that is chunked.
+        Of the samples, one entry per axis; axis 0 is the sample axis.
     dtype
-        NumPy name, a float type.
+        NumPy name as stored: float32, or int16 for packed values.
+    conversion
+        What a loader has to do to the samples; None: deliver them as they are stored.
     zarr_format
         Of samples and targets.
     codec
@@ -39,6 +45,8 @@ class Layout:
         Chunks along axis 0 that are stored in one shard; 0: there are no shards. For samples alone.
     targets
         Whether an int64 array of shape (samples,), chunked and compressed alike, is delivered with the samples.
+    shares
+        The name of the layout whose store this one reads, which must be stored alike; "": it has its own.
     """
 
     name: str
@@ -51,6 +59,8 @@ class Layout:
     zarr_format: ZarrFormat = 3
     targets: bool = False
     chunks_per_shard: int = 0
+    conversion: Conversion | None = None
+    shares: str = ""
 
     @property
     def num_samples(self) -> int:
@@ -64,12 +74,17 @@ class Layout:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of samples, the short one at the end included."""
+        """Chunks along the sample axis, the short one at the end included."""
         return -(-self.num_samples // self.rows_per_chunk)
 
     @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of all chunks over the samples of one chunk."""
+        return self.rows_per_chunk * self.sample_bytes
+
+    @property
     def sample_bytes(self) -> int:
-        """Decoded bytes of one sample with its target."""
+        """Decoded bytes of one sample with its target, in the dtype that they are stored in."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize + (8 if self.targets else 0)
 
     @property
@@ -84,57 +99,91 @@ class Layout:
         return replace(self, shape=(self.num_samples // _SMALL_DIVISOR + _SMALL_EXTRA_SAMPLES, *self.shape[1:]))
 
 
-def _blosc(cname: str, shuffle: str) -> dict[str, Any]:
-    config = {"cname": cname, "clevel": 5, "shuffle": shuffle, "typesize": 4, "blocksize": 0}
+def _blosc(cname: str, shuffle: str, typesize: int = 4) -> dict[str, Any]:
+    config = {"cname": cname, "clevel": 5, "shuffle": shuffle, "typesize": typesize, "blocksize": 0}
     return {"name": "blosc", "configuration": config}
 
 
-_MAIN = Layout(
-    name="main",
+_A = Layout(
+    name="A",
     description="64 KiB samples, 16 a chunk of 1 MiB, Blosc lz4 + shuffle",
     shape=(8192, 4, 64, 64),
     chunks=(16, 4, 64, 64),
     codec=_blosc("lz4", "shuffle"),
 )
+_D = Layout(
+    name="D",
+    description="rows of 512 bytes with int64 targets, 4096 a chunk of 2 MiB",
+    shape=(1 << 20, 128),
+    chunks=(4096, 128),
+    codec=_blosc("lz4", "shuffle"),
+    targets=True,
+)
 
+#: Batches of 64 samples, Blosc lz4 + shuffle and no shards, unless said.
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
-        _MAIN,
+        _A,
+        replace(_A, name="B-blosc", description="as A, Blosc zstd + bit-shuffle", codec=_blosc("zstd", "bitshuffle")),
         replace(
-            _MAIN,
-            name="blosc-zstd",
-            description="as main, Blosc zstd + bitshuffle",
-            codec=_blosc("zstd", "bitshuffle"),
-        ),
-        replace(
-            _MAIN,
-            name="zstd-v3",
-            description="as main, plain zstd: the default of Zarr v3",
+            _A,
+            name="B-zstd",
+            description="as A, plain zstd: the default of Zarr v3",
             codec={"name": "zstd", "configuration": {"level": 0, "checksum": False}},
         ),
         replace(
-            _MAIN,
-            name="sharded",
-            description="as main, 32 of its chunks a shard of 32 MiB",
-            chunks_per_shard=32,
+            _A,
+            name="B-gzip",
+            description="as A, gzip",
+            codec={"name": "gzip", "configuration": {"level": 5}},
         ),
-        Layout(
-            name="rows-512",
-            description="rows of 512 bytes with int64 targets, 4096 a chunk of 2 MiB, Blosc lz4 + shuffle",
-            shape=(1 << 20, 128),
-            chunks=(4096, 128),
-            codec=_blosc("lz4", "shuffle"),
-            batch_size=1024,
-            targets=True,
-        ),
-        Layout(
-            name="one-sample",
-            description="1 MiB samples, one a chunk, Blosc lz4 + shuffle",
+        replace(
+            _A,
+            name="C",
+            description="1 MiB samples, one a chunk",
             shape=(512, 4, 256, 256),
             chunks=(1, 4, 256, 256),
-            codec=_blosc("lz4", "shuffle"),
-            batch_size=16,
+        ),
+        _D,
+        replace(_D, name="D-1024", description="as D, batches of 1024", batch_size=1024, shares="D"),
+        replace(_A, name="E", description="as A, 32 of its chunks a shard of 32 MiB", chunks_per_shard=32),
+        replace(
+            _A,
+            name="F",
+            description="256 KiB samples, 256 a chunk of 64 MiB",
+            shape=(2048, 4, 128, 128),
+            chunks=(256, 4, 128, 128),
+        ),
+        replace(
+            _A,
+            name="G",
+            description="16 KiB samples, one a chunk",
+            shape=(32768, 64, 64),
+            chunks=(1, 64, 64),
+        ),
+        replace(
+            _A,
+            name="H",
+            description="as A, but chunked in space too: a sample is made of 4 chunks of 1 MiB",
+            chunks=(64, 4, 32, 32),
+        ),
+        replace(
+            _A,
+            name="I-int16",
+            description="64 KiB float32 samples of int16 packed as CF has it, 32 a chunk of 1 MiB",
+            shape=(16384, 4, 64, 64),
+            chunks=(32, 4, 64, 64),
+            dtype="int16",
+            codec=_blosc("lz4", "shuffle", typesize=2),
+            conversion="unpack",
+        ),
+        replace(
+            _A,
+            name="I-bfloat16",
+            description="as A, delivered as bfloat16, normalised",
+            conversion="normalize",
+            shares="A",
         ),
     )
 }

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-import zarr
 
 from benchmarks.checksum import Hashes, hash_batches, verify
+from benchmarks.conversion import as_bits, expected
 from benchmarks.loaders import Ceiling, Loader, fields_of
-from benchmarks.stores import Store
+from benchmarks.stores import Store, read_store
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Timing:
     Attributes
     ----------
     epochs, samples, decoded_bytes
-        What was delivered.
+        What was delivered; bytes are counted in the dtype that they are stored in, before any conversion.
     wall_s
         Clock time.
     cpu_s
@@ -55,12 +54,14 @@ class Timing:
 
 
 def expected_hashes(store: Store) -> Hashes:
-    """Return the hashes of all samples by sample index, from what zarr-python reads."""
-    arrays: list[Any] = [zarr.open_array(store.samples_path, mode="r")]
-    if store.targets_path is not None:
-        arrays.append(zarr.open_array(store.targets_path, mode="r"))
-    n, step = store.layout.num_samples, max(16, store.layout.rows_per_chunk)
-    hashes, _ = hash_batches([np.asarray(a[i : i + step]) for a in arrays] for i in range(0, n, step))
+    """Return the hashes of all samples by sample index, from what zarr-python reads, converted by NumPy."""
+    layout = store.layout
+    samples, *targets = read_store(store)
+    step = max(16, layout.rows_per_chunk)
+    hashes, _ = hash_batches(
+        [expected(layout, samples[i : i + step]), *(t[i : i + step] for t in targets)]
+        for i in range(0, layout.num_samples, step)
+    )
     return hashes
 
 
@@ -84,7 +85,7 @@ def verify_loader(loader: Loader, store: Store, expected: Hashes) -> float:
 
 def _as_numpy(loader: Loader) -> Iterator[list[npt.NDArray[Any]]]:
     for batch in loader.epoch(0):
-        yield [tensor.numpy() for tensor in fields_of(batch)]
+        yield [as_bits(tensor) for tensor in fields_of(batch)]
 
 
 def time_loader(loader: Loader, store: Store, *, first_epoch: int, min_wall_s: float) -> Timing:
@@ -95,7 +96,7 @@ def time_loader(loader: Loader, store: Store, *, first_epoch: int, min_wall_s: f
     """
     epochs = samples = 0
     wall_s = 0.0
-    watch = _CpuWatch()
+    watch = CpuWatch()
     begin = time.perf_counter()
     while epochs == 0 or wall_s < min_wall_s:
         for batch in loader.epoch(first_epoch + epochs):
@@ -113,7 +114,7 @@ def time_ceiling(ceiling: Ceiling, store: Store, *, min_wall_s: float) -> Timing
     not given.
     """
     passes, inside_s = 0, 0.0
-    watch = _CpuWatch()
+    watch = CpuWatch()
     begin = time.perf_counter()
     while passes == 0 or time.perf_counter() - begin < min_wall_s:
         inside_s += ceiling.measure()
@@ -123,7 +124,7 @@ def time_ceiling(ceiling: Ceiling, store: Store, *, min_wall_s: float) -> Timing
     return Timing(passes, passes * layout.num_samples, passes * layout.decoded_bytes, inside_s, None, foreign_cores)
 
 
-class _CpuWatch:
+class CpuWatch:
     """What the processors did since it was made."""
 
     def __init__(self) -> None:

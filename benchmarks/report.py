@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,10 @@ from benchmarks.results import Summary
 
 _COLUMNS = (*("GB/s", "slowest-fastest", "first epoch", f"{OURS} / it", "it / ceiling", "CPU s/GB", "chunks/batch"),)
 _LINE_STYLES: tuple[Literal["-", ":"], ...] = ("-", ":")
-_COLOURS = ("#0b6e4f", "#5b8fd6", "#9dbce8", "#d98b3a", "#ecc08f")
+_COLOURS = (
+    *("#0b6e4f", "#5b8fd6", "#9dbce8", "#d98b3a", "#ecc08f", "#8e6bb8", "#c3aedd"),
+    *("#b8434e", "#7a8b3c", "#b9c48a", "#4aa6a6", "#777777", "#bbbbbb"),
+)
 
 
 def print_table(console: Console, summaries: Sequence[Summary]) -> None:
@@ -108,6 +111,28 @@ def write_chart(path: Path, summaries: Sequence[Summary], machine: str) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=7 if len(layouts) > 2 else 4, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def write_curves(path: Path, curves: Mapping[str, Mapping[int, float]], machine: str) -> None:
+    """Write a PNG: rates over the number of decode threads, a line for each name."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.0, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (name, rates) in enumerate(curves.items()):
+        style = "-" if name == OURS else "--"
+        axes.plot(list(rates), list(rates.values()), style, marker="o", color=_COLOURS[number], label=name)
+    axes.set_xticks(sorted({threads for rates in curves.values() for threads in rates}))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("decode threads")
+    axes.set_ylabel("decoded GB/s")
+    axes.set_title(machine.replace("; ", "\n"), fontsize=7, loc="left", color="#555555")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
 
 

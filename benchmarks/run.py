@@ -1,7 +1,7 @@
 """Compare loaders on one machine in one run: verify what each delivers, then time them, then say so.
 
 python -m benchmarks.run
-python -m benchmarks.run --layouts main,rows-512 --loaders zarrfeed,zarr-chunkwise-0w --repeats 5
+python -m benchmarks.run --layouts A,D --loaders zarrfeed,zarr-chunkwise-0w --repeats 5
 python -m benchmarks.run --scale small --checksum-only
 """
 
@@ -17,8 +17,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.checksum import Checksum, ChecksumError
+from benchmarks.goals import to_markdown, verdicts
 from benchmarks.layouts import LAYOUTS, SCALES
-from benchmarks.loaders import CEILINGS, LOADERS
+from benchmarks.loaders import CEILINGS, LOADERS, why_not
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import expected_hashes, time_ceiling, time_loader, verify_loader
 from benchmarks.options import QUIET_CORES, names, positive
@@ -28,35 +29,36 @@ from benchmarks.stores import Store, prepare_store, warm_page_cache
 
 _HERE = Path(__file__).parent
 
-#: (layout, loader) -> mean number of chunks that a batch has samples of.
-Quality = dict[tuple[str, str], float]
+#: Loader -> mean number of chunks that a batch of it has samples of.
+Quality = dict[str, float]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmarks; return 1 if a loader delivered wrong data, before anything is timed."""
+    """Run the benchmarks; return 1 if a loader delivered wrong data, before its layout is timed."""
     options = _parse(arguments)
     console = Console()
     if not console.is_terminal:
         console.width = 140
     options.data.mkdir(parents=True, exist_ok=True)
     console.print(machine_line(), highlight=False, soft_wrap=True)
-    stores = []
+    measurements: list[Measurement] = []
     for name in options.layouts:
         store = prepare_store(LAYOUTS[name].scaled(options.scale), options.data, scale=options.scale)
-        stores.append(store)
         console.print(
             f"{name}: {store.layout.description}; {store.layout.decoded_bytes / 2**20:.0f} MiB decoded, "
             f"compressed {store.compression_ratio:.2f} : 1, batches of {store.layout.batch_size}",
             highlight=False,
             soft_wrap=True,
         )
-    quality = _verify(console, stores, options)
-    if quality is None:
-        console.print("nothing was timed: a loader delivered wrong data")
-        return 1
+        quality = _verify(console, store, options)
+        if quality is None:
+            console.print(f"{name} was not timed, nor what comes behind it: a loader delivered wrong data")
+            return 1
+        if not options.checksum_only:
+            measurements += _time(console, store, quality, options)
+            _write(options, measurements)  # also if the next layout fails
     if options.checksum_only:
         return 0
-    measurements = [m for store in stores for m in _time(console, store, quality, options)]
     summaries = summarise(measurements)
     print_table(console, summaries)
     foreign_cores = max((m.timing.foreign_cores or 0.0 for m in measurements), default=0.0)
@@ -64,6 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(
             f"NOT QUIET: others kept up to {foreign_cores:.1f} cores busy meanwhile; see foreign_cores in the rows"
         )
+    (options.out / "results.md").write_text(to_markdown(verdicts(summaries)))
+    console.print((options.out / "results.md").read_text(), highlight=False, soft_wrap=True, markup=False)
+    write_chart(options.out / "results.png", summaries, machine_line())
+    console.print(f"wrote results.json, results.md and results.png to {options.out}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _write(options: argparse.Namespace, measurements: Sequence[Measurement]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     common: dict[str, object] = {
         "scale": options.scale,
@@ -71,30 +81,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     write_rows(options.out / "results.json", measurements, common)
-    write_chart(options.out / "results.png", summaries, machine_line())
-    console.print(f"wrote results.json and results.png to {options.out}", highlight=False, soft_wrap=True)
-    return 0
 
 
-def _verify(console: Console, stores: Sequence[Store], options: argparse.Namespace) -> Quality | None:
-    """Compare every loader with zarr-python on every store; None if one differs."""
+def _verify(console: Console, store: Store, options: argparse.Namespace) -> Quality | None:
+    """Compare every loader with zarr-python on a store; None if one differs."""
     quality: Quality = {}
     failed = False
-    for store in stores:
-        layout = store.layout.name
-        expected = expected_hashes(store)
-        console.print(f"{layout}: zarr-python reads {Checksum.of(expected)}", highlight=False)
-        for name in options.loaders:
-            if name not in LOADERS:
-                continue
-            with closing(LOADERS[name](store, options.part_samples)) as loader:
-                try:
-                    quality[layout, name] = verify_loader(loader, store, expected)
-                except ChecksumError as error:
-                    failed = True
-                    console.print(f"  {name}: WRONG: {error}", highlight=False, soft_wrap=True)
-                else:
-                    console.print(f"  {name}: {loader.samples_per_epoch} samples are right", highlight=False)
+    expected = expected_hashes(store)
+    console.print(f"  zarr-python reads {Checksum.of(expected)}", highlight=False)
+    for name in options.loaders:
+        if name not in LOADERS:
+            continue
+        if reason := why_not(name, store.layout):
+            console.print(f"  {name}: skipped, {reason}", highlight=False, soft_wrap=True)
+            continue
+        with closing(LOADERS[name](store, options.part_samples)) as loader:
+            try:
+                quality[name] = verify_loader(loader, store, expected)
+            except ChecksumError as error:
+                failed = True
+                console.print(f"  {name}: WRONG: {error}", highlight=False, soft_wrap=True)
+            else:
+                console.print(f"  {name}: {loader.samples_per_epoch} samples are right", highlight=False)
     return None if failed else quality
 
 
@@ -108,7 +116,7 @@ def _time(console: Console, store: Store, quality: Quality, options: argparse.Na
         loaders = {
             name: stack.enter_context(closing(LOADERS[name](store, options.part_samples)))
             for name in options.loaders
-            if name in LOADERS
+            if name in quality
         }
         ceilings = {name: CEILINGS[name](store) for name in options.loaders if name in CEILINGS}
         for repeat in (FIRST_EPOCH, *range(options.repeats)):
@@ -128,7 +136,7 @@ def _time(console: Console, store: Store, quality: Quality, options: argparse.Na
                         timing=timing,
                         settings=loader.settings,
                         whole_epoch=loader.samples_per_epoch == layout.num_samples,
-                        chunks_per_batch=quality[layout.name, name],
+                        chunks_per_batch=quality[name],
                     )
                 )
             for name, ceiling in ceilings.items():
@@ -149,7 +157,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--min-seconds", type=float, default=1.0, help="a turn is as many whole epochs as this takes")
     add("--part-samples", type=positive, default=2048, help="samples on which map-style loaders are timed")
     add("--checksum-only", action="store_true", help="verify, and time nothing")
-    add("--data", type=Path, default=_HERE / "data", help="where the stores are kept, 2 GB at most")
+    add("--data", type=Path, default=_HERE / "data", help="where stores are kept; 2 GB at most")
     add("--out", type=Path, default=_HERE / "results", help="where results.json and results.png go")
     return parser.parse_args(arguments)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from benchmarks.conversion import PACKED
 from benchmarks.layouts import Layout
 
-#: All stores of a data directory together, in bytes.
-MAX_STORED_BYTES = 2 * 10**9
+#: All stores of a data directory together, in bytes: where one more would not fit, those unused for longest make room.
+MAX_STORED_BYTES = 14 * 10**8
+#: Written at once, in decoded bytes, or a shard if that is more.
+_WRITTEN_AT_ONCE = 16 << 20
 
 #: Raise it where the same layout begins to mean other data.
 _GENERATOR_VERSION = 1
@@ -46,22 +51,26 @@ class Store:
         return self.path / "targets" if self.layout.targets else None
 
     @property
+    def array_paths(self) -> list[Path]:
+        """The array of samples, then that of targets, if the layout has one."""
+        return [path for path in (self.samples_path, self.targets_path) if path is not None]
+
+    @property
     def compression_ratio(self) -> float:
         """Decoded over stored bytes."""
         return self.layout.decoded_bytes / self.stored_bytes
 
 
-def prepare_store(layout: Layout, directory: Path, *, scale: str) -> Store:
+def prepare_store(
+    layout: Layout, directory: Path, *, scale: str, max_bytes: int = MAX_STORED_BYTES, keep: Collection[Path] = ()
+) -> Store:
     """Return the store of a layout, written now unless `directory` already has it with the same fingerprint.
 
-    It is written under another name first: a store that was begun and not finished is never taken for one.
-
-    Raises
-    ------
-    OSError
-        If the stores in `directory` would exceed `MAX_STORED_BYTES`.
+    It is written under another name first: a store that was begun and not finished is never taken for one. Where the
+    stores of `directory` would then take more than `max_bytes`, the least recently used ones are removed, but for
+    those in `keep`.
     """
-    path = directory / f"{layout.name}-{scale}.zarr"
+    path = directory / f"{layout.shares or layout.name}-{scale}.zarr"
     fingerprint = _fingerprint(layout)
     if not _has_fingerprint(path, fingerprint):
         begun = directory / f".{path.name}.{os.getpid()}"
@@ -69,16 +78,24 @@ def prepare_store(layout: Layout, directory: Path, *, scale: str) -> Store:
         try:
             _write(layout, begun, fingerprint)
             shutil.rmtree(path, ignore_errors=True)
-            stored_bytes = tree_bytes(directory)
-            if stored_bytes > MAX_STORED_BYTES:
-                raise OSError(
-                    f"{directory}: {layout.name} would bring it to {stored_bytes} bytes, at most "
-                    f"{MAX_STORED_BYTES} are allowed; remove stores that you do not need"
-                )
+            _make_room(directory, max_bytes - tree_bytes(begun), {begun, *keep})
             begun.rename(path)
         finally:
             shutil.rmtree(begun, ignore_errors=True)
+    else:
+        os.utime(path)
     return Store(layout, path, tree_bytes(path))
+
+
+def _make_room(directory: Path, max_bytes: int, keep: Collection[Path]) -> None:
+    """Remove stores, the least recently used ones first, until the rest takes at most `max_bytes`."""
+    stores = sorted((p for p in directory.glob("*.zarr") if p not in keep), key=lambda p: p.stat().st_mtime)
+    sizes = {path: tree_bytes(path) for path in stores}
+    for path in stores:
+        if sum(sizes.values()) <= max_bytes:
+            return
+        shutil.rmtree(path)
+        del sizes[path]
 
 
 def tree_bytes(path: Path) -> int:
@@ -103,10 +120,16 @@ def _has_fingerprint(path: Path, fingerprint: str) -> bool:
 def _write(layout: Layout, path: Path, fingerprint: str) -> None:
     group = zarr.create_group(path, zarr_format=layout.zarr_format, attributes={"fingerprint": fingerprint})
     storage: dict[str, Any] = {"compressors": layout.codec, "fill_value": 0}
-    at_once = max(1, layout.chunks_per_shard)
+    at_once = layout.chunks_per_shard or max(1, _WRITTEN_AT_ONCE // layout.chunk_bytes)
     shards = (layout.rows_per_chunk * at_once, *layout.chunks[1:]) if layout.chunks_per_shard else None
     samples = group.create_array(
-        "samples", shape=layout.shape, chunks=layout.chunks, shards=shards, dtype=layout.dtype, **storage
+        "samples",
+        shape=layout.shape,
+        chunks=layout.chunks,
+        shards=shards,
+        dtype=layout.dtype,
+        attributes={**PACKED} if layout.conversion == "unpack" else None,
+        **storage,
     )
     for first in range(0, layout.num_chunks, at_once):
         begins = [c * layout.rows_per_chunk for c in range(first, min(first + at_once, layout.num_chunks))]
@@ -121,7 +144,10 @@ def _write(layout: Layout, path: Path, fingerprint: str) -> None:
 
 
 def _chunk_samples(layout: Layout, chunk: int, rows: int) -> npt.NDArray[Any]:
-    """Return smooth fields plus noise, shape (rows, *sample_shape); the first item is the sample's number."""
+    """Return smooth fields plus noise, shape (rows, *sample_shape); the first item is the sample's number.
+
+    int16 ones are packed by `PACKED`, with the same resolution as the rounded mantissas of floats have.
+    """
     rng = np.random.default_rng((_GENERATOR_VERSION, chunk))
     *others, height, width = (1, 1, *layout.shape[1:])
     fields = (rows, int(np.prod(others)))
@@ -131,6 +157,10 @@ def _chunk_samples(layout: Layout, chunk: int, rows: int) -> npt.NDArray[Any]:
     out *= _AMPLITUDE
     out += _MEAN
     out += _NOISE * rng.standard_normal(out.shape, dtype=np.float32)
+    if layout.dtype == "int16":
+        packed = np.rint((out - PACKED["add_offset"]) / PACKED["scale_factor"]).astype(np.int16).reshape(rows, -1)
+        packed[:, 0] = (np.arange(rows) + chunk * layout.rows_per_chunk) % 32768
+        return packed.reshape(rows, *layout.shape[1:])
     bits = out.view(np.uint32)
     dropped_bits = 23 - _MANTISSA_BITS
     bits += np.uint32(1 << (dropped_bits - 1))
@@ -144,6 +174,20 @@ def _cosines(length: int) -> npt.NDArray[np.float32]:
     """Return the lowest frequencies of a cosine transform, shape (modes, length)."""
     mode = np.arange(_MODES)[:, None]
     return np.cos(np.pi * mode * (np.arange(length) + 0.5) / length).astype(np.float32)
+
+
+def read_store(store: Store) -> tuple[npt.NDArray[Any], ...]:
+    """Return all samples, and the targets if there are any, as zarr-python reads them; do not write to them.
+
+    The last store that was read stays in memory.
+    """
+    return _read_arrays(tuple(store.array_paths), _fingerprint(store.layout))
+
+
+@lru_cache(maxsize=1)
+def _read_arrays(paths: tuple[Path, ...], _fingerprint: str) -> tuple[npt.NDArray[Any], ...]:
+    arrays: list[Any] = [zarr.open_array(path, mode="r") for path in paths]
+    return tuple(np.asarray(array[:]) for array in arrays)
 
 
 def warm_page_cache(store: Store) -> None:

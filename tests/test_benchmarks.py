@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,15 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 
 from benchmarks import latency, run  # noqa: E402
 from benchmarks.checksum import Checksum, ChecksumError, Hashes, sample_hashes, verify  # noqa: E402
+from benchmarks.conversion import as_bits, convert  # noqa: E402
 from benchmarks.far_store import FarStore  # noqa: E402
+from benchmarks.goals import to_markdown, verdicts  # noqa: E402
 from benchmarks.latency import verify_repeated  # noqa: E402
 from benchmarks.layouts import LAYOUTS, Layout  # noqa: E402
 from benchmarks.loaders import LOADERS, Batch  # noqa: E402
-from benchmarks.measure import Timing  # noqa: E402
-from benchmarks.results import FIRST_EPOCH, Measurement, summarise  # noqa: E402
-from benchmarks.stores import Store, prepare_store  # noqa: E402
+from benchmarks.measure import Timing, expected_hashes  # noqa: E402
+from benchmarks.results import FIRST_EPOCH, Measurement, Summary, summarise  # noqa: E402
+from benchmarks.stores import Store, prepare_store, read_store  # noqa: E402
 
 ROWS = 40
 ROWS_PER_CHUNK = 8
@@ -114,7 +117,7 @@ def test_a_part_of_an_epoch_is_right_if_its_samples_are_different_ones_of_the_st
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    layout = LAYOUTS["main"]
+    layout = LAYOUTS["A"]
 
     def measured(loader: str, repeat: int, gb_per_s: float) -> Measurement:
         timing = Timing(1, 1, int(gb_per_s * 1e9), 1.0, None, None)
@@ -133,7 +136,7 @@ def test_ratios_are_of_the_same_round() -> None:
 
 
 def test_a_changed_layout_is_written_anew_and_an_unchanged_one_is_not(tmp_path: Path) -> None:
-    layout = LAYOUTS["main"].scaled("small")
+    layout = LAYOUTS["A"].scaled("small")
 
     def written(layout: Layout) -> tuple[Path, int]:
         path = prepare_store(layout, tmp_path, scale="small").path
@@ -141,7 +144,7 @@ def test_a_changed_layout_is_written_anew_and_an_unchanged_one_is_not(tmp_path: 
 
     path, first = written(layout)
     assert written(replace(layout, description="other words", batch_size=3)) == (path, first)
-    changed = replace(layout, codec=LAYOUTS["zstd-v3"].codec)
+    changed = replace(layout, codec=LAYOUTS["B-zstd"].codec)
     _, second = written(changed)
     assert second != first
     (path / "zarr.json").unlink()  # as if it were half removed
@@ -183,12 +186,12 @@ def test_nothing_is_timed_after_wrong_data(
 ) -> None:
     monkeypatch.setitem(LOADERS, "zarr-map-0w", _MispairedLoader)
     out = tmp_path / "out"
-    options = ["--layouts", "rows-512", "--loaders", "zarrfeed,zarr-map-0w", "--scale", "small"]
+    options = ["--layouts", "D", "--loaders", "zarrfeed,zarr-map-0w", "--scale", "small"]
     assert run.main([*options, "--data", str(tmp_path / "data"), "--out", str(out)]) == 1
     printed = capsys.readouterr().out
     assert "zarrfeed: 16389 samples are right" in printed
     assert "zarr-map-0w: WRONG" in printed
-    assert "nothing was timed" in printed
+    assert "D was not timed" in printed
     assert not out.exists()
 
 
@@ -199,21 +202,103 @@ def run_benchmarks(*options: str) -> str:
     return done.stdout
 
 
-def test_every_loader_delivers_every_layout(tmp_path: Path) -> None:
-    printed = run_benchmarks("--checksum-only", "--part-samples", "32", "--data", str(tmp_path))
-    assert printed.count("samples are right") == len(LAYOUTS) * len(LOADERS)
+def count_checked(printed: str) -> int:
+    """Return how many loaders were right, or could not be measured and said so."""
+    return printed.count("samples are right") + printed.count(": skipped, ")
+
+
+def test_every_loader_delivers_layouts_with_and_without_targets(tmp_path: Path) -> None:
+    options = ["--checksum-only", "--part-samples", "32", "--data", str(tmp_path)]
+    printed = run_benchmarks(*options, "--layouts", "C,D-1024")
+    assert count_checked(printed) == 2 * len(LOADERS)
+    assert "zarr-chunkwise-2w: skipped" not in printed
+
+
+def test_every_loader_without_workers_delivers_every_layout(tmp_path: Path) -> None:
+    loaders = [name for name in LOADERS if not name.endswith("2w")]
+    options = ["--checksum-only", "--part-samples", "32", "--data", str(tmp_path), "--loaders", ",".join(loaders)]
+    assert count_checked(run_benchmarks(*options)) == len(LAYOUTS) * len(loaders)
+
+
+@pytest.mark.parametrize("name", ["I-int16", "I-bfloat16"])
+def test_a_sample_that_was_not_converted_or_rounded_otherwise_is_caught(name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS[name].scaled("small")
+    store = prepare_store(layout, tmp_path, scale="small")
+    samples = torch.from_numpy(read_store(store)[0])
+    right = expected_hashes(store)
+    converted = convert(layout, samples)
+    assert np.array_equal(sample_hashes([as_bits(converted)]), right)
+    assert converted.dtype == (torch.float32 if name == "I-int16" else torch.bfloat16)
+    bits = converted.view(torch.int32 if name == "I-int16" else torch.int16)
+    bits.view(len(bits), -1)[7, 5] += 1  # the neighbouring number
+    assert np.flatnonzero(sample_hashes([as_bits(converted)]) != right).tolist() == [7]
+    assert not np.isin(sample_hashes([samples.numpy()]), right).any()
+
+
+def test_stores_make_room_for_others_but_layouts_that_share_one_do_not_write_it_twice(tmp_path: Path) -> None:
+    def written(name: str, max_bytes: int, keep: Sequence[str] = ()) -> str:
+        layout = LAYOUTS[name].scaled("small")
+        kept = [tmp_path / f"{k}-small.zarr" for k in keep]
+        return prepare_store(layout, tmp_path, scale="small", max_bytes=max_bytes, keep=kept).path.name
+
+    def names() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    room = 12 << 20  # three stores of about 3.6 MiB
+    assert written("A", room) == "A-small.zarr"
+    assert written("I-bfloat16", room) == "A-small.zarr"
+    for number, name in enumerate(("B-zstd", "E")):
+        written(name, room)
+        os.utime(tmp_path / f"{name}-small.zarr", (number, number))  # it was used long ago
+    assert names() == ["A-small.zarr", "B-zstd-small.zarr", "E-small.zarr"]
+    written("H", room)
+    assert names() == ["A-small.zarr", "E-small.zarr", "H-small.zarr"]
+    written("B-gzip", 0, keep=["E"])
+    assert names() == ["B-gzip-small.zarr", "E-small.zarr"]
+
+
+def test_a_verdict_names_the_fastest_of_each_kind_and_marks_what_misses_its_goal() -> None:
+    def summary(layout: str, loader: str, ours_over_it: float | None, it_over_ceiling: float) -> Summary:
+        return Summary(layout, loader, 5.0, 5, 5, None, None, None, True, ours_over_it, it_over_ceiling)
+
+    (on_a,) = verdicts(
+        [
+            summary("A", "zarrfeed", 1.0, 0.894),
+            summary("A", "zarr-chunkwise-0w", 12.5, 0.1),
+            summary("A", "zarr-map-2w", 60.0, 0.1),
+            summary("A", "tensorstore", 2.4, 0.1),
+            summary("A", "zarrs-chunkwise-0w", 3.0, 0.1),
+            summary("A", "numpy-memmap", 1.25, 0.1),
+            summary("C", "zarr-beluga", 1.1, 0.1),
+        ]
+    )
+    assert (on_a.plain, on_a.over_plain, on_a.peer, on_a.over_peer) == ("zarr-chunkwise-0w", 12.5, "tensorstore", 2.4)
+    assert (on_a.over_memmap, on_a.over_memory) == (1.25, None)
+    row = to_markdown([on_a]).splitlines()[-1]
+    assert row == "| A | 5.00 | **0.89** | 0.9 | 12.5 zarr-chunkwise-0w | 12 | **2.4** tensorstore | 2.5 | 1.25 |  |"
+
+
+def test_a_loader_that_is_not_installed_is_skipped_and_the_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.loaders.find_spec", lambda _: None)
+    options = ["--layouts", "C", "--loaders", "zarrfeed,tensorstore", "--scale", "small", "--checksum-only"]
+    assert run.main([*options, "--data", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "zarrfeed: 13 samples are right" in printed
+    assert "tensorstore: skipped, tensorstore is not installed" in printed
 
 
 def test_a_run_writes_rows_and_a_chart(tmp_path: Path) -> None:
     loaders = ["zarrfeed", "zarr-map-0w", "ceiling-scatter"]
-    options = ["--layouts", "main", "--loaders", ",".join(loaders), "--repeats", "2", "--min-seconds", "0"]
+    options = ["--layouts", "A", "--loaders", ",".join(loaders), "--repeats", "2", "--min-seconds", "0"]
     out = tmp_path / "out"
     printed = run_benchmarks(*options, "--part-samples", "32", "--data", str(tmp_path / "data"), "--out", str(out))
     assert "zarr-map-0w *" in printed  # it was timed on a part of an epoch
     rows = json.loads((out / "results.json").read_text())
     timed = [(row["loader"], row["repeat"]) for row in rows if not row["first_epoch"]]
     assert sorted(timed) == sorted((loader, repeat) for loader in loaders for repeat in range(2))
-    assert {row["layout_name"] for row in rows} == {"main"}
+    assert {row["layout_name"] for row in rows} == {"A"}
     assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
 
 

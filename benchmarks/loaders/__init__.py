@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
+from benchmarks.layouts import Layout
+from benchmarks.loaders.beluga_stream import BelugaStream
 from benchmarks.loaders.ceiling import Ceiling
 from benchmarks.loaders.ours import Zarrfeed
 from benchmarks.loaders.protocol import Batch, Loader, fields_of
+from benchmarks.loaders.tensorstore_rows import TensorStoreRows
+from benchmarks.loaders.torch_dataset import TorchDataset
+from benchmarks.loaders.uncompressed import Memmap, Preloaded
 from benchmarks.loaders.zarr_chunkwise import ZarrChunkwise
 from benchmarks.loaders.zarr_map import ZarrMap
 from benchmarks.stores import Store
 
-__all__ = ["CEILINGS", "LOADERS", "OURS", "YARDSTICK", "Batch", "Ceiling", "Loader", "fields_of"]
+__all__ = [
+    "CEILINGS",
+    "LOADERS",
+    "OURS",
+    "PLAIN_ZARR",
+    "WITHOUT_CODEC",
+    "YARDSTICK",
+    "Batch",
+    "Ceiling",
+    "Loader",
+    "fields_of",
+    "why_not",
+]
 
 OURS = "zarrfeed"
+
+_ZARRS = "zarrs.ZarrsCodecPipeline"
 
 #: Name -> how to make it from a store and from the number of samples that a very slow one is timed on.
 LOADERS: dict[str, Callable[[Store, int], Loader]] = {
@@ -22,6 +42,27 @@ LOADERS: dict[str, Callable[[Store, int], Loader]] = {
     "zarr-chunkwise-2w": lambda store, _: ZarrChunkwise(store, num_workers=2, read_threads=1),
     "zarr-map-0w": lambda store, part: ZarrMap(store, num_workers=0, max_samples=part),
     "zarr-map-2w": lambda store, part: ZarrMap(store, num_workers=2, max_samples=part),
+    "zarrs-chunkwise-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, read_threads=2, codec_pipeline=_ZARRS),
+    "zarrs-chunkwise-2w": lambda store, _: ZarrChunkwise(store, num_workers=2, read_threads=1, codec_pipeline=_ZARRS),
+    "tensorstore": lambda store, _: TensorStoreRows(store),
+    "zarr-torch-dataset-0w": lambda store, _: TorchDataset(store, num_workers=0),
+    "zarr-torch-dataset-2w": lambda store, _: TorchDataset(store, num_workers=2),
+    "zarr-beluga": lambda store, _: BelugaStream(store),
+    "numpy-memmap": lambda store, _: Memmap(store),
+    "torch-in-memory": lambda store, _: Preloaded(store),
+}
+
+#: The loaders over zarr-python alone.
+PLAIN_ZARR = ("zarr-chunkwise-0w", "zarr-chunkwise-2w", "zarr-map-0w", "zarr-map-2w")
+#: Those that read no Zarr while they are timed.
+WITHOUT_CODEC = ("numpy-memmap", "torch-in-memory")
+
+#: Beginning of a name -> the module that it needs, of the extra `bench`.
+_MODULES = {
+    "zarrs-": "zarrs",
+    "tensorstore": "tensorstore",
+    "zarr-torch-dataset": "zarrdataset",
+    "zarr-beluga": "beluga",
 }
 
 #: The same for the ceilings, which deliver nothing; loaders are compared with `YARDSTICK`.
@@ -30,3 +71,13 @@ CEILINGS: dict[str, Callable[[Store], Ceiling]] = {
     YARDSTICK: lambda store: Ceiling(store, scatter=True),
     "ceiling-decode": lambda store: Ceiling(store, scatter=False),
 }
+
+
+def why_not(name: str, layout: Layout) -> str:
+    """Return why a loader cannot be measured on a layout here; "" if it can."""
+    for beginning, module in _MODULES.items():
+        if name.startswith(beginning) and find_spec(module) is None:
+            return f"{module} is not installed"
+    if name == "zarr-beluga" and layout.name != "C":
+        return "reads single time steps of float32 fields, as layout C has them"
+    return ""

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import os
 
+from benchmarks.conversion import conversion_options
 from benchmarks.stores import Store
 from zarrfeed import _core
-from zarrfeed.layout import read_layout
+from zarrfeed.conversion import ConversionOptions
+from zarrfeed.fields import StoredField
+from zarrfeed.sources import read_fields
 
-#: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly.
+#: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
 _WINDOW_CHUNKS = 64
+_WINDOW_BYTES = 128 << 20
 
 
 class Ceiling:
     """Read, decode and (if asked) scatter every chunk once, in random order; nothing is delivered.
 
     With `scatter`, rows are copied to shuffled slots, which every loader has to do; without, the decoded chunk stays
-    in the cache and is thrown away.
+    in the cache and is thrown away. Where a layout asks for a conversion, it is a part of the copy.
     """
 
-    def __init__(self, store: Store, *, scatter: bool) -> None:
-        paths = [path for path in (store.samples_path, store.targets_path) if path is not None]
-        self._fields = [read_layout(path).to_core() for path in paths]
+    def __init__(self, store: Store, *, scatter: bool, num_threads: int | None = None) -> None:
+        conversion = ConversionOptions(**conversion_options(store.layout))
+        self._fields = [
+            field.to_core()
+            for field in read_fields(store.samples_path, store.targets_path, conversion=conversion).fields
+            if isinstance(field, StoredField)
+        ]
         self._scatter = scatter
-        self._num_threads = usable_cores()
+        self._num_threads = num_threads or usable_cores()
+        self._window_chunks = max(self._num_threads, min(_WINDOW_CHUNKS, _WINDOW_BYTES // store.layout.chunk_bytes))
         self.settings: dict[str, object] = {
             "num_threads": self._num_threads,
-            "window_chunks": _WINDOW_CHUNKS,
+            "window_chunks": self._window_chunks,
             "scatter": scatter,
         }
 
@@ -34,7 +43,7 @@ class Ceiling:
         """Return the seconds of one pass over all arrays, without the set-up."""
         return sum(
             _core.measure_ceiling(
-                field, num_threads=self._num_threads, window_chunks=_WINDOW_CHUNKS, scatter=self._scatter
+                field, num_threads=self._num_threads, window_chunks=self._window_chunks, scatter=self._scatter
             )[0]
             for field in self._fields
         )

@@ -1,20 +1,27 @@
-"""zarrfeed as its README uses it: no option but the batch size and `shuffle`."""
+"""zarrfeed as its README uses it: no option but the batch size, `shuffle`, and what a layout asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from benchmarks.conversion import conversion_options
 from benchmarks.loaders.protocol import Batch
 from benchmarks.stores import Store
 from zarrfeed import ZarrIterableDataset
 
 
 class Zarrfeed:
-    """`ZarrIterableDataset` without a DataLoader."""
+    """`ZarrIterableDataset` without a DataLoader; `options` are more of its arguments."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         self._dataset = ZarrIterableDataset(
-            store.samples_path, store.targets_path, batch_size=store.layout.batch_size, shuffle=True
+            store.samples_path,
+            store.targets_path,
+            batch_size=store.layout.batch_size,
+            shuffle=True,
+            **conversion_options(store.layout),
+            **options,
         )
         self.samples_per_epoch = store.layout.num_samples
         plan = self._dataset.explain()

@@ -19,11 +19,15 @@ import zarr
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from zarr.buffer.cpu import NDBuffer
 
+from benchmarks.conversion import convert
 from benchmarks.loaders.protocol import Batch
 from benchmarks.stores import Store
 
 #: Decoded bytes of the chunks that are shuffled together; the chunks that are read meanwhile take as many again.
 _BUFFER_BYTES = 64 << 20
+#: zarr-python needs about a millisecond for a chunk, however small: of more chunks than these a random part is timed,
+#: with buffers of a quarter of it.
+_MAX_CHUNKS = 4096
 
 
 class ShuffledChunks(IterableDataset[Batch]):
@@ -32,12 +36,16 @@ class ShuffledChunks(IterableDataset[Batch]):
     A group of chunks whose rows are no multiple of the batch size ends with a short batch.
     """
 
-    def __init__(self, store: Store, *, buffer_chunks: int, read_threads: int) -> None:
+    def __init__(
+        self, store: Store, *, num_chunks: int, buffer_chunks: int, read_threads: int, codec_pipeline: str | None
+    ) -> None:
         super().__init__()
         self._layout = store.layout
-        self._paths = [path for path in (store.samples_path, store.targets_path) if path is not None]
+        self._paths = store.array_paths
+        self._num_chunks = num_chunks
         self._buffer_chunks = buffer_chunks
         self._read_threads = read_threads
+        self._codec_pipeline = codec_pipeline
         self._epoch = torch.zeros(1, dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # workers that live on see it change
         self._buffers: tuple[_Buffer, _Buffer] | None = None
@@ -49,13 +57,14 @@ class ShuffledChunks(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         epoch = int(self._epoch[0])
         worker = get_worker_info()
-        chunks = np.random.default_rng((1, epoch)).permutation(self._layout.num_chunks)
+        chunks = np.random.default_rng((1, epoch)).permutation(self._layout.num_chunks)[: self._num_chunks]
         if worker is not None:
             chunks = chunks[worker.id :: worker.num_workers]
         generator = torch.Generator().manual_seed(epoch)
         groups = [chunks[i : i + self._buffer_chunks] for i in range(0, len(chunks), self._buffer_chunks)]
         if self._buffers is None:
-            arrays: list[Any] = [zarr.open_array(path, mode="r") for path in self._paths]
+            with zarr.config.set({"codec_pipeline.path": self._codec_pipeline} if self._codec_pipeline else {}):
+                arrays: list[Any] = [zarr.open_array(path, mode="r") for path in self._paths]
             rows = self._buffer_chunks * self._layout.rows_per_chunk
             self._buffers = (_Buffer.allocate(arrays, rows), _Buffer.allocate(arrays, rows))
         filling, ready = self._buffers
@@ -69,7 +78,8 @@ class ShuffledChunks(IterableDataset[Batch]):
                 slots = torch.randperm(rows, generator=generator)
                 for begin in range(0, rows, self._layout.batch_size):
                     end = begin + self._layout.batch_size
-                    yield ready.take(slots[begin:end], shared=worker is not None)
+                    samples, *targets = ready.take(slots[begin:end], shared=worker is not None)
+                    yield [convert(self._layout, samples), *targets]
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class _Buffer:
         begins = np.cumsum([0, *rows]).tolist()
         return [pool.submit(self._read, c, begin, n) for c, begin, n in zip(chunks, begins, rows, strict=False)]
 
-    def take(self, slots: torch.Tensor, *, shared: bool) -> Batch:
+    def take(self, slots: torch.Tensor, *, shared: bool) -> list[torch.Tensor]:
         """Copy rows into a new batch, in shared memory if it has to cross to another process."""
         tensors = []
         for memory in self.memory:
@@ -102,7 +112,7 @@ class _Buffer:
                 tensors.append(torch.index_select(memory, 0, slots, out=out))
             else:
                 tensors.append(torch.index_select(memory, 0, slots))
-        return tensors if len(tensors) > 1 else tensors[0]
+        return tensors
 
     @property
     def _num_samples(self) -> int:
@@ -122,22 +132,40 @@ class _Buffer:
 
 
 class ZarrChunkwise:
-    """`ShuffledChunks` behind a DataLoader, or alone where there are no workers."""
+    """`ShuffledChunks` behind a DataLoader, or alone where there are no workers.
 
-    def __init__(self, store: Store, *, num_workers: int, read_threads: int, buffer_bytes: int = _BUFFER_BYTES) -> None:
+    `codec_pipeline` is the class that decodes in zarr-python, None for its own. Where it has threads of its own, which
+    no forked process has, workers are started from a server process.
+    """
+
+    def __init__(self, store: Store, *, num_workers: int, read_threads: int, codec_pipeline: str | None = None) -> None:
         layout = store.layout
-        buffer_chunks = max(1, round(buffer_bytes / (layout.rows_per_chunk * layout.sample_bytes)))
-        self._dataset = ShuffledChunks(store, buffer_chunks=buffer_chunks, read_threads=read_threads)
-        self._loader: DataLoader[Any] | None = DataLoader(
-            self._dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0
+        num_chunks = min(layout.num_chunks, _MAX_CHUNKS)
+        buffer_chunks = max(1, round(_BUFFER_BYTES / layout.chunk_bytes))
+        if num_chunks < layout.num_chunks:
+            buffer_chunks = min(buffer_chunks, num_chunks // 4)
+        self._dataset = ShuffledChunks(
+            store,
+            num_chunks=num_chunks,
+            buffer_chunks=buffer_chunks,
+            read_threads=read_threads,
+            codec_pipeline=codec_pipeline,
         )
-        self.samples_per_epoch = store.layout.num_samples
+        self._loader: DataLoader[Any] | None = DataLoader(
+            self._dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            multiprocessing_context="forkserver" if num_workers and codec_pipeline else None,
+        )
+        self.samples_per_epoch = min(layout.num_samples, num_chunks * layout.rows_per_chunk)
         self.settings: dict[str, object] = {
             "num_workers": num_workers,
             "persistent_workers": num_workers > 0,
             "prefetch_factor": self._loader.prefetch_factor,
             "buffer_chunks": buffer_chunks,
             "read_threads": read_threads,
+            "codec_pipeline": codec_pipeline,
         }
 
     def epoch(self, epoch: int) -> Iterator[Batch]:

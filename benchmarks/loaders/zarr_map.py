@@ -9,8 +9,12 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from benchmarks.loaders.protocol import Batch
+from benchmarks.conversion import convert
+from benchmarks.loaders.protocol import Batch, fields_of
 from benchmarks.stores import Store
+
+#: Of large chunks fewer samples are timed than asked for: each costs one chunk.
+_MAX_DECODED_BYTES = 4 << 30
 
 
 class ZarrSamples(Dataset[Any]):
@@ -37,7 +41,9 @@ class ZarrMap:
 
     def __init__(self, store: Store, *, num_workers: int, max_samples: int) -> None:
         dataset = ZarrSamples(store)
-        self.samples_per_epoch = min(max_samples, len(dataset))
+        self._layout = store.layout
+        few = max(store.layout.batch_size, _MAX_DECODED_BYTES // store.layout.chunk_bytes)
+        self.samples_per_epoch = min(max_samples, few, len(dataset))
         self._generator = torch.Generator()
         self._loader: DataLoader[Any] | None = DataLoader(
             dataset,
@@ -57,7 +63,9 @@ class ZarrMap:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         assert self._loader is not None
         self._generator.manual_seed(epoch)
-        return iter(self._loader)
+        for batch in self._loader:
+            samples, *targets = fields_of(batch)
+            yield [convert(self._layout, samples), *targets]
 
     def close(self) -> None:
         self._loader = None  # the last reference: its worker processes end

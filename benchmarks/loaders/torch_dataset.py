@@ -1,0 +1,46 @@
+"""zarr-torch-dataset 0.0.9: its first epoch reads the whole array into memory, later ones index it sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import zarr
+
+from benchmarks.conversion import convert
+from benchmarks.loaders.protocol import Batch, fields_of
+from benchmarks.stores import Store
+
+
+class TorchDataset:
+    """`ZarrDataLoader(dataset=ZarrIterableDataset(...))`, which shuffles the chunks once and all samples anew."""
+
+    def __init__(self, store: Store, *, num_workers: int) -> None:
+        from zarrdataset import ZarrDataLoader, ZarrIterableDataset
+
+        self._layout = layout = store.layout
+        arrays: list[Any] = [zarr.open_array(path, mode="r") for path in store.array_paths]
+        rows = (arrays[0].shards or arrays[0].chunks)[0]
+        dataset = ZarrIterableDataset(
+            samples=arrays[0],
+            targets=arrays[1] if layout.targets else None,
+            # of arrays that are chunked along other axes too, it would ask for more than there are
+            selected_chunk_indexes=np.arange(-(-layout.num_samples // rows)),
+            shuffle_chunks=True,
+            chunks_shuffle_seed=1,
+            shuffle_buffer=True,
+        )
+        workers = min(num_workers, len(dataset.selected_chunk_indexes))
+        self._loader: Any = ZarrDataLoader(dataset=dataset, num_workers=workers, batch_size=layout.batch_size)
+        self.samples_per_epoch = layout.num_samples
+        self.settings: dict[str, object] = {"num_workers": workers, "persistent_workers": workers > 0}
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:  # noqa: ARG002 (it has no such thing)
+        for batch in self._loader:
+            samples, *targets = fields_of(batch)
+            yield [convert(self._layout, samples), *(torch.as_tensor(t) for t in targets)]
+
+    def close(self) -> None:
+        self._loader = None
