@@ -167,6 +167,34 @@ Kernel convert_items() {
   return has_avx2() ? convert_items_avx2<To, From> : convert_items_anywhere<To, From>;
 }
 
+/// Fill value -> NaN, scale and offset in one pass. A scale of 1, an offset of -0 and a fill of NaN change no number.
+template <typename From, typename Real>
+ZARRFEED_INLINE void unpack_loop(uint8_t* dest, const uint8_t* source, size_t count, Real fill, Real scale,
+                                 Real offset) {
+  for (size_t i = 0; i < count; ++i) {
+    From item;
+    std::memcpy(&item, source + i * sizeof(From), sizeof(From));
+    Real x = static_cast<Real>(item);
+    x = x == fill ? std::numeric_limits<Real>::quiet_NaN() : x;
+    const auto out = static_cast<float>(x * scale + offset);
+    std::memcpy(dest + i * sizeof(float), &out, sizeof(float));
+  }
+}
+
+template <typename From, typename Real>
+void unpack_items_anywhere(uint8_t* dest, const uint8_t* source, size_t count, double fill, double scale,
+                           double offset) {
+  unpack_loop<From, Real>(dest, source, count, static_cast<Real>(fill), static_cast<Real>(scale),
+                          static_cast<Real>(offset));
+}
+
+template <typename From, typename Real>
+ZARRFEED_AVX2 void unpack_items_avx2(uint8_t* dest, const uint8_t* source, size_t count, double fill, double scale,
+                                     double offset) {
+  unpack_loop<From, Real>(dest, source, count, static_cast<Real>(fill), static_cast<Real>(scale),
+                          static_cast<Real>(offset));
+}
+
 /// Integers of 64 bits -> double that is only to be rounded to a 16 bit float.
 template <typename From>
 void note_items(uint8_t* dest, const uint8_t* source, size_t count) {
@@ -266,6 +294,15 @@ Kernel find_store(ItemType to) {
 
 }  // namespace
 
+template <typename From>
+Converter::Unpack Converter::find_unpack(bool in_double) {
+  if constexpr (std::is_integral_v<From>) {
+    if (in_double) return has_avx2() ? unpack_items_avx2<From, double> : unpack_items_anywhere<From, double>;
+    return has_avx2() ? unpack_items_avx2<From, float> : unpack_items_anywhere<From, float>;
+  }
+  return nullptr;
+}
+
 size_t bytes_of(ItemType type) {
   return with_type(type, []<typename T>(std::type_identity<T>) { return sizeof(T); });
 }
@@ -289,6 +326,17 @@ Converter::Converter(ConversionSpec spec) : spec_(std::move(spec)) {
     if (is_short && from == ItemType::kUint64) load_ = note_items<uint64_t>;
     if (to == (in_double_ ? ItemType::kFloat64 : ItemType::kFloat32)) cast_ = load_;
     if (from == (in_double_ ? ItemType::kFloat64 : ItemType::kFloat32)) cast_ = store_;
+  }
+  if (calculates && to == ItemType::kFloat32 && spec_.mean.empty() && spec_.fills.size() <= 1) {
+    unpack_ =
+        with_type(from, [this]<typename From>(std::type_identity<From>) { return find_unpack<From>(in_double_); });
+    fill_ = spec_.fills.empty() ? std::numeric_limits<double>::quiet_NaN() : spec_.fills.front();
+    // A value that is none of this precision is equal to no item.
+    if (!in_double_ && static_cast<double>(static_cast<float>(fill_)) != fill_) {
+      fill_ = std::numeric_limits<double>::quiet_NaN();
+    }
+    scale_ = spec_.scale.value_or(1);
+    offset_ = spec_.offset.value_or(-0.0);
   }
   if (spec_.mean.size() != spec_.std.size()) throw Error(ErrorKind::kConfig, "as many means as standard deviations");
   // Shorter runs of one channel cost more to tell apart than to look up item by item.
@@ -322,6 +370,10 @@ Converter::Constants<Real> Converter::make_constants() const {
 void Converter::convert(uint8_t* dest, const uint8_t* source, size_t count, size_t position) const {
   if (cast_ != nullptr) {
     cast_(dest, source, count);
+    return;
+  }
+  if (unpack_ != nullptr) {
+    unpack_(dest, source, count, fill_, scale_, offset_);
     return;
   }
   const size_t source_bytes = source_item_bytes();

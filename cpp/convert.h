@@ -53,11 +53,21 @@ class Converter {
 
   ConversionSpec spec_;
   bool in_double_ = false;
-  size_t period_ = 0;        ///< items after which means repeat, where channels are so short that each item has its own
+  size_t period_ = 0;  ///< items after which means repeat, where channels are so short that each item has its own
+  /// Unpacks integers to float32: fill -> NaN, scale, offset, all in registers.
+  using Unpack = void (*)(uint8_t* dest, const uint8_t* source, size_t count, double fill, double scale, double offset);
+
+  template <typename From>
+  static Unpack find_unpack(bool in_double);
+
   Kernel cast_ = nullptr;    ///< all there is to do, if set; else:
-  Kernel load_ = nullptr;    ///< stored items -> float or double
-  Kernel store_ = nullptr;   ///< these -> items of type `to`
-  Constants<float> single_;  ///< set unless in_double_
+  Unpack unpack_ = nullptr;  ///< the same, with these constants; else:
+  double fill_ = 0;
+  double scale_ = 1;
+  double offset_ = 0;
+  Kernel load_ = nullptr;     ///< stored items -> float or double
+  Kernel store_ = nullptr;    ///< these -> items of type `to`
+  Constants<float> single_;   ///< set unless in_double_
   Constants<double> double_;  ///< set if in_double_
 };
 
