@@ -216,6 +216,8 @@ def _initialise(rank: int, world_size: int, rendezvous: str) -> None:
         world_size=world_size,
         timeout=timedelta(seconds=LIMIT_S),
     )
+    # One that is done already must not close its sockets while another still connects to them.
+    torch.distributed.barrier()
 
 
 @dataclass(frozen=True)
