@@ -271,8 +271,11 @@ py::dict stats_dict(const Engine& engine) {
                                                                            {"decode_ns", &s.decode_ns},
                                                                            {"scatter_ns", &s.scatter_ns},
                                                                            {"order_ns", &s.order_ns},
-                                                                           {"worker_idle_ns", &s.worker_idle_ns},
-                                                                           {"consumer_wait_ns", &s.consumer_wait_ns}};
+                                                                           {"idle_storage_ns", &s.idle_storage_ns},
+                                                                           {"idle_memory_ns", &s.idle_memory_ns},
+                                                                           {"idle_other_ns", &s.idle_other_ns},
+                                                                           {"consumer_wait_ns", &s.consumer_wait_ns},
+                                                                           {"consumer_busy_ns", &s.consumer_busy_ns}};
   for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
   uint64_t mapped = 0;
   for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
@@ -310,12 +313,12 @@ PYBIND11_MODULE(_core, m) {
            py::arg("cache_bytes") = 0)
       .def(
           "start",
-          [](Engine& engine, const py::dict& plan, int64_t max_open_batches) {
+          [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
             auto owned = parse_plan(plan);
             const py::gil_scoped_release release;
-            engine.start(std::move(owned), max_open_batches);
+            engine.start(std::move(owned), max_open_batches, short_of_memory);
           },
-          py::arg("plan"), py::arg("max_open_batches"))
+          py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false)
       .def("next", &next_batch)
       .def("stop", &Engine::stop, py::call_guard<py::gil_scoped_release>())
       .def(

@@ -70,7 +70,7 @@ int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size)
   return required;
 }
 
-void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
+void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
@@ -84,6 +84,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));
   ring_size_ = max_open_;
+  short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   past_cache_ = static_cast<size_t>(max_open_) * batch_bytes > kPastCacheBytes;
@@ -96,6 +97,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   error_ = nullptr;
   next_group_ = 0;
   opened_ = delivered_ = lent_sets_ = 0;
+  taken_at_.reset();
   reads_.count = requests_.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
   const size_t most = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
@@ -169,6 +171,11 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   const StageTimer timer(stats_.consumer_wait_ns);
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
+  if (taken_at_) {
+    const auto busy = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - *taken_at_).count();
+    stats_.consumer_busy_ns.fetch_add(static_cast<uint64_t>(busy), std::memory_order_relaxed);
+    taken_at_.reset();
+  }
   if (delivered_ == num_batches_) return NextStatus::kEnd;
   const auto is_ready = [this] {
     return delivered_ < opened_ && batch_at(delivered_).remaining.load(std::memory_order_acquire) == 0;
@@ -184,6 +191,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   batch.buffers.clear();
   out.rows = batch.rows;
   ++delivered_;
+  taken_at_ = Clock::now();
   const bool wake = can_admit();
   lock.unlock();
   stats_.batches.fetch_add(1, std::memory_order_relaxed);

@@ -28,6 +28,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -78,8 +79,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Begins to read an epoch, with at most `max_open_batches` batches open or waiting to be taken.
+  /// `short_of_memory` says that more would be of use, and memory does not allow it: for the statistics alone.
   /// Throws Error(kBudget) if the plan needs more than that at once, Error(kIo) if an array is gone.
-  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches);
+  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
   /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
   /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
@@ -154,6 +156,8 @@ class Engine {
   void fetch();
 
   [[nodiscard]] bool can_admit() const;
+  /// What counts the time of a decode thread that has nothing to do. Under `mutex_`.
+  std::atomic<uint64_t>& idle_counter();
   void admit_groups(std::vector<size_t>& claimed);
   void open_batches_until(int64_t last);
   void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
@@ -199,6 +203,7 @@ class Engine {
   int64_t num_batches_ = 0;
   int64_t max_open_ = 0;
   int64_t ring_size_ = 1;
+  bool short_of_memory_ = false;
   bool past_cache_ = false;  ///< open batches are more than the cache holds
   std::unique_ptr<Batch[]> ring_;
 
@@ -216,9 +221,10 @@ class Engine {
   int64_t opened_ = 0;     ///< batches [0, opened_) were opened
   int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
   int64_t lent_sets_ = 0;
-  size_t busy_threads_ = 0;  ///< decode threads that hold tasks or claimed groups
-  InFlight reads_;           ///< with the fetch threads
-  InFlight requests_;        ///< with the exchange
+  std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
+  size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
+  InFlight reads_;                             ///< with the fetch threads
+  InFlight requests_;                          ///< with the exchange
   uint64_t last_ticket_ = 0;
   std::unordered_map<uint64_t, Task> awaited_;  ///< ticket -> what its answer is for
   std::deque<Task> tasks_;

@@ -29,6 +29,12 @@ bool Engine::can_admit() const {
   return !options_.lent_memory || last_batch - opened_ < lent_sets_;
 }
 
+std::atomic<uint64_t>& Engine::idle_counter() {
+  const bool may_fetch = next_group_ < plan_->plan.num_groups() && reads_.has_room() && requests_.has_room();
+  if (may_fetch && short_of_memory_) return stats_.idle_memory_ns;
+  return reads_.count + requests_.count > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
+}
+
 void Engine::admit_groups(std::vector<size_t>& claimed) {
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
@@ -178,8 +184,11 @@ void Engine::work(size_t thread) {
         const auto has_work = [this] { return stopping_ || !fetched_.empty() || !tasks_.empty() || can_admit(); };
         if (!has_work()) {
           if (is_exhausted()) check_complete();
-          const StageTimer timer(stats_.worker_idle_ns);
-          work_cv_.wait(lock, has_work);
+          StageTimer timer(idle_counter());
+          do {
+            work_cv_.wait(lock);
+            timer.lap(idle_counter());
+          } while (!has_work());
         }
         if (stopping_) return;
         ++busy_threads_;
