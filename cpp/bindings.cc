@@ -283,6 +283,7 @@ py::dict stats_dict(const Engine& engine) {
   uint64_t indices = 0;
   for (const FieldReader& field : engine.fields()) indices += field.indices_read();
   d["indices_read"] = indices;
+  d["scratch_bytes"] = engine.scratch_bytes();
   return d;
 }
 
@@ -388,16 +389,18 @@ PYBIND11_MODULE(_core, m) {
       py::arg("shard"), py::arg("stored"));
   m.def(
       "measure_ceiling",
-      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter) {
+      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter,
+         const std::vector<int64_t>& blocks) {
         const FieldSpec spec = parse_field(field);
         CeilingResult result;
         {
           const py::gil_scoped_release release;
-          result = measure_ceiling(spec, {num_threads, window_chunks, scatter});
+          result = measure_ceiling(spec, {num_threads, window_chunks, scatter, blocks});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
       },
-      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"));
+      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
+      py::arg("blocks") = std::vector<int64_t>{});
 }
 
 }  // namespace zarrfeed

@@ -148,6 +148,10 @@ void Engine::stop_locked() {
       for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(batch.buffers[f]);
     }
     ring_.reset();
+    size_t scratch_bytes = 0;
+    for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
+    for (const auto& buffer : spare_buffers_) scratch_bytes += buffer->capacity();
+    scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     running_ = false;
   }
   ready_cv_.notify_all();

@@ -108,6 +108,9 @@ class Engine {
   static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
 
   [[nodiscard]] const Stats& stats() const { return stats_; }
+  /// Temporary memory of all threads, bytes read and not decoded included, at the end of the last epoch: the most that
+  /// there ever was, since it only grows.
+  [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
   [[nodiscard]] const std::shared_ptr<BatchMemory>& memory(size_t field) const { return memory_[field]; }
   [[nodiscard]] const std::vector<FieldReader>& fields() const { return fields_; }
   [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
@@ -197,6 +200,7 @@ class Engine {
   int64_t pieces_per_sample_ = 0;                        ///< rows of chunks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
+  std::atomic<size_t> scratch_bytes_{0};
 
   // One epoch. Written by start() before threads exist; ring_ slots belong to open batches.
   std::unique_ptr<OwnedPlan> plan_;

@@ -62,6 +62,8 @@ def drain(dataset: ZarrIterableDataset, *, busy_s: float = 0.0) -> Stats:
         (RUN | {"decode_s": 0.6, "idle_storage_s": 0.5, "idle_memory_s": 0.7}, MEMORY),
         (RUN | {"fetch_s": 9.0, "chunks_waited": 9, "python_decode_s": 5.0, "idle_storage_s": 1.9}, DECODE),
         (RUN | {"fetch_s": 9.0, "chunks_waited": 9, "python_decode_s": 4.0, "idle_storage_s": 1.9}, STORAGE),
+        (RUN | {"consumer_busy_s": 1.0, "idle_other_s": 1.5, "decode_s": 0.5}, CONSUMER),  # tiny batches
+        (RUN | {"idle_other_s": 1.5, "decode_s": 0.5}, DECODE),  # too few chunks for all threads
         (RUN | {"list_s": 0.6, "idle_other_s": 1.0, "scatter_s": 0.1}, DECODE),
     ],
 )

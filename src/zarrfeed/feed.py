@@ -244,5 +244,5 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     rows = torch.from_numpy(batch[1][0].copy()).view(field.torch_dtype).view(n, *field.row_shape)
     read = _stats_of(engine, feeder)
     loaded = ResidentField(field.name, rows, window=field.window)
-    read = replace(read, batches=0, samples=0, batch_memory_bytes=0)
+    read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)
     return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

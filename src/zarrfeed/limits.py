@@ -2,7 +2,8 @@
 
 Pure. What is told, in this order:
 
-1. Where the consumer hardly waits, it is the limit: batches are ready before it asks.
+1. Where the consumer hardly waits, it is the limit: batches are ready before it asks. Where it waits for a part of the
+   time, and decode threads have nothing to do, it is handing batches over one by one, which is told as the same.
 2. Else the time that it waits is that of lists, which are looked up while it does,
 3. or of the decode threads: those work, or wait for bytes, or for memory to work in; whatever takes most of their time.
 4. Too little was read to say, or the threads had nothing to do for other reasons: not known yet.
@@ -21,6 +22,8 @@ NOT_KNOWN: Final = "not known yet"
 
 #: A consumer that waits for less than this part of the time is what the loader waits for.
 _HARDLY_WAITS = 0.1
+#: One that waits less, while the threads are idle, waits for wake-ups and not for work.
+_MOSTLY_WAITS = 0.75
 #: Shorter runs tell what starting costs, and not what they will be bounded by.
 _LEAST_BATCHES, _LEAST_S = 2, 0.05
 
@@ -67,6 +70,12 @@ def find_limit(stats: Stats) -> Limit:
     share = threads[stage]
     if share == 0:
         return Limit(NOT_KNOWN, f"{waits}, and no decode thread had anything to do", "ask again after some batches")
+    if shares["other"] > 1 / 2 and waited < _MOSTLY_WAITS:
+        return Limit(
+            CONSUMER,
+            f"{waits}, and decode threads have nothing to do for {shares['other']:.0%} of theirs",
+            "raise batch_size: batches are so small that handing them over takes longest",
+        )
     if stage == MEMORY:
         return Limit(
             MEMORY,

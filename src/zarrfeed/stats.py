@@ -56,6 +56,8 @@ class Stats:
         Seconds between batches in which it did something else.
     batch_memory_bytes
         Memory mapped for batches now.
+    scratch_bytes
+        Temporary memory of the threads when the last epoch ended; it only grows.
     """
 
     chunks_read: int = 0
@@ -80,6 +82,7 @@ class Stats:
     consumer_wait_s: float = 0.0
     consumer_busy_s: float = 0.0
     batch_memory_bytes: int = 0
+    scratch_bytes: int = 0
 
     @classmethod
     def from_core(cls, counters: dict[str, int]) -> Stats:
@@ -96,7 +99,8 @@ class Stats:
 
     def __sub__(self, earlier: Stats) -> Stats:
         past = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
-        return Stats(**past | {"batch_memory_bytes": self.batch_memory_bytes})
+        # not counted, but measured now
+        return Stats(**past | {name: getattr(self, name) for name in ("batch_memory_bytes", "scratch_bytes")})
 
     @property
     def thread_shares(self) -> dict[str, float]:
