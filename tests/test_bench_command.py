@@ -69,6 +69,7 @@ def test_a_group_with_targets(samples: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_packed_values_are_unpacked_by_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attributes: dict[str, Any]
     for name, dtype, attributes in (
         ("scaled", "i2", {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": 7}),
         ("unsigned", "i1", {"_Unsigned": "true", "_FillValue": -1}),
@@ -157,7 +158,7 @@ def test_different_data_fails(
     def spoiled(self: PlainLoader, *args: Any) -> Any:
         for number, (values, index) in enumerate(epoch(self, *args)):
             if number == 0:
-                values[0][3, 2] += 1  # type: ignore[index, call-overload, operator]
+                values[0][3, 2] += 1  # type: ignore[call-overload]
             yield values, index
 
     monkeypatch.setattr(PlainLoader, "epoch", spoiled)
