@@ -1,5 +1,6 @@
 #include "chunk_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace zarrfeed {
@@ -21,6 +22,25 @@ std::shared_ptr<const DecodedChunk> ChunkCache::find(const Key& key) {
 bool ChunkCache::contains(const Key& key) const {
   const std::lock_guard lock(mutex_);
   return places_.contains(key);
+}
+
+bool ChunkCache::admits(const Key& key, size_t bytes) {
+  const size_t cost = bytes + kEntryBytes;
+  if (cost > max_bytes_) return false;
+  const std::lock_guard lock(mutex_);
+  if (bytes_ + cost <= max_bytes_) return true;
+  if (const auto place = wanted_places_.find(key); place != wanted_places_.end()) {
+    wanted_.erase(place->second);
+    wanted_places_.erase(place);
+    return true;
+  }
+  wanted_.push_front(key);
+  wanted_places_.emplace(key, wanted_.begin());
+  while (wanted_.size() > std::max<size_t>(1, entries_.size() / 2)) {
+    wanted_places_.erase(wanted_.back());
+    wanted_.pop_back();
+  }
+  return false;
 }
 
 void ChunkCache::insert(const Key& key, std::shared_ptr<const DecodedChunk> chunk) {

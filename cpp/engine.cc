@@ -15,6 +15,10 @@ namespace {
 /// With more memory than this in open batches, rows have left the cache when their batch is delivered.
 constexpr size_t kPastCacheBytes = size_t{32} << 20;
 
+/// To decode this much, or to copy this much, a consumer that works takes less time than other threads to start.
+constexpr size_t kAloneDecodedBytes = size_t{512} << 10;
+constexpr size_t kAloneCopiedBytes = size_t{4} << 20;
+
 }  // namespace
 
 void OwnedPlan::bind() {
@@ -79,7 +83,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bo
                                         " batches open at once, the memory " + "budget has room for " +
                                         std::to_string(max_open_batches));
   }
-  for (FieldReader& field : fields_) field.open();
+  for (FieldReader& field : fields_) field.open(options_.consumer_works);
   plan_ = std::move(plan);
   num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));
@@ -87,6 +91,8 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bo
   short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
+  size_t sample_bytes = 0;
+  for (const FieldReader& field : fields_) sample_bytes += field.sample_bytes();
   past_cache_ = static_cast<size_t>(max_open_) * batch_bytes > kPastCacheBytes;
   ring_ = std::make_unique<Batch[]>(static_cast<size_t>(ring_size_));
   for (int64_t b = 0; b < ring_size_; ++b) {
@@ -100,19 +106,45 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bo
   taken_at_.reset();
   reads_.count = requests_.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
-  const size_t most = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
-  const size_t num_threads = std::min(options_.num_threads, most);
-  busy_threads_ = num_threads;
+  max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
+  const size_t num_threads = std::min(options_.num_threads, max_tasks_);
+  busy_threads_ = 0;
+  helpers_ = 0;
   cold_credit_ = 0;
   running_ = true;
   try {
-    // Decode threads that run already may start the fetch threads, hence the lock.
-    const std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < num_threads; ++i) threads_.emplace_back([this, i] { work(i); });
+    if (!options_.consumer_works) {
+      start_decode_threads(num_threads);
+    } else if (static_cast<size_t>(std::min(plan_->plan.steps, options_.batch_size)) * sample_bytes >
+               kAloneCopiedBytes) {
+      start_decode_threads(num_threads - 1);
+    } else if (plan_->plan.num_groups() * group_bytes_ > kAloneDecodedBytes) {
+      helpers_ = num_threads - 1;
+    }
   } catch (const std::system_error& error) {
     stop_locked();
     throw Error::io("cannot start " + std::to_string(num_threads) + " decode threads: " + error.what(),
                     error.code().value());
+  }
+}
+
+void Engine::start_decode_threads(size_t count) {
+  // Decode threads that run already may start the fetch threads, hence the lock.
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  for (size_t i = options_.consumer_works ? 1 : 0; count > 0; ++i, --count) {
+    threads_.emplace_back([this, i] { work(i); });
+    ++busy_threads_;
+  }
+}
+
+void Engine::ask_for_help() {
+  if (helpers_.load(std::memory_order_relaxed) == 0) return;
+  const size_t count = helpers_.exchange(0);
+  try {
+    start_decode_threads(count);
+  } catch (const std::system_error&) {
+    return;  // fewer do, too
   }
 }
 
@@ -135,7 +167,9 @@ void Engine::stop_locked() {
   threads_.clear();
   {
     // The consumer may be waiting in next() on another thread.
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    ready_cv_.wait(lock, [this] { return !consumer_in_work_; });
+    consumer_claim_.tasks.clear();
     tasks_.clear();
     to_fetch_.clear();
     fetched_.clear();
@@ -172,7 +206,7 @@ void Engine::lend(const std::vector<uint8_t*>& buffers) {
 
 NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   if (!is_owner()) throw Error(ErrorKind::kClosed, "this epoch is read by the process that forked this one");
-  const StageTimer timer(stats_.consumer_wait_ns);
+  const auto deadline = Clock::now() + timeout;
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
   if (taken_at_) {
@@ -181,10 +215,11 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
     taken_at_.reset();
   }
   if (delivered_ == num_batches_) return NextStatus::kEnd;
-  const auto is_ready = [this] {
-    return delivered_ < opened_ && batch_at(delivered_).remaining.load(std::memory_order_acquire) == 0;
-  };
-  ready_cv_.wait_for(lock, timeout, [&] { return !running_ || error_ || is_ready(); });
+  {
+    const StageTimer timer(stats_.consumer_wait_ns);
+    if (options_.consumer_works) work_until_ready(lock, deadline);
+    ready_cv_.wait_until(lock, deadline, [this] { return !running_ || error_ || is_ready(); });
+  }
   if (!running_) throw Error(ErrorKind::kClosed, "reading was stopped while a batch was awaited");
   if (!is_ready()) {
     if (error_) std::rethrow_exception(error_);
@@ -202,6 +237,10 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   stats_.samples.fetch_add(static_cast<uint64_t>(out.rows), std::memory_order_relaxed);
   if (wake) work_cv_.notify_all();
   return NextStatus::kBatch;
+}
+
+bool Engine::is_ready() {
+  return delivered_ < opened_ && batch_at(delivered_).remaining.load(std::memory_order_acquire) == 0;
 }
 
 void Engine::answer(std::span<const FetchAnswer> answers) {

@@ -18,6 +18,8 @@
 //     another.
 //   * While there is room for requests, decode threads admit groups before they decode answers: else a burst of answers
 //     would be decoded with nothing under way, and each burst would cost a round trip.
+//   * With `consumer_works` the consumer is decode thread 0 while it is in next(), and stop() waits until it has left the
+//     work. Others are started when there is much to do: starting one takes longer than to copy what is in the cache.
 //   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
 //     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
 
@@ -51,6 +53,8 @@ struct EngineOptions {
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
   size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
+  /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
+  bool consumer_works = false;
 };
 
 /// The arrays of an EpochPlan, owned.
@@ -137,6 +141,13 @@ class Engine {
     [[nodiscard]] bool is_fetched() const { return stored != nullptr || ticket != 0; }
   };
 
+  /// What a decode thread took to do.
+  struct Claim {
+    std::vector<size_t> groups;
+    std::vector<Task> tasks;
+    ShuffleScratch shuffle;
+  };
+
   /// Chunks of one kind that are being fetched, or fetched and not yet decoded.
   struct InFlight {
     size_t limit = 1;
@@ -156,6 +167,13 @@ class Engine {
 
   void stop_locked();
   void work(size_t thread);
+  void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
+  [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
+  [[nodiscard]] bool is_ready();
+  void take_work(Claim& claim);
+  void run_work(Claim& claim, WorkerScratch& scratch);
+  void start_decode_threads(size_t count);
+  void ask_for_help();
   void fetch();
 
   [[nodiscard]] bool can_admit() const;
@@ -197,6 +215,7 @@ class Engine {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
+  Claim consumer_claim_;                                 ///< of the consumer's work
   int64_t pieces_per_sample_ = 0;                        ///< rows of chunks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
@@ -213,19 +232,22 @@ class Engine {
 
   std::mutex lifecycle_mutex_;  ///< start() and stop(), from whatever threads; taken before mutex_
   std::mutex mutex_;
-  std::condition_variable work_cv_;   ///< decode threads: something to do
+  std::condition_variable work_cv_;   ///< decode threads, and a consumer that works: something to do
   std::condition_variable fetch_cv_;  ///< fetch threads: something to read
   std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
   std::vector<std::thread> threads_;  ///< grows only while not stopping
   bool stopping_ = false;
   std::atomic<bool> running_{false};
   bool fetchers_started_ = false;
+  bool consumer_in_work_ = false;
+  std::atomic<size_t> helpers_{0};  ///< decode threads to start once the consumer has much to do
   std::exception_ptr error_;
   size_t next_group_ = 0;
   int64_t opened_ = 0;     ///< batches [0, opened_) were opened
   int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
   int64_t lent_sets_ = 0;
   std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
+  size_t max_tasks_ = 0;                       ///< there are no more in the epoch
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
   InFlight reads_;                             ///< with the fetch threads
   InFlight requests_;                          ///< with the exchange

@@ -170,49 +170,79 @@ void Engine::share(std::vector<Task>& tasks) {
 }
 
 void Engine::work(size_t thread) {
-  WorkerScratch& scratch = *scratch_[thread];
-  ShuffleScratch shuffle;
-  std::vector<size_t> claimed;
-  std::vector<Task> local;
+  Claim claim;
   try {
     for (;;) {
-      local.clear();
-      claimed.clear();
       {
         std::unique_lock lock(mutex_);
         --busy_threads_;
-        const auto has_work = [this] { return stopping_ || !fetched_.empty() || !tasks_.empty() || can_admit(); };
-        if (!has_work()) {
+        if (!stopping_ && !has_work()) {
           if (is_exhausted()) check_complete();
           StageTimer timer(idle_counter());
-          do {
+          while (!stopping_ && !has_work()) {
             work_cv_.wait(lock);
             timer.lap(idle_counter());
-          } while (!has_work());
+          }
         }
         if (stopping_) return;
         ++busy_threads_;
-        // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
-        const bool asks = exchange_ != nullptr && can_admit();
-        std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
-        if (queue != nullptr) {
-          local.push_back(std::move(queue->front()));
-          queue->pop_front();
-        } else {
-          admit_groups(claimed);
-        }
+        take_work(claim);
       }
-      if (!claimed.empty()) {
-        const StageTimer timer(stats_.order_ns);
-        for (const size_t group : claimed) make_tasks(group, shuffle, local);
-        request_fed(local);
-        if (claimed.size() == 1 && local.size() > 1 && group_bytes_ > kClaimBytes) share(local);
-      }
-      for (Task& task : local) run(task, scratch);
+      run_work(claim, *scratch_[thread]);
     }
   } catch (...) {
     fail(std::current_exception());
   }
+}
+
+void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
+  consumer_in_work_ = true;
+  try {
+    while (!stopping_ && !is_ready() && Clock::now() < deadline) {
+      if (!has_work()) {
+        if (is_exhausted()) check_complete();
+        const StageTimer timer(idle_counter());
+        work_cv_.wait_until(lock, deadline, [this] { return stopping_ || is_ready() || has_work(); });
+        continue;
+      }
+      ++busy_threads_;
+      take_work(consumer_claim_);
+      lock.unlock();
+      run_work(consumer_claim_, *scratch_[0]);
+      lock.lock();
+      --busy_threads_;
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    fail_locked(std::current_exception());
+  }
+  consumer_in_work_ = false;
+  if (stopping_) ready_cv_.notify_all();
+}
+
+void Engine::take_work(Claim& claim) {
+  claim.groups.clear();
+  claim.tasks.clear();
+  // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
+  const bool asks = exchange_ != nullptr && can_admit();
+  std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
+  if (queue != nullptr) {
+    claim.tasks.push_back(std::move(queue->front()));
+    queue->pop_front();
+  } else {
+    admit_groups(claim.groups);
+  }
+}
+
+void Engine::run_work(Claim& claim, WorkerScratch& scratch) {
+  std::vector<Task>& tasks = claim.tasks;
+  if (!claim.groups.empty()) {
+    const StageTimer timer(stats_.order_ns);
+    for (const size_t group : claim.groups) make_tasks(group, claim.shuffle, tasks);
+    request_fed(tasks);
+    if (claim.groups.size() == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) share(tasks);
+  }
+  for (Task& task : tasks) run(task, scratch);
 }
 
 void Engine::run(Task& task, WorkerScratch& scratch) {
@@ -330,7 +360,7 @@ bool Engine::has_neighbour(const std::deque<Task>& waiting) const {
 
 void Engine::start_fetch_threads() {
   fetchers_started_ = true;
-  for (size_t i = 0; i < options_.num_fetch_threads; ++i) {
+  for (size_t i = 0; i < std::min(options_.num_fetch_threads, max_tasks_); ++i) {
     try {
       threads_.emplace_back([this] { fetch(); });
     } catch (const std::system_error& error) {
@@ -368,11 +398,14 @@ void Engine::fetch() {
 
 void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   const FieldReader& field = fields_[task.field];
-  if (cache_ != nullptr && field.is_stored()) {
+  if (field.is_stored()) ask_for_help();
+  const ChunkCache::Key key{task.field, task.chunk, task.cell};
+  const bool is_missing = task.status == ReadStatus::kMissing;
+  if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
     auto chunk = std::make_shared<DecodedChunk>();
-    if (task.status != ReadStatus::kMissing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
-    if (task.status == ReadStatus::kMissing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
-    cache_->insert({task.field, task.chunk, task.cell}, chunk);
+    if (!is_missing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
+    if (is_missing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+    cache_->insert(key, chunk);
     scatter_cached(task, scratch, *chunk);
     publish(task);
     return;
@@ -381,7 +414,7 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_resident(scratch.targets);
-  } else if (task.status == ReadStatus::kMissing) {
+  } else if (is_missing) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_fill(task.cell, scratch.targets);
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
@@ -424,6 +457,7 @@ void Engine::publish(const Task& task) {
     if (batch_at(batch).remaining.fetch_sub(done, std::memory_order_acq_rel) == done) {
       const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
       if (batch == delivered_) ready_cv_.notify_one();
+      if (options_.consumer_works) work_cv_.notify_all();
     }
   }
 }

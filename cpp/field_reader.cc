@@ -76,8 +76,8 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
   shards_ = std::make_unique<ShardSource>(*source_, array.shard, pipeline_->max_stored_bytes());
 }
 
-void FieldReader::open() {
-  if (shards_) shards_->clear();
+void FieldReader::open(bool keep_indices) {
+  if (shards_ && !keep_indices) shards_->clear();
   if (source_) source_->open();
 }
 

@@ -40,8 +40,9 @@ class FieldReader {
  public:
   explicit FieldReader(FieldSpec spec);
 
-  /// Opens the source for a new epoch. Throws Error(kIo) if the array is gone.
-  void open();
+  /// Opens the source for a new epoch. Throws Error(kIo) if the array is gone. Indices of shards are read anew, unless
+  /// they are kept: of shards that change they are in any case, of those that come to be they are not.
+  void open(bool keep_indices = false);
   void close();
 
   /// Bytes of a row of the array, as it comes into a batch.

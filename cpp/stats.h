@@ -23,7 +23,7 @@ struct Stats {
   std::atomic<uint64_t> idle_storage_ns{0};   ///< decode threads with nothing to do: chunks were being fetched
   std::atomic<uint64_t> idle_memory_ns{0};    ///< ... the budget had no room for the batches of another group
   std::atomic<uint64_t> idle_other_ns{0};     ///< ... enough was open, or nothing was left to begin
-  std::atomic<uint64_t> consumer_wait_ns{0};  ///< the consumer waited for a batch
+  std::atomic<uint64_t> consumer_wait_ns{0};  ///< the consumer was in next(), decoding or not
   std::atomic<uint64_t> consumer_busy_ns{0};  ///< the consumer had taken a batch, and did not ask for the next one yet
 };
 

@@ -36,6 +36,8 @@ def reason_to_refuse(array: zarr.Array[Any]) -> str:
     try:
         ZarrIterableDataset(array).close()
     except UnsupportedError as error:
+        with pytest.raises(UnsupportedError):
+            ZarrDataset(array)
         return str(error)
     return ""
 
@@ -44,8 +46,9 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     """Fail unless the array is read as zarr-python reads it, along any axis, or refused for what it is."""
     dtype = array.dtype
     if array.ndim == 0 or 0 in array.shape:
-        with pytest.raises(ConfigError):
-            ZarrIterableDataset(array)
+        for kind in (ZarrIterableDataset, ZarrDataset):
+            with pytest.raises(ConfigError):
+                kind(array)
         return
     refusal = reason_to_refuse(array)
     readable = dtype.kind in "MmSTUO" or dtype.name in TORCH_DTYPES
@@ -63,14 +66,17 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     elif dtype.kind == "S":
         expected = np.ascontiguousarray(expected).view(np.uint8).reshape(*expected.shape, dtype.itemsize)
     assert_parity(array, expected, sample_axis=axis, shuffle=shuffle)
-    wanted = data.draw(indices(len(expected)), label="wanted")
-    dataset = ZarrDataset(array, sample_axis=axis)
-    assert_rows_equal(dataset[wanted], torch.tensor(wanted), expected)
-    dataset.close()
+    access, request = random_access(array, axis, data)
+    for indices in (request, request[::-1]):
+        assert_rows_equal(access[indices], torch.tensor(indices) % len(expected), expected)
 
 
-def indices(num_samples: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, num_samples - 1), min_size=1, max_size=6)
+def random_access(array: zarr.Array[Any], axis: int, data: st.DataObject) -> tuple[ZarrDataset, list[int]]:
+    """Return a dataset of any cache, and indices to ask for, in any order and some of them many times."""
+    n = array.shape[axis]
+    indices = data.draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=12), label="indices")
+    cache: Any = data.draw(st.sampled_from([0, 600, "1MiB"]), label="cache")
+    return ZarrDataset(array, sample_axis=axis, num_threads=2, cache=cache), indices
 
 
 def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataObject) -> None:
@@ -80,10 +86,10 @@ def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataO
     assert sorted(i for _, index in batches for i in index) == list(range(len(expected)))
     for values, index in batches:
         assert values == [expected[i] for i in index]
-    wanted = data.draw(indices(len(expected)), label="wanted")
-    by_index = ZarrDataset(array, sample_axis=axis)
-    assert by_index[wanted] == [expected[i] for i in wanted]
-    by_index.close()
+    access, request = random_access(array, axis, data)
+    for indices in (request, request[::-1]):
+        assert access[indices] == [expected[i] for i in indices]
+        assert access[indices[0]] == expected[indices[0]]
 
 
 @generous

@@ -181,7 +181,9 @@ def test_chunks_of_one_sample_are_read_for_a_block_of_windows(store: Path) -> No
 def test_blocks_have_several_chunks_where_windows_reach_far() -> None:
     three = parse_window("x", (-1, 0, 1))
     assert chunks_in_block(1, 100, [three], 1 << 20) == 8
-    assert chunks_in_block(8, 100, [three], 1 << 20) == 1
+    assert chunks_in_block(16, 100, [three], 1 << 20) == 8, "of a chunk one row is needed, and all of it is read"
+    assert chunks_in_block(16, 100, [parse_window("x", range(-20, 1))], 1 << 20) == 8
+    assert chunks_in_block(16, 100, [parse_window("x", range(-3, 1)), three], 1 << 20) == 8
     assert chunks_in_block(1, 1 << 20, [three], 4 << 20) == 4, "no more than there is room for"
     assert chunks_in_block(1, 1 << 30, [three], 4 << 20) == 1
     assert chunks_in_block(1, 100, [None, parse_window("y", 0)], 1 << 20) == 1

@@ -48,6 +48,23 @@ TEST(what_was_not_used_for_longest_is_dropped_first) {
   CHECK(cache.find({0, 2, 0}) == nullptr);
 }
 
+TEST(a_full_cache_admits_what_was_wanted_before_and_not_long_ago) {
+  ChunkCache cache(8 * (kChunkBytes + 256));
+  CHECK(!cache.admits({0, 0, 0}, 9 * kChunkBytes));  // more than there is room for at all
+  for (int64_t i = 0; i < 8; ++i) {
+    CHECK(cache.admits({0, i, 0}, kChunkBytes));
+    cache.insert({0, i, 0}, chunk_of(kChunkBytes, 1));
+  }
+  CHECK(!cache.admits({0, 10, 0}, kChunkBytes));
+  CHECK(!cache.admits({0, 11, 0}, kChunkBytes));
+  CHECK(cache.admits({0, 10, 0}, kChunkBytes));
+  CHECK(!cache.admits({0, 10, 0}, kChunkBytes));  // it was taken at its word
+  for (int64_t i = 20; i < 24; ++i) CHECK(!cache.admits({0, i, 0}, kChunkBytes));
+  CHECK(!cache.admits({0, 11, 0}, kChunkBytes));  // too long ago: four others since, half of what is kept
+  CHECK(cache.admits({0, 23, 0}, kChunkBytes));
+  for (int64_t i = 0; i < 8; ++i) CHECK(cache.find({0, i, 0}) != nullptr);
+}
+
 TEST(no_more_bytes_are_kept_than_allowed) {
   ChunkCache cache(5 * kChunkBytes);
   for (int64_t i = 0; i < 1000; ++i) {

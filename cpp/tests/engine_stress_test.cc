@@ -73,7 +73,9 @@ class Consumer {
         options_{.num_threads = static_cast<size_t>(pick(random, 1, 8)),
                  .num_fetch_threads = static_cast<size_t>(pick(random, 1, 6)),
                  .batch_size = pick(random, 1, 40),
-                 .lent_memory = random() % 3 == 0},
+                 .lent_memory = random() % 3 == 0,
+                 .cache_bytes = random() % 3 == 0 ? static_cast<size_t>(pick(random, 1, 20'000)) : 0,
+                 .consumer_works = random() % 3 == 0},
         engine_(data.fields(), options_) {}
   ~Consumer() {
     for (const Held& held : held_) give_back(held);
@@ -84,7 +86,9 @@ class Consumer {
   void read_epoch(const LineSpec& line) {
     const Context context(zarrfeed::testing::describe(line) + ", batch size " + std::to_string(options_.batch_size) +
                           ", threads " + std::to_string(options_.num_threads) + ", lent " +
-                          std::to_string(static_cast<int>(options_.lent_memory)));
+                          std::to_string(static_cast<int>(options_.lent_memory)) + ", cache " +
+                          std::to_string(options_.cache_bytes) + ", consumer works " +
+                          std::to_string(static_cast<int>(options_.consumer_works)));
     std::mt19937_64& random = *random_;
     auto plan = build_plan(line);
     const auto order = std::make_shared<const std::vector<int64_t>>(reference_order(line));

@@ -7,7 +7,8 @@ the list can say what it is a list of. If anything in it was exchanged meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,20 +53,26 @@ class SampleList(list[Batch]):
         self._batch = list(batch) if isinstance(batch, tuple) else batch
         if self:
             self[0] = _marked(self[0])
-        self._values = [leaf for sample in self for leaf in _leaves(sample)]
+        self._samples = tuple(self)
+        # tuples stay what they are, dicts may be given other values
+        self._values = list(_values(self)) if any(keys is not None for keys in fields.parts) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(map(_plain, self)),)
 
     def batch(self) -> Batch | None:
         """Return the batch, if these are still its samples."""
-        leaves = [leaf for sample in self for leaf in _leaves(sample)]
-        same = len(leaves) == len(self._values) and all(map(_is, leaves, self._values))
+        same = _same(self, self._samples) and (self._values is None or _same(list(_values(self)), self._values))
         return self._batch if same else None
 
 
-def _is(a: object, b: object) -> bool:
-    return a is b
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def _values(samples: Iterable[Any]) -> Iterator[Any]:
+    for sample in samples:
+        yield from _leaves(sample)
 
 
 def _leaves(sample: Any) -> Iterator[Any]:

@@ -62,6 +62,9 @@ class Reader:
         the engine's own pool.
     cache_bytes
         Of decoded chunks that are kept, also between epochs.
+    consumer_works
+        For plans that are small and many: `next` decodes, too, other threads are started for much work alone, and
+        indices of shards are kept between plans.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Reader:
         memory: MemoryPlan,
         allocator: Allocator | None = None,
         cache_bytes: int = 0,
+        consumer_works: bool = False,
     ) -> None:
         self._fields: list[TensorField] = []
         self._load_stats = Stats()
@@ -104,13 +108,16 @@ class Reader:
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
             cache_bytes=cache_bytes,
+            consumer_works=consumer_works,
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
             for n, f in enumerate(self._fields)
             if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
         }
-        self._feeder = Feeder(self._engine, _sources(self._fields), shards, max_decodes=num_threads)
+        self._feeder = Feeder(
+            self._engine, _sources(self._fields), shards, max_decodes=num_threads, keep_indices=consumer_works
+        )
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
 

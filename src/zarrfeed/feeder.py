@@ -22,6 +22,7 @@ import pickle
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +38,7 @@ from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
 from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.pipeline import ChunkDecoder, DecodeError
-from zarrfeed.shard_feed import FeedCounts, ShardFeed
+from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
 
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
@@ -162,6 +163,8 @@ class Feeder:
         Number of the field -> how its shards are read, for those of `sources` that have shards.
     max_decodes
         Chunks that zarr-python decodes at once, where it does.
+    keep_indices
+        Whether indices of shards are kept from epoch to epoch.
     """
 
     def __init__(
@@ -171,9 +174,11 @@ class Feeder:
         shards: Mapping[int, ShardReading] | None = None,
         *,
         max_decodes: int = 1,
+        keep_indices: bool = False,
     ) -> None:
         self._engine = engine
         self._shards = shards or {}
+        self._kept: dict[int, KeptIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
         self._max_decodes = max_decodes
         self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
         self._sessions: list[_Session] = []
@@ -187,7 +192,7 @@ class Feeder:
         self.failure = None
         if not self._sources:
             return
-        session = _Session(self, self._engine, self._sources, self._shards, self._max_decodes)
+        session = _Session(self, self._engine, self._sources, self._shards, self._max_decodes, self._kept)
         self._sessions.append(session)
         _live.add(self)
         try:
@@ -230,13 +235,14 @@ class _Session:
         sources: Mapping[int, StoreSource],
         shards: Mapping[int, ShardReading],
         max_decodes: int,
+        kept: Mapping[int, KeptIndices],
     ) -> None:
         self._feeder = weakref.ref(feeder)
         self._engine = engine
         self._sources = sources
         self._counts = feeder.counts
         self._shards = {
-            n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts)
+            n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts, kept.get(n))
             for n, reading in shards.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -26,6 +26,8 @@ from zarrfeed.shards import Piece, ShardReading, merge_pieces
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Begin and size of each inner chunk, int64 of shape (inner chunks, 2); begin -1: there is none. None: no such shard.
 Index: TypeAlias = "npt.NDArray[np.int64] | None"
+#: Key of the shard -> its index, those used last at the end.
+KeptIndices: TypeAlias = "OrderedDict[str, Index]"
 #: Reads a part of a stored object, named by its key below the array; None if there is no such object.
 Get: TypeAlias = Callable[[str, ByteRequest], Coroutine[Any, Any, "Bytes | None"]]
 #: Runs a coroutine as a task that ends with the epoch.
@@ -52,13 +54,18 @@ class ShardFeed:
         How parts of objects are read, and tasks are run.
     counts
         Counts the indices.
+    kept
+        Indices that were read before; those that are read now are added. None: they are forgotten with this.
     """
 
-    def __init__(self, reading: ShardReading, get: Get, spawn: Spawn, counts: FeedCounts) -> None:
+    def __init__(
+        self, reading: ShardReading, get: Get, spawn: Spawn, counts: FeedCounts, kept: KeptIndices | None = None
+    ) -> None:
         self._reading = reading
         self._get = get
         self._spawn = spawn
         self._counts = counts
+        self._kept = kept
         self._capacity = max(1, reading.cache_bytes // reading.spec.kept_index_bytes)
         self._indices: OrderedDict[str, asyncio.Task[Index | BaseException]] = OrderedDict()
 
@@ -70,6 +77,9 @@ class ShardFeed:
         CorruptChunkError
             If it is no index of such a shard. And whatever the store raises.
         """
+        if self._kept is not None and key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
         task = self._indices.get(key)
         if task is None:
             task = self._spawn(self._try_index(key))
@@ -83,6 +93,10 @@ class ShardFeed:
             if self._indices.get(key) is task:
                 del self._indices[key]
             raise found
+        if self._kept is not None:
+            self._kept[key] = found
+            while len(self._kept) > self._capacity:
+                self._kept.popitem(last=False)
         return found
 
     def plan(self, index: Index, wanted: list[tuple[int, int]]) -> tuple[list[int], list[list[Piece]]]:

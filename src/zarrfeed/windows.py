@@ -21,7 +21,7 @@ from zarrfeed.selection import Int64
 Offsets: TypeAlias = "int | Sequence[int]"
 
 _FARTHEST = 2**40
-#: A block is to have at least so many times the rows that windows reach beyond it, so that few chunks are read twice.
+#: A block is to have so many times the chunks that windows reach beyond it: they are read for the next one, too.
 _BLOCK_REACHES = 4
 
 
@@ -69,11 +69,11 @@ def reach(windows: Iterable[Window | None]) -> tuple[int, int]:
 
 
 def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Window | None], block_bytes: int) -> int:
-    """Return how many chunks make a block, so that few rows are read for two: as many as `block_bytes` has room for.
+    """Return how many chunks make a block, so that few are read for two: no more than `block_bytes` have room for.
 
     Without windows it is one.
     """
-    wanted = -(-_BLOCK_REACHES * sum(reach(windows)) // rows_per_chunk)
+    wanted = _BLOCK_REACHES * sum(-(-rows // rows_per_chunk) for rows in reach(windows))
     return max(1, min(wanted, block_bytes // max(1, rows_per_chunk * sample_bytes)))
 
 
