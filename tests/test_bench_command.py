@@ -69,12 +69,12 @@ def test_a_group_with_targets(samples: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_packed_values_are_unpacked_by_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    attributes: dict[str, Any]
-    for name, dtype, attributes in (
+    cases: list[tuple[str, str, dict[str, Any]]] = [
         ("scaled", "i2", {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": 7}),
         ("unsigned", "i1", {"_Unsigned": "true", "_FillValue": -1}),
         ("fill", "f4", {"_FillValue": 7.0}),
-    ):
+    ]
+    for name, dtype, attributes in cases:
         data = np.random.default_rng(0).integers(-9, 9, (N, 40)).astype(dtype)
         zarr.create_array(tmp_path / name, data=data, chunks=(16, 40), attributes=attributes)
         page(tmp_path / name, capsys)
@@ -210,7 +210,7 @@ RUN: dict[str, Any] = {"batches": 100, "consumer_wait_s": 1.0}
         ({"idle_storage_s": 1.0, "requests": 10}, {}, {}, "store: a store that is nearer"),
         ({"decode_s": 1.0}, {}, {"cold_ratio": 3.0}, "cache: later passes were 3.0 times as fast"),
         ({"decode_s": 1.0}, {"batch_size": 2}, {}, "batch size: batches of 96 B"),
-        ({"decode_s": 1.0}, {"lanes": 1}, {}, "mixing: a batch draws from"),
+        ({"decode_s": 1.0}, {"batch_size": 16, "lanes": 1}, {}, "mixing: a batch draws from"),
         ({"decode_s": 1.0}, {"lanes": 150}, {}, "chunks: those of samples are decoded"),
     ],
 )

@@ -53,9 +53,11 @@ def advise(
         tips.append(f"batch size: batches of {format_bytes(batch_bytes)} cost Python as long as decoding; raise it")
     for f in whole.fields:
         if f.amplification > _AMPLIFIED and not f.item_type:
+            # blocks are cut where lanes meet; other chunks lie over several blocks, too
+            better = "" if f.name == whole.driving else ", or chunks that nest along the sample axis"
             tips.append(
-                f"chunks: those of {f.name} are decoded {f.amplification:.1f} times each ({f.choice}): fewer lanes, or "
-                "chunks that nest along the sample axis"
+                f"chunks: those of {f.name} are decoded {f.amplification:.1f} times each ({f.choice}): "
+                f"fewer lanes{better}"
             )
     if cold_ratio > _COLD:
         tips.append(
