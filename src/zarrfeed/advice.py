@@ -82,9 +82,11 @@ def _of_decoding(explanation: Explanation, stats: Stats, of_ceiling: float | Non
     if explanation.num_threads < usable_cores():
         tips.append(f"threads: {explanation.num_threads} decode, {usable_cores()} cores can be used: raise num_threads")
     if of_ceiling is not None and of_ceiling >= _AT_CEILING:
+        light = all("lz4" in f.description for f in explanation.fields if f.chunk_reads)
+        lighter = "" if light else ", or a lighter codec (Blosc lz4)"
         tips.append(
-            f"codec: {of_ceiling:.0%} of what {explanation.num_threads} threads can decode at all; beyond it only more "
-            "cores or a lighter codec (Blosc lz4) help"
+            f"codec: {min(of_ceiling, 1):.0%} of what bare loops on {explanation.num_threads} threads decode; "
+            f"what helps is more cores{lighter}"
         )
     elif not tips:
         tips.append(f"decoding: {stats.limit.advice}")

@@ -1,7 +1,8 @@
 """Shuffled batches with zarr-python alone, as well as we could write it: what `zarrfeed bench` compares with.
 
 Whole blocks are read in random order, each once, by threads that are one buffer ahead; the samples of a buffer are
-permuted together. Two buffers are allocated once and used in turn, so that no time goes into fresh memory.
+permuted together. Two buffers are allocated once and used in turn, and every batch is written to the same memory, so
+that no time goes into fresh memory: a batch is valid until the next one is taken.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ class PlainLoader:
         self.blocks_together = min(most, max(1, _BUFFER_BYTES // max(1, block_bytes)))
         rows = self.blocks_together * block_rows
         self._buffers = [_Buffer(fields, rows), _Buffer(fields, rows)]
+        self._batch = self._buffers[0].allocate_batch(min(batch_size, rows))
         self._read_ahead, self._ended = 0, math.inf  # of the last pass, if its time was up
 
     def time(self, seed: int, limit_s: float) -> tuple[int, float]:
@@ -158,7 +160,7 @@ class PlainLoader:
                     pending = self._fill(pool, filling, groups[number + 1]) if number + 1 < len(groups) else []
                     slots = rng.permutation(rows) if self._shuffle else np.arange(rows)
                     for i in range(0, rows, self._batch_size):
-                        yield ready.take(slots[i : i + self._batch_size])
+                        yield ready.take(slots[i : i + self._batch_size], self._batch)
             finally:
                 for read in pending:  # of a pass that was left
                     read.cancel()
@@ -187,20 +189,26 @@ class _Buffer:
         self.memory = [f.allocate(rows) for f in fields]
         self.index = np.empty(0, np.int64)
         self._fields = fields
-        # (rows, bytes of a sample): torch does not gather every dtype that it has
+        # (rows, bytes of a sample): NumPy copies whole rows, where torch goes through bytes one by one
         self._bytes = [
-            None if isinstance(f.field, ListField) else torch.from_numpy(memory.reshape(rows, -1).view(np.uint8))
+            None if isinstance(f.field, ListField) else memory.reshape(rows, -1).view(np.uint8)
             for f, memory in zip(fields, self.memory, strict=True)
         ]
 
-    def take(self, slots: npt.NDArray[np.int64]) -> tuple[list[Values], npt.NDArray[np.int64]]:
-        """Copy rows into a new batch."""
-        chosen = torch.from_numpy(slots)
+    def allocate_batch(self, batch_size: int) -> list[npt.NDArray[np.uint8] | None]:
+        """Return memory that `take` can write to; None for lists."""
+        return [None if rows is None else np.zeros((batch_size, rows.shape[1]), np.uint8) for rows in self._bytes]
+
+    def take(
+        self, slots: npt.NDArray[np.int64], batch: Sequence[npt.NDArray[np.uint8] | None]
+    ) -> tuple[list[Values], npt.NDArray[np.int64]]:
+        """Copy rows into a batch."""
         values: list[Values] = []
-        for f, memory, rows in zip(self._fields, self.memory, self._bytes, strict=True):
-            if rows is None or isinstance(f.field, ListField):
+        for f, memory, rows, to in zip(self._fields, self.memory, self._bytes, batch, strict=True):
+            if rows is None or to is None or isinstance(f.field, ListField):
                 values.append(memory[slots].tolist())
             else:
-                taken = torch.index_select(rows, 0, chosen).view(f.field.torch_dtype)
+                np.take(rows, slots, axis=0, out=to[: len(slots)], mode="clip")  # "raise" would copy twice
+                taken = torch.from_numpy(to[: len(slots)]).view(f.field.torch_dtype)
                 values.append(taken.view(len(slots), *f.field.sample_shape))
         return values, self.index[slots]
