@@ -76,7 +76,7 @@ def held_up(layout: str, path: Path) -> ZarrIterableDataset:
     rows = np.arange(256, dtype="f4")[:, None] + np.zeros(1 << 14, dtype="f4")
     chunks: dict[str, Any] = {"chunks": (16, 1 << 14)}
     if layout == "packed":
-        attributes = {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}
+        attributes: dict[str, Any] = {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}
         zarr.create_array(path, data=rows.astype("i2"), **chunks, attributes=attributes)
     else:
         more: dict[str, dict[str, Any]] = {"cells": {"chunks": (16, 5000)}, "sharded": {"shards": (64, 1 << 14)}}
