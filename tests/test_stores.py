@@ -36,7 +36,7 @@ from zarrfeed import (
     UnsupportedError,
     ZarrIterableDataset,
 )
-from zarrfeed.feeder import StoreSource
+from zarrfeed.feeder import StoreSource, _Session
 from zarrfeed.layout import read_layout
 
 N = 120
@@ -299,16 +299,29 @@ def test_explain_says_how_many_requests_are_open_and_why(budget: str, requests: 
         assert line in str(dataset.explain())
 
 
-def test_lent_bytes_are_dropped_when_they_are_decoded() -> None:
+def test_lent_bytes_are_dropped_when_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an epoch would end with the whole array in memory."""
-    array, _ = simple(SlowStore(MemoryStore(), delay=0.001), n=2000)
-    with make(array) as dataset:
-        feed: Any = iter(dataset)
-        most = 0
-        for _ in feed:
-            sessions = feed.reader._feeder._sessions if feed.reader else []
-            most = max([most, *(len(session._lent) for session in sessions)])
-        assert 0 < most <= dataset.explain().memory.max_requests
+    most = 0
+
+    class Lent(dict[int, Any]):
+        def __setitem__(self, ticket: int, data: Any) -> None:
+            nonlocal most
+            super().__setitem__(ticket, data)
+            most = max(most, len(self))
+
+    opened = _Session.open
+
+    async def open_watched(session: _Session) -> None:
+        session._lent = Lent()
+        await opened(session)
+
+    monkeypatch.setattr(_Session, "open", open_watched)
+    array, _ = simple(MemoryStore(), n=2000)
+    with make(array, memory_budget="16KiB") as dataset:
+        for _ in dataset:
+            pass
+        bound, chunks = dataset.explain().memory.max_requests, dataset.stats().chunks_read
+        assert 0 < most <= bound < chunks / 2
 
 
 # --- errors -----------------------------------------------------------------------------------------------------
