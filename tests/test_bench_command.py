@@ -146,7 +146,7 @@ def test_time_is_bounded_however_slow_the_store_is(
     monkeypatch.setattr(PlainField, "read", slow_read)
     begin = time.monotonic()
     out = page(tmp_path / "a.zip", capsys, "--num-threads", "1")
-    assert time.monotonic() - begin < 15  # three passes of plain zarr alone would be 30 s
+    assert time.monotonic() - begin < 25  # three passes of plain zarr alone would be 30 s
     assert "32 of 200 blocks" in out
 
 

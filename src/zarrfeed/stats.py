@@ -51,7 +51,7 @@ class Stats:
     idle_other_s
         Seconds that they had nothing to do, since enough was ready, or nothing was left.
     consumer_wait_s
-        Seconds that the consumer waited for a batch.
+        Seconds that the consumer waited for a batch; those of a `ZarrDataset` decode meanwhile, which counts, too.
     consumer_busy_s
         Seconds between batches in which it did something else.
     batch_memory_bytes
