@@ -271,8 +271,11 @@ py::dict stats_dict(const Engine& engine) {
                                                                            {"decode_ns", &s.decode_ns},
                                                                            {"scatter_ns", &s.scatter_ns},
                                                                            {"order_ns", &s.order_ns},
-                                                                           {"worker_idle_ns", &s.worker_idle_ns},
-                                                                           {"consumer_wait_ns", &s.consumer_wait_ns}};
+                                                                           {"idle_storage_ns", &s.idle_storage_ns},
+                                                                           {"idle_memory_ns", &s.idle_memory_ns},
+                                                                           {"idle_other_ns", &s.idle_other_ns},
+                                                                           {"consumer_wait_ns", &s.consumer_wait_ns},
+                                                                           {"consumer_busy_ns", &s.consumer_busy_ns}};
   for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
   uint64_t mapped = 0;
   for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
@@ -280,6 +283,7 @@ py::dict stats_dict(const Engine& engine) {
   uint64_t indices = 0;
   for (const FieldReader& field : engine.fields()) indices += field.indices_read();
   d["indices_read"] = indices;
+  d["scratch_bytes"] = engine.scratch_bytes();
   return d;
 }
 
@@ -310,12 +314,12 @@ PYBIND11_MODULE(_core, m) {
            py::arg("cache_bytes") = 0, py::arg("consumer_works") = false)
       .def(
           "start",
-          [](Engine& engine, const py::dict& plan, int64_t max_open_batches) {
+          [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
             auto owned = parse_plan(plan);
             const py::gil_scoped_release release;
-            engine.start(std::move(owned), max_open_batches);
+            engine.start(std::move(owned), max_open_batches, short_of_memory);
           },
-          py::arg("plan"), py::arg("max_open_batches"))
+          py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false)
       .def("next", &next_batch)
       .def("stop", &Engine::stop, py::call_guard<py::gil_scoped_release>())
       .def(
@@ -385,16 +389,18 @@ PYBIND11_MODULE(_core, m) {
       py::arg("shard"), py::arg("stored"));
   m.def(
       "measure_ceiling",
-      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter) {
+      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter,
+         const std::vector<int64_t>& blocks) {
         const FieldSpec spec = parse_field(field);
         CeilingResult result;
         {
           const py::gil_scoped_release release;
-          result = measure_ceiling(spec, {num_threads, window_chunks, scatter});
+          result = measure_ceiling(spec, {num_threads, window_chunks, scatter, blocks});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
       },
-      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"));
+      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
+      py::arg("blocks") = std::vector<int64_t>{});
 }
 
 }  // namespace zarrfeed

@@ -7,6 +7,7 @@
 #include <latch>
 #include <mutex>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,7 +44,13 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   const int64_t rows = reader.rows_per_chunk();
   const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
   const auto along = static_cast<size_t>((samples + rows - 1) / rows);
-  const size_t chunks = along * reader.num_cells();
+  for (const int64_t block : options.blocks) {
+    if (block < 0 || block >= static_cast<int64_t>(along)) {
+      throw Error(ErrorKind::kConfig,
+                  "block " + std::to_string(block) + ", must be in [0, " + std::to_string(along) + ")");
+    }
+  }
+  const size_t chunks = (options.blocks.empty() ? along : options.blocks.size()) * reader.num_cells();
   const std::vector<int64_t> order = permutation(chunks, 1);
   const size_t window = std::max<size_t>(1, options.window_chunks / options.num_threads);
   const std::vector<int64_t> slots = permutation(window * static_cast<size_t>(rows), 2);
@@ -68,7 +75,8 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
     ready.count_down();
     go.wait();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
-      const auto chunk = order[i] / static_cast<int64_t>(reader.num_cells());
+      const int64_t place = order[i] / static_cast<int64_t>(reader.num_cells());
+      const int64_t chunk = options.blocks.empty() ? place : options.blocks[static_cast<size_t>(place)];
       const size_t cell = static_cast<size_t>(order[i]) % reader.num_cells();
       PendingRead pending;
       if (reader.read_blocking(chunk, cell, scratch.stored, pending) == ReadStatus::kMissing) continue;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "types.h"
 
@@ -11,8 +12,9 @@ namespace zarrfeed {
 
 struct CeilingOptions {
   size_t num_threads = 1;
-  size_t window_chunks = 64;  ///< rows are scattered over the memory of so many chunks, recycled
-  bool scatter = true;        ///< false: decode into a small hot buffer only
+  size_t window_chunks = 64;      ///< rows are scattered over the memory of so many chunks, recycled
+  bool scatter = true;            ///< false: decode into a small hot buffer only
+  std::vector<int64_t> blocks{};  ///< which chunks along the sample axis; empty: all
 };
 
 struct CeilingResult {
@@ -21,7 +23,7 @@ struct CeilingResult {
   uint64_t stored_bytes = 0;
 };
 
-/// Reads, decodes and (if asked) scatters every chunk of a stored field once, in random order.
+/// Reads, decodes and (if asked) scatters every chunk of a stored field, or of these blocks, once, in random order.
 CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& options);
 
 }  // namespace zarrfeed

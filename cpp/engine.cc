@@ -74,7 +74,7 @@ int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size)
   return required;
 }
 
-void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
+void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
@@ -88,6 +88,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));
   ring_size_ = max_open_;
+  short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
@@ -102,6 +103,7 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches) {
   error_ = nullptr;
   next_group_ = 0;
   opened_ = delivered_ = lent_sets_ = 0;
+  taken_at_.reset();
   reads_.count = requests_.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
   max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
@@ -180,6 +182,10 @@ void Engine::stop_locked() {
       for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(batch.buffers[f]);
     }
     ring_.reset();
+    size_t scratch_bytes = 0;
+    for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
+    for (const auto& buffer : spare_buffers_) scratch_bytes += buffer->capacity();
+    scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     running_ = false;
   }
   ready_cv_.notify_all();
@@ -201,12 +207,17 @@ void Engine::lend(const std::vector<uint8_t*>& buffers) {
 NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   if (!is_owner()) throw Error(ErrorKind::kClosed, "this epoch is read by the process that forked this one");
   const auto deadline = Clock::now() + timeout;
-  if (options_.consumer_works) work_until_ready(deadline);
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
+  if (taken_at_) {
+    const auto busy = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - *taken_at_).count();
+    stats_.consumer_busy_ns.fetch_add(static_cast<uint64_t>(busy), std::memory_order_relaxed);
+    taken_at_.reset();
+  }
   if (delivered_ == num_batches_) return NextStatus::kEnd;
   {
     const StageTimer timer(stats_.consumer_wait_ns);
+    if (options_.consumer_works) work_until_ready(lock, deadline);
     ready_cv_.wait_until(lock, deadline, [this] { return !running_ || error_ || is_ready(); });
   }
   if (!running_) throw Error(ErrorKind::kClosed, "reading was stopped while a batch was awaited");
@@ -219,6 +230,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   batch.buffers.clear();
   out.rows = batch.rows;
   ++delivered_;
+  taken_at_ = Clock::now();
   const bool wake = can_admit();
   lock.unlock();
   stats_.batches.fetch_add(1, std::memory_order_relaxed);

@@ -30,6 +30,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -82,8 +83,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Begins to read an epoch, with at most `max_open_batches` batches open or waiting to be taken.
+  /// `short_of_memory` says that more would be of use, and memory does not allow it: for the statistics alone.
   /// Throws Error(kBudget) if the plan needs more than that at once, Error(kIo) if an array is gone.
-  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches);
+  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
   /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
   /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
@@ -110,6 +112,9 @@ class Engine {
   static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
 
   [[nodiscard]] const Stats& stats() const { return stats_; }
+  /// Temporary memory of all threads, bytes read and not decoded included, at the end of the last epoch: the most that
+  /// there ever was, since it only grows.
+  [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
   [[nodiscard]] const std::shared_ptr<BatchMemory>& memory(size_t field) const { return memory_[field]; }
   [[nodiscard]] const std::vector<FieldReader>& fields() const { return fields_; }
   [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
@@ -162,7 +167,7 @@ class Engine {
 
   void stop_locked();
   void work(size_t thread);
-  void work_until_ready(Clock::time_point deadline);
+  void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
   [[nodiscard]] bool is_ready();
   void take_work(Claim& claim);
@@ -172,6 +177,8 @@ class Engine {
   void fetch();
 
   [[nodiscard]] bool can_admit() const;
+  /// What counts the time of a decode thread that has nothing to do. Under `mutex_`.
+  std::atomic<uint64_t>& idle_counter();
   void admit_groups(std::vector<size_t>& claimed);
   void open_batches_until(int64_t last);
   void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
@@ -212,12 +219,14 @@ class Engine {
   int64_t pieces_per_sample_ = 0;                        ///< rows of chunks that one sample needs
   size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
+  std::atomic<size_t> scratch_bytes_{0};
 
   // One epoch. Written by start() before threads exist; ring_ slots belong to open batches.
   std::unique_ptr<OwnedPlan> plan_;
   int64_t num_batches_ = 0;
   int64_t max_open_ = 0;
   int64_t ring_size_ = 1;
+  bool short_of_memory_ = false;
   bool past_cache_ = false;  ///< open batches are more than the cache holds
   std::unique_ptr<Batch[]> ring_;
 
@@ -237,10 +246,11 @@ class Engine {
   int64_t opened_ = 0;     ///< batches [0, opened_) were opened
   int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
   int64_t lent_sets_ = 0;
-  size_t max_tasks_ = 0;     ///< there are no more in the epoch
-  size_t busy_threads_ = 0;  ///< decode threads that hold tasks or claimed groups
-  InFlight reads_;           ///< with the fetch threads
-  InFlight requests_;        ///< with the exchange
+  std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
+  size_t max_tasks_ = 0;                       ///< there are no more in the epoch
+  size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
+  InFlight reads_;                             ///< with the fetch threads
+  InFlight requests_;                          ///< with the exchange
   uint64_t last_ticket_ = 0;
   std::unordered_map<uint64_t, Task> awaited_;  ///< ticket -> what its answer is for
   std::deque<Task> tasks_;

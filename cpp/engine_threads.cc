@@ -29,6 +29,12 @@ bool Engine::can_admit() const {
   return !options_.lent_memory || last_batch - opened_ < lent_sets_;
 }
 
+std::atomic<uint64_t>& Engine::idle_counter() {
+  const bool may_fetch = next_group_ < plan_->plan.num_groups() && reads_.has_room() && requests_.has_room();
+  if (may_fetch && short_of_memory_) return stats_.idle_memory_ns;
+  return reads_.count + requests_.count > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
+}
+
 void Engine::admit_groups(std::vector<size_t>& claimed) {
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
@@ -172,8 +178,11 @@ void Engine::work(size_t thread) {
         --busy_threads_;
         if (!stopping_ && !has_work()) {
           if (is_exhausted()) check_complete();
-          const StageTimer timer(stats_.worker_idle_ns);
-          work_cv_.wait(lock, [this] { return stopping_ || has_work(); });
+          StageTimer timer(idle_counter());
+          while (!stopping_ && !has_work()) {
+            work_cv_.wait(lock);
+            timer.lap(idle_counter());
+          }
         }
         if (stopping_) return;
         ++busy_threads_;
@@ -186,15 +195,13 @@ void Engine::work(size_t thread) {
   }
 }
 
-void Engine::work_until_ready(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  if (!running_) return;
+void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
   consumer_in_work_ = true;
   try {
-    while (!stopping_ && delivered_ < num_batches_ && !is_ready() && Clock::now() < deadline) {
+    while (!stopping_ && !is_ready() && Clock::now() < deadline) {
       if (!has_work()) {
         if (is_exhausted()) check_complete();
-        const StageTimer timer(stats_.consumer_wait_ns);
+        const StageTimer timer(idle_counter());
         work_cv_.wait_until(lock, deadline, [this] { return stopping_ || is_ready() || has_work(); });
         continue;
       }

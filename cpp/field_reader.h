@@ -28,6 +28,12 @@ struct WorkerScratch {
   Buffer decoded;  ///< chunk after decoding: small enough to stay in cache
   std::vector<RowTarget> targets;
   BloscScatterScratch blosc;
+
+  /// What the buffers take, in bytes.
+  [[nodiscard]] size_t bytes() const {
+    return stored.capacity() + decoded.capacity() + blosc.block.capacity() + codecs.block.capacity() +
+           codecs.intermediate[0].capacity() + codecs.intermediate[1].capacity();
+  }
 };
 
 class FieldReader {

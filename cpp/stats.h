@@ -20,8 +20,11 @@ struct Stats {
   std::atomic<uint64_t> decode_ns{0};
   std::atomic<uint64_t> scatter_ns{0};
   std::atomic<uint64_t> order_ns{0};          ///< row-level order and task making
-  std::atomic<uint64_t> worker_idle_ns{0};    ///< decode threads with nothing to do (memory full, or waiting for bytes)
-  std::atomic<uint64_t> consumer_wait_ns{0};  ///< the consumer waited for a batch
+  std::atomic<uint64_t> idle_storage_ns{0};   ///< decode threads with nothing to do: chunks were being fetched
+  std::atomic<uint64_t> idle_memory_ns{0};    ///< ... the budget had no room for the batches of another group
+  std::atomic<uint64_t> idle_other_ns{0};     ///< ... enough was open, or nothing was left to begin
+  std::atomic<uint64_t> consumer_wait_ns{0};  ///< the consumer was in next(), decoding or not
+  std::atomic<uint64_t> consumer_busy_ns{0};  ///< the consumer had taken a batch, and did not ask for the next one yet
 };
 
 /// Adds the time between construction and destruction (or lap) to a counter.

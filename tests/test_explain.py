@@ -71,6 +71,39 @@ def test_predicted_memory_stays_within_the_budget(store: str, budget: str) -> No
     assert 0 < explanation.memory_bytes <= explanation.memory.budget
 
 
+def held_up(layout: str, path: Path) -> ZarrIterableDataset:
+    """Return a dataset of 16 batches of 1 MiB, in 16 blocks that are all open from the first batch to the last."""
+    rows = np.arange(256, dtype="f4")[:, None] + np.zeros(1 << 14, dtype="f4")
+    chunks: dict[str, Any] = {"chunks": (16, 1 << 14)}
+    if layout == "packed":
+        attributes: dict[str, Any] = {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}
+        zarr.create_array(path, data=rows.astype("i2"), **chunks, attributes=attributes)
+    else:
+        more: dict[str, dict[str, Any]] = {"cells": {"chunks": (16, 5000)}, "sharded": {"shards": (64, 1 << 14)}}
+        zarr.create_array(path, data=rows, **chunks | more.get(layout, {}))
+    return ZarrIterableDataset(str(path), batch_size=16, shuffle=True, lanes=16, num_threads=2, return_index=True)
+
+
+@pytest.mark.parametrize("layout", ["plain", "packed", "cells", "sharded"])
+def test_predicted_reads_and_memory_hold_for_what_is_measured(layout: str, tmp_path: Path) -> None:
+    dataset = held_up(layout, tmp_path / "a.zarr")
+    predicted = dataset.explain()
+    for _ in range(2):
+        before = dataset.stats()
+        for samples, index in dataset:
+            assert samples[:, 0].tolist() == (index / 2 + 1 if layout == "packed" else index).tolist()
+        read = dataset.stats() - before
+        assert read.chunks_read + read.chunks_missing == predicted.fields[0].chunk_reads
+    memory, slab = predicted.memory, 8 << 20
+    assert memory.batch_bytes == (1 << 20) + 16 * 8
+    # All batches must be open at once; the loop holds one more, and takes another. Memory is mapped in slabs,
+    # up to three for samples and one for indices.
+    assert predicted.max_open_batches >= 16
+    assert 16 * memory.batch_bytes <= read.batch_memory_bytes <= 4 * slab
+    assert 0 < read.scratch_bytes <= memory.scratch_bytes + memory.fetch_bytes
+    assert predicted.memory_bytes <= memory.budget
+
+
 def test_the_page_names_arrays_codecs_and_order(store: str) -> None:
     text = str(
         ZarrIterableDataset(store, np.arange(N), batch_size=32, shuffle=True, lanes=8, return_index=True).explain()

@@ -524,10 +524,10 @@ def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.Monke
     begun, closed = threading.Event(), threading.Event()
     start = Reader.start
 
-    def slow_start(reader: Reader, *arguments: Any) -> None:
+    def slow_start(reader: Reader, *arguments: Any, **options: Any) -> None:
         begun.set()
         assert closed.wait(10)
-        start(reader, *arguments)
+        start(reader, *arguments, **options)
 
     monkeypatch.setattr(Reader, "start", slow_start)
     errors: list[BaseException] = []

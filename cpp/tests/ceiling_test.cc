@@ -28,6 +28,14 @@ TEST(every_chunk_is_read_once_at_any_number_of_threads) {
   }
 }
 
+TEST(some_blocks_are_read_in_all_their_cells) {
+  const TempDir directory;
+  const TestArray array(directory.path() / "a", {.shape = {50, 9}, .chunk_shape = {8, 4}});
+  const CeilingResult result = measure_ceiling(array.field(), {.num_threads = 2, .blocks = {6, 1}});
+  CHECK_EQ(result.decoded_bytes, uint64_t{2 * 3 * 8 * 4 * 4});
+  CHECK_THROWS(kConfig, "block 7, must be in [0, 7)", measure_ceiling(array.field(), {.blocks = {7}}));
+}
+
 TEST(missing_chunks_are_left_out) {
   const TempDir directory;
   TestArray array(directory.path() / "a", {.shape = {50, 9}, .chunk_shape = {8, 4}});

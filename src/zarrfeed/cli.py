@@ -1,4 +1,4 @@
-"""The command `zarrfeed`: `demo`, `explain`, `--version`."""
+"""The command `zarrfeed`: `demo`, `explain`, `bench`, `--version`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from zarrfeed.errors import ZarrfeedError
 
 #: Exit statuses: a demo that did not show what it promises, a wrong argument or store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+#: What blocks can be made of; not imported from where it is defined, which would import torch.
+BLOCK_UNITS = ("chunk", "shard")
+
+#: The longest `--seconds`: a day.
+_MOST_SECONDS = 86400.0
 
 #: What the demo imports beyond the dependencies of the package: the extra "demo".
 _DEMO_MODULES = ("rich", "matplotlib", "h5py", "iris_sample_data")
@@ -29,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    0: done. 1: the demo ran, but did not show what it promises. 2: an error, told in one line on stderr.
-    130: interrupted.
+    0: done. 1: the demo did not show what it promises, or the loaders of a benchmark deliver different data. 2: an
+    error, told in one line on stderr. 130: interrupted.
     """
     arguments = _parser().parse_args(argv)
     try:
-        status = _demo(arguments) if arguments.command == "demo" else _explain(arguments)
+        status = {"demo": _demo, "explain": _explain, "bench": _bench}[arguments.command](arguments)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -87,18 +95,49 @@ def _parser() -> argparse.ArgumentParser:
         description="Print what ZarrIterableDataset(PATH, ...).explain() says: chunks, order, memory, threads.",
     )
     explain.add_argument("path", metavar="PATH", help="an array, or a group of arrays: a path or a file:// URL")
-    explain.add_argument("--targets", metavar="PATH", help="another array or group with as many samples")
-    explain.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
-    explain.add_argument(
-        "--batch-size", type=int, metavar="N", help="samples of a batch (default: none, single samples)"
+    _add_dataset_arguments(explain, batch_size=None)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure how fast a store is read, beside plain zarr and what the machine could do",
+        description="Read a part of STORE with ZarrIterableDataset, with zarr-python alone and with bare C++ loops; "
+        "print rates, ratios, what bounds the rate and what to change. Writes nothing.",
     )
-    explain.add_argument("--shuffle", action="store_true", help="in random order")
-    explain.add_argument("--lanes", type=int, metavar="N", help="blocks open side by side (default: chosen)")
-    explain.add_argument("--mix", type=int, default=1, metavar="N", help="blocks permuted together (default: 1)")
-    explain.add_argument(
-        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+    bench.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
+    _add_dataset_arguments(bench, batch_size=64)
+    bench.add_argument("--num-threads", type=_positive, metavar="N", help="decode threads (default: all cores)")
+    bench.add_argument("--block", choices=BLOCK_UNITS, default="chunk", help="what is shuffled (default: chunk)")
+    bench.add_argument(
+        "--seconds", type=_seconds, default=5.0, metavar="S", help="for each of the three that are timed (default: 5)"
     )
     return parser
+
+
+def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int | None) -> None:
+    parser.add_argument("--targets", metavar="PATH", help="another array or group with as many samples")
+    parser.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
+    parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
+    parser.add_argument(
+        "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=batch_size,
+        metavar="N",
+        help=f"samples of a batch (default: {batch_size or 'none, single samples'})",
+    )
+    parser.add_argument("--shuffle", action="store_true", help="in random order")
+    parser.add_argument("--lanes", type=int, metavar="N", help="blocks open side by side (default: chosen)")
+    parser.add_argument("--mix", type=int, default=1, metavar="N", help="blocks permuted together (default: 1)")
+    parser.add_argument(
+        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+    )
+
+
+def _dataset_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("sample_axis", "sample_dim", "variables", "lanes", "mix", "memory_budget")
+    return {name: getattr(arguments, name) for name in names}
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -128,13 +167,28 @@ def _explain(arguments: argparse.Namespace) -> int:
         arguments.targets,
         batch_size=arguments.batch_size,
         shuffle=arguments.shuffle,
-        sample_axis=arguments.sample_axis,
-        lanes=arguments.lanes,
-        mix=arguments.mix,
-        memory_budget=arguments.memory_budget,
+        **_dataset_options(arguments),
     ) as dataset:
         print(dataset.explain())
     return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from zarrfeed.bench import StoreBench
+
+    bench = StoreBench(
+        arguments.path,
+        arguments.targets,
+        batch_size=arguments.batch_size,
+        shuffle=arguments.shuffle,
+        seconds=arguments.seconds,
+        options=_dataset_options(arguments) | {"num_threads": arguments.num_threads, "block": arguments.block},
+        say=partial(print, flush=True),
+    )
+    problems = bench.run()
+    for problem in problems:
+        _complain(problem)
+    return EXIT_FAILED if problems else 0
 
 
 def _complain(message: str) -> None:
@@ -145,6 +199,16 @@ def _positive(text: str) -> int:
     value = int(text) if text.isascii() and text.isdigit() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text}, must be an integer of at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text}, must be a number in (0, {_MOST_SECONDS:.0f}]")
     return value
 
 

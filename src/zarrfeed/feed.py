@@ -8,6 +8,7 @@ again, also while only another process holds it. So a batch that a user holds is
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -109,6 +110,7 @@ class Reader:
         self._fields: list[TensorField] = []
         self._load_stats = Stats()
         self._lists: dict[int, ListReader] = {}
+        self._list_s = 0.0
         for field in fields:
             if isinstance(field, ListField):
                 self._lists[len(self._fields)] = ListReader(
@@ -149,8 +151,10 @@ class Reader:
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
 
-    def start(self, plan: EpochPlan, max_open_batches: int) -> None:
+    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:
         """Begin an epoch; an epoch under way is given up.
+
+        With `short_of_memory`, more open batches would be of use, and the budget does not allow them.
 
         Raises
         ------
@@ -162,7 +166,7 @@ class Reader:
         self.stop()
         for reader in self._lists.values():
             reader.open()
-        self._engine.start(plan.to_core(), max_open_batches)
+        self._engine.start(plan.to_core(), max_open_batches, short_of_memory=short_of_memory)
         self._feeder.start()
         if self._allocator is not None:
             self._to_lend = -(-plan.steps // self._batch_size)
@@ -190,10 +194,13 @@ class Reader:
             tensors = tuple(map(_View.of_array, self._views, buffers, repeat(rows)))
         if not self._lists:
             return tensors
-        return tuple(
+        begin = time.perf_counter()
+        values = tuple(
             self._lists[number].take(tensor.numpy()) if number in self._lists else tensor
             for number, tensor in enumerate(tensors)
         )
+        self._list_s += time.perf_counter() - begin
+        return values
 
     def stop(self) -> None:
         """End the epoch under way: threads finish their chunk and are gone when this returns."""
@@ -203,7 +210,9 @@ class Reader:
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
         lists = sum((reader.stats() for reader in self._lists.values()), Stats())
-        return self._load_stats + _stats_of(self._engine, self._feeder) + lists
+        # The consumer waits for lists too, but the engine cannot know that.
+        waited = Stats(list_s=self._list_s, consumer_wait_s=self._list_s, consumer_busy_s=-self._list_s)
+        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + waited
 
     def _lend(self) -> None:
         assert self._allocator is not None
@@ -236,7 +245,8 @@ def _field_to_core(field: TensorField, index_cache_bytes: int) -> dict[str, Any]
 
 def _stats_of(engine: core.Engine, feeder: Feeder) -> Stats:
     counts = feeder.counts
-    return Stats.from_core(engine.stats()) + Stats(requests=counts.requests, indices_read=counts.indices_read)
+    fed = Stats(requests=counts.requests, indices_read=counts.indices_read, python_decode_s=counts.decode_s)
+    return Stats.from_core(engine.stats()) + fed
 
 
 def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
@@ -268,4 +278,5 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
     rows = torch.from_numpy(batch[1][0].copy()).view(field.torch_dtype).view(n, *field.row_shape)
     read = _stats_of(engine, feeder)
     loaded = ResidentField(field.name, rows, window=field.window)
-    return loaded, replace(read, batches=0, samples=0, batch_memory_bytes=0)
+    read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)
+    return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

@@ -20,6 +20,7 @@ import errno
 import os
 import pickle
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping
@@ -402,8 +403,12 @@ class _Session:
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
-        async with self._decoding:
-            return await decoder.decode(cpu.Buffer.from_array_like(data))
+        begin = time.perf_counter()
+        try:
+            async with self._decoding:
+                return await decoder.decode(cpu.Buffer.from_array_like(data))
+        finally:
+            self._counts.decode_s += time.perf_counter() - begin
 
     def _answer(self, answers: Iterable[tuple[int, npt.NDArray[Any] | None]]) -> None:
         if self._closing:

@@ -110,11 +110,18 @@ class MemoryPlan:
         kept = self.resident_bytes + self.index_bytes + self.list_bytes
         return self.budget - self.scratch_bytes - self.fetch_bytes - kept
 
-    def max_open_batches(self, order: Order, *, required: int, tasks_in_round: int, num_threads: int) -> int:
-        """Return how many batches may be open: enough for the threads to be busy, no more than the budget.
+    def wanted_open_batches(self, *, required: int, tasks_in_round: int, num_threads: int) -> int:
+        """Return how many batches have to be open for all threads and requests to be busy.
 
         The batches of the current round of lanes (`required`) have to be open; another round lets the threads go on
         while the consumer takes them.
+        """
+        in_flight = max(self.num_fetch_threads, self.max_requests)
+        rounds = 1 + -(-(2 * num_threads + in_flight) // tasks_in_round)
+        return max(2, rounds) * required
+
+    def max_open_batches(self, order: Order, *, required: int, wanted: int) -> int:
+        """Return how many batches may be open: those that are wanted, or what the budget has room for.
 
         Raises
         ------
@@ -135,9 +142,7 @@ class MemoryPlan:
                 f"{format_bytes(self.batch_bytes)} (lanes = {order.lanes}, mix = {order.mix}, blocks of "
                 f"{order.block_rows} samples)"
             )
-        in_flight = max(self.num_fetch_threads, self.max_requests)
-        rounds = 1 + -(-(2 * num_threads + in_flight) // tasks_in_round)
-        return min(room, max(2, rounds) * required)
+        return min(room, wanted)
 
 
 def plan_memory(

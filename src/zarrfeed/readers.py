@@ -63,7 +63,7 @@ class ReaderPool:
         running.reader = reader
         self._running.add(running)
         try:
-            reader.start(plan, max_open)
+            reader.start(plan, max_open, short_of_memory=resources.short_of_memory)
             if self.closed:
                 raise ClosedError("this dataset was closed")
         except BaseException:

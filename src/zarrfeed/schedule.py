@@ -29,11 +29,15 @@ _FEW_RANKS = 8
 
 @dataclass(frozen=True)
 class Resources:
-    """What one consumer may use: memory, decode threads, and batches that are open or ready at once."""
+    """What one consumer may use: memory, decode threads, and batches that are open or ready at once.
+
+    `short_of_memory` says whether these would be more if memory allowed it.
+    """
 
     memory: MemoryPlan
     num_threads: int
     max_open_batches: int
+    short_of_memory: bool
 
 
 @dataclass(frozen=True)
@@ -170,13 +174,11 @@ class Schedule:
         """
         num_threads = self._threads(place, consumer)
         memory = self._memory(order, place, consumer)
-        max_open_batches = memory.max_open_batches(
-            order,
-            required=self._required_batches(order, consumer),
-            tasks_in_round=max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells,
-            num_threads=num_threads,
-        )
-        return Resources(memory, num_threads, max_open_batches)
+        required = self._required_batches(order, consumer)
+        tasks_in_round = max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells
+        wanted = memory.wanted_open_batches(required=required, tasks_in_round=tasks_in_round, num_threads=num_threads)
+        allowed = memory.max_open_batches(order, required=required, wanted=wanted)
+        return Resources(memory, num_threads, allowed, short_of_memory=allowed < wanted)
 
     def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from zarrfeed.limits import Limit, find_limit
+
 
 def format_bytes(n: float, *, round_up: bool = False) -> str:
     """Return a size as text with a binary unit and one decimal, rounded to the nearest or up."""
@@ -19,6 +21,8 @@ def format_bytes(n: float, *, round_up: bool = False) -> str:
 @dataclass(frozen=True)
 class Stats:
     """What was read and where time went, since the dataset was made. Times of stages are summed over threads.
+
+    The difference of two of them is what happened in between.
 
     Attributes
     ----------
@@ -35,13 +39,25 @@ class Stats:
     batches, samples
         Handed to the consumer.
     fetch_s, decode_s, scatter_s, order_s
-        Seconds of the stages, summed over threads.
-    worker_idle_s
-        Seconds that decode threads had nothing to do: memory was full, or bytes were awaited.
+        Seconds of the stages, summed over threads, and over the requests to stores that Python reads.
+    python_decode_s
+        Seconds of `fetch_s` that chunks spent with zarr-python's codecs, or waited for them.
+    list_s
+        Seconds of `consumer_wait_s` in which text and bytes of any length were looked up.
+    idle_storage_s
+        Seconds that decode threads had nothing to do, since bytes were awaited.
+    idle_memory_s
+        Seconds that they had nothing to do, since the memory budget had no room for another batch.
+    idle_other_s
+        Seconds that they had nothing to do, since enough was ready, or nothing was left.
     consumer_wait_s
-        Seconds that the consumer waited for a batch.
+        Seconds that the consumer waited for a batch; those of a `ZarrDataset` decode meanwhile, which counts, too.
+    consumer_busy_s
+        Seconds between batches in which it did something else.
     batch_memory_bytes
         Memory mapped for batches now.
+    scratch_bytes
+        Temporary memory of the threads when the last epoch ended; it only grows.
     """
 
     chunks_read: int = 0
@@ -58,9 +74,15 @@ class Stats:
     decode_s: float = 0.0
     scatter_s: float = 0.0
     order_s: float = 0.0
-    worker_idle_s: float = 0.0
+    python_decode_s: float = 0.0
+    list_s: float = 0.0
+    idle_storage_s: float = 0.0
+    idle_memory_s: float = 0.0
+    idle_other_s: float = 0.0
     consumer_wait_s: float = 0.0
+    consumer_busy_s: float = 0.0
     batch_memory_bytes: int = 0
+    scratch_bytes: int = 0
 
     @classmethod
     def from_core(cls, counters: dict[str, int]) -> Stats:
@@ -75,11 +97,50 @@ class Stats:
     def __add__(self, other: Stats) -> Stats:
         return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
+    def __sub__(self, earlier: Stats) -> Stats:
+        past = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
+        # not counted, but measured now
+        return Stats(**past | {name: getattr(self, name) for name in ("batch_memory_bytes", "scratch_bytes")})
+
+    @property
+    def thread_shares(self) -> dict[str, float]:
+        """Shares of the time of the decode threads, which add up to 1, or all 0 where nothing was read.
+
+        "decode", "scatter", "read" (from the page cache), "order", and what they waited for: "storage", "memory",
+        "other".
+        """
+        fetched_elsewhere = self.chunks_waited > 0
+        spent = {
+            "decode": self.decode_s,
+            "scatter": self.scatter_s,
+            "read": 0.0 if fetched_elsewhere else self.fetch_s,
+            "order": self.order_s,
+            "storage": self.idle_storage_s,
+            "memory": self.idle_memory_s,
+            "other": self.idle_other_s,
+        }
+        total = sum(spent.values()) or 1.0
+        return {name: seconds / total for name, seconds in spent.items()}
+
+    @property
+    def limit(self) -> Limit:
+        """What bounds the rate, why, and what to change."""
+        return find_limit(self)
+
+    @property
+    def limiting_stage(self) -> str:
+        """What a faster machine would have to speed up.
+
+        "storage", "decode", "memory" (the budget is small), "consumer" (your loop), or "not known yet" (few batches).
+        """
+        return self.limit.stage
+
     def __str__(self) -> str:
+        limit = self.limit
         stages = {"fetch": self.fetch_s, "decode": self.decode_s, "scatter": self.scatter_s, "order": self.order_s}
         rows = [
             ("delivered", f"{self.samples} samples in {self.batches} batches"),
-            ("consumer", f"waited {self.consumer_wait_s:.3f} s for them"),
+            ("consumer", f"waited {self.consumer_wait_s:.3f} s for them, was busy for {self.consumer_busy_s:.3f} s"),
             ("read", f"{self.chunks_read} chunks: {format_bytes(self.bytes_read)} stored,"),
             (
                 "",
@@ -89,7 +150,13 @@ class Stats:
             ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
             ("indices", f"{self.indices_read} of shards read"),
             ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),
-            ("", f"idle {self.worker_idle_s:.3f} s"),
+            (
+                "",
+                f"idle {self.idle_storage_s:.3f} s for storage, {self.idle_memory_s:.3f} s for memory, "
+                f"{self.idle_other_s:.3f} s else",
+            ),
             ("memory", f"{format_bytes(self.batch_memory_bytes)} mapped for batches"),
+            ("limit", f"{limit.stage}: {limit.reason}"),
+            ("", limit.advice),
         ]
         return "\n".join(f"{name:<12}{text}" for name, text in rows)

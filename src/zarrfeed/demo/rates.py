@@ -82,10 +82,8 @@ class Comparison:
         Median of the dataset's next epochs, and of as many passes of plain zarr.
     num_threads
         Of each loader.
-    limiting_stage
-        What bounds the epochs after the first one.
-    thread_shares
-        How zarrfeed's threads spent them.
+    stats
+        Of zarrfeed's epochs after the first one.
     explanation
         What the dataset says of itself.
     """
@@ -97,8 +95,7 @@ class Comparison:
     zarrfeed: Delivery
     plain: Delivery
     num_threads: int
-    limiting_stage: str
-    thread_shares: dict[str, float]
+    stats: Stats
     explanation: Explanation
 
     @property
@@ -118,14 +115,12 @@ def compare(store: GeneratedStore, *, seed: int) -> Comparison:
         first_epoch = measure(_indexed(dataset))
         before = dataset.stats()
         epochs = [measure(_indexed(dataset)) for _ in range(NUM_PASSES)]
-        after = dataset.stats()
+        stats = dataset.stats() - before
         explanation = dataset.explain()
     passes = [
         measure(plain_zarr(store, seed=seed + i, num_threads=num_threads), limit_s=PLAIN_LIMIT_S)
         for i in range(NUM_PASSES)
     ]
-    shares = thread_shares(before, after)
-    waited_share = (after.consumer_wait_s - before.consumer_wait_s) / sum(epoch.seconds for epoch in epochs)
     return Comparison(
         num_samples=store.num_samples,
         zarrfeed_check=zarrfeed_check,
@@ -134,8 +129,7 @@ def compare(store: GeneratedStore, *, seed: int) -> Comparison:
         zarrfeed=_median(epochs),
         plain=_median(passes),
         num_threads=num_threads,
-        limiting_stage=limiting_stage(shares, waited_share=waited_share),
-        thread_shares=shares,
+        stats=stats,
         explanation=explanation,
     )
 
@@ -203,28 +197,3 @@ def check(batches: Iterable[IndexedBatch], store: GeneratedStore, *, limit_s: fl
         if time.perf_counter() - begin > limit_s:
             break
     return Check(int(times_seen.sum()), num_wrong, int((times_seen > 1).sum()), crc_sum)
-
-
-def thread_shares(before: Stats, after: Stats) -> dict[str, float]:
-    """Return the shares of the engine's thread time between two readings: of its stages, and of idleness."""
-    names = {"fetch": "fetch_s", "decode": "decode_s", "scatter": "scatter_s", "idle": "worker_idle_s"}
-    spent = {stage: getattr(after, name) - getattr(before, name) for stage, name in names.items()}
-    total = sum(spent.values()) or 1.0
-    return {stage: seconds / total for stage, seconds in spent.items()}
-
-
-def limiting_stage(shares: dict[str, float], *, waited_share: float) -> str:
-    """Name what a faster machine would have to speed up.
-
-    Parameters
-    ----------
-    shares
-        As from `thread_shares`.
-    waited_share
-        Share of the time in which the consumer waited for a batch.
-    """
-    if waited_share < 0.1:
-        return "consumer"  # batches were ready before it asked
-    if shares["idle"] > 0.5:
-        return "storage"  # it waits, and so do the threads: for bytes
-    return max(("fetch", "decode", "scatter"), key=lambda stage: shares[stage])

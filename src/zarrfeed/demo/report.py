@@ -123,7 +123,7 @@ def _show_streaming(console: Console, work: Path, *, stream_mib: int, seed: int)
         result = compare(store, seed=seed)
     ours, plain = result.zarrfeed_check, result.plain_check
     extent = "all of it" if result.plain.complete else f"stopped after {PLAIN_LIMIT_S:.0f} s"
-    spent = ", ".join(f"{stage} {share:.0%}" for stage, share in result.thread_shares.items())
+    spent = ", ".join(f"{stage} {share:.0%}" for stage, share in result.stats.thread_shares.items() if share >= 0.005)
     console.print(
         f"checked   CRC-32 of each sample: zarrfeed {ours.num_samples - ours.num_wrong} of {ours.num_samples} right, "
         f"plain zarr {plain.num_samples - plain.num_wrong} of {plain.num_samples}; sums {ours.crc_sum:#x}, "
@@ -134,7 +134,7 @@ def _show_streaming(console: Console, work: Path, *, stream_mib: int, seed: int)
         f"          [bold]{result.zarrfeed.gb_per_s:5.2f} GB/s[/]  later epochs: [bold]{result.ratio:.1f} times "
         "plain zarr[/]\n"
         f"          Medians of {NUM_PASSES} passes, but for the first epoch; nothing is computed with the batches.\n"
-        f"limit     {result.limiting_stage}; zarrfeed's {result.num_threads} threads: {spent}\n"
+        f"limit     {result.stats.limiting_stage}; zarrfeed's {result.num_threads} threads: {spent}\n"
         f"{_explained(result.explanation)}"
     )
     return result
