@@ -3,6 +3,7 @@
 // room it was given, and allocates nothing on the word of the stored bytes.
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 
 #include "../error.h"
@@ -39,6 +40,11 @@ class DecodeScratch {
   /// An inflate stream reset to `window_bits` (15: zlib, 31: gzip).
   zng_stream& inflate(int window_bits);
 
+  /// Room for a Blosc block in `buffer`. Throws Error(kCorrupt) for one above `max_block_bytes`: headers may declare
+  /// blocks as large as the chunk, for which no memory was planned.
+  MutableBytes reserve_block(Buffer& buffer, size_t size) const;
+
+  size_t max_block_bytes = std::numeric_limits<size_t>::max();
   Buffer block;            ///< one Blosc block before unshuffling
   Buffer intermediate[2];  ///< between two codecs of a chain
 

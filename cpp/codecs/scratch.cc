@@ -1,4 +1,5 @@
 #include <new>
+#include <string>
 
 #include "codec.h"
 
@@ -15,6 +16,14 @@ MutableBytes Buffer::reserve(size_t size) {
     capacity_ = rounded;
   }
   return {data_.get(), size};
+}
+
+MutableBytes DecodeScratch::reserve_block(Buffer& buffer, size_t size) const {
+  if (size > max_block_bytes) {
+    throw_corrupt("Blosc header declares blocks of " + std::to_string(size) + " bytes, at most " +
+                  std::to_string(max_block_bytes) + " are plausible for this array");
+  }
+  return buffer.reserve(size);
 }
 
 DecodeScratch::~DecodeScratch() {
