@@ -36,6 +36,7 @@ _MAX_FETCH_THREADS = 16
 _LOCAL_PART, _FED_PART = 8, 4
 #: Blosc's compressors choose blocks of at most 1 MiB by themselves; the metadata says where they were told otherwise.
 _BLOCK_BYTES = 8 << 20
+_HUGE_PAGE = 2 << 20
 #: Blosc chunks with rows of this size go from blocks to slots: there is no decoded chunk (cpp/field_reader.cc).
 _MIN_FUSED_ROW = 4096
 
@@ -280,8 +281,15 @@ def plan_memory(
 
 
 def _stored_bytes(spec: ArraySpec) -> int:
-    """Return what a stored chunk may take: compressors add a little to what they cannot compress."""
-    return spec.decoded_bytes + spec.decoded_bytes // 128 + 256
+    """Return what a buffer for a stored chunk may take: compressors add a little to what they cannot compress."""
+    return _buffer_bytes(spec.decoded_bytes + spec.decoded_bytes // 128 + 64)
+
+
+def _buffer_bytes(size: int) -> int:
+    """Return the memory of an engine's buffer (cpp/codecs/scratch.cc): large ones consist of huge pages."""
+    if size >= _HUGE_PAGE - 64:
+        return -(-size // _HUGE_PAGE) * _HUGE_PAGE
+    return size and size // 64 * 64 + 64
 
 
 def _block_bytes(spec: ArraySpec) -> int:
@@ -299,10 +307,10 @@ def _scratch_bytes(fields: Sequence[StoredField]) -> int:
         fused = _goes_by_blocks(f)
         of_field = (
             _stored_bytes(spec),
-            0 if fused or not decompressors else size,
-            min(2, max(0, decompressors - 1)) * (size + size // 8 + 65536),
-            _block_bytes(spec),  # before its items are put in order,
-            _block_bytes(spec) if fused else 0,  # and after
+            0 if fused or not decompressors else _buffer_bytes(size),
+            min(2, max(0, decompressors - 1)) * _buffer_bytes(size + size // 8 + 65536),
+            _buffer_bytes(_block_bytes(spec)),  # before its items are put in order,
+            _buffer_bytes(_block_bytes(spec)) if fused else 0,  # and after
         )
         buffers = [max(a, b) for a, b in zip(buffers, of_field, strict=True)]
     return sum(buffers)
