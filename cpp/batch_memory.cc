@@ -1,10 +1,9 @@
 #include "batch_memory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "pages.h"
+#include "process.h"
 
 namespace zarrfeed {
 namespace {
@@ -18,7 +17,7 @@ BatchMemory::BatchMemory(size_t buffer_bytes, bool lent)
     : buffer_bytes_(buffer_bytes),
       spacing_(round_up(std::max<size_t>(buffer_bytes, 1), buffer_bytes >= kPage ? kPage : 64)),
       lent_(lent),
-      owner_(getpid()) {}
+      owner_(process_id()) {}
 
 BatchMemory::~BatchMemory() {
   for (const Slab& slab : slabs_) {
@@ -52,7 +51,7 @@ uint8_t* BatchMemory::acquire() {
 
 void BatchMemory::release(uint8_t* buffer) {
   // A forked child has copies of the parent's buffers and may have inherited the mutex locked.
-  if (getpid() != owner_) return;
+  if (process_id() != owner_) return;
   const std::lock_guard lock(mutex_);
   if (lent_) {
     free_.push_back({buffer, 0});

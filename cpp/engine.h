@@ -93,6 +93,8 @@ class Engine {
   void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
   /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
+  /// Takes the next batch if it is ready. Never waits, not for the lock either, so that a caller may hold locks.
+  bool take_ready(ReadyBatch& out);
   /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
   void stop();
   /// Lends one buffer a field. For engines with lent memory.
@@ -168,6 +170,8 @@ class Engine {
   void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
   [[nodiscard]] bool is_ready();
+  void end_of_busy_time();
+  void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
   void take_work(Claim& claim);
   void run_work(Claim& claim, WorkerScratch& scratch);
   void start_decode_threads(size_t count);
