@@ -1,22 +1,15 @@
 #include "batch_memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
 
+#include "pages.h"
 #include "process.h"
 
 namespace zarrfeed {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSlabTarget = size_t{8} << 20;
-
-size_t round_up(size_t n, size_t to) {
-  return (n + to - 1) / to * to;
-}
 
 }  // namespace
 
@@ -28,20 +21,16 @@ BatchMemory::BatchMemory(size_t buffer_bytes, bool lent)
 
 BatchMemory::~BatchMemory() {
   for (const Slab& slab : slabs_) {
-    if (slab.base != nullptr) munmap(slab.base, slab.bytes);
+    if (slab.base != nullptr) unmap_pages(slab.base, slab.bytes);
   }
 }
 
 void BatchMemory::add_slab() {
   const size_t count = std::max<size_t>(1, kSlabTarget / spacing_);
   const size_t bytes = round_up(count * spacing_, kPage);
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-  if (bytes >= kHugePage) madvise(base, bytes, MADV_HUGEPAGE);
-#endif
+  uint8_t* const base = map_pages(bytes);
   const size_t slab = slabs_.size();
-  slabs_.push_back({static_cast<uint8_t*>(base), bytes, 0});
+  slabs_.push_back({base, bytes, 0});
   for (size_t i = count; i-- > 0;) free_.push_back({slabs_[slab].base + i * spacing_, slab});
 }
 
@@ -95,7 +84,7 @@ void BatchMemory::retire() {
 void BatchMemory::unmap_if_unused(size_t slab) {
   Slab& s = slabs_[slab];
   if (s.out > 0 || s.base == nullptr) return;
-  munmap(s.base, s.bytes);
+  unmap_pages(s.base, s.bytes);
   s.base = nullptr;
   s.bytes = 0;
 }

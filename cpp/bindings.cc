@@ -314,16 +314,18 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
       .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
-                       size_t max_requests, bool lent_memory, size_t cache_bytes, bool consumer_works) {
+                       size_t max_requests, bool lent_memory, size_t cache_bytes, bool consumer_works,
+                       size_t max_block_bytes) {
              std::vector<FieldSpec> specs;
              for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
-             const EngineOptions options{num_threads, num_fetch_threads, max_requests,  batch_size,
-                                         lent_memory, cache_bytes,       consumer_works};
+             const EngineOptions options{num_threads, num_fetch_threads, max_requests,   batch_size,
+                                         lent_memory, cache_bytes,       consumer_works, max_block_bytes};
              return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
            }),
            py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
            py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
-           py::arg("cache_bytes") = 0, py::arg("consumer_works") = false)
+           py::arg("cache_bytes") = 0, py::arg("consumer_works") = false,
+           py::arg("max_block_bytes") = std::numeric_limits<size_t>::max())
       .def(
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {

@@ -52,7 +52,9 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
   reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
   requests_.limit = std::max<size_t>(1, options_.max_requests);
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
-  for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(std::make_unique<WorkerScratch>());
+  for (size_t i = 0; i < options_.num_threads; ++i) {
+    scratch_.emplace_back(std::make_unique<WorkerScratch>())->codecs.max_block_bytes = options_.max_block_bytes;
+  }
 }
 
 Engine::~Engine() {
@@ -289,6 +291,19 @@ void Engine::fail_request(uint64_t ticket, const Error& error) {
   const Task& task = entry->second;
   const FieldReader& field = fields_[task.field];
   fail_locked(std::make_exception_ptr(error.at(field.spec().array.name, field.key(task.chunk, task.cell))));
+}
+
+void Engine::fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(std::move(error));
+}
+
+void Engine::fail_locked(std::exception_ptr error) {
+  if (!error_) error_ = std::move(error);
+  stopping_ = true;
+  work_cv_.notify_all();
+  fetch_cv_.notify_all();
+  ready_cv_.notify_all();
 }
 
 }  // namespace zarrfeed

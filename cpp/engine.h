@@ -11,6 +11,7 @@
 //   * The first error wins; it reaches the next call of next() that finds no ready batch.
 //   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
 //     from then until it is decoded; what finds no room waits without memory of its own.
+//   * Without fetch threads a decode thread waits for storage itself, with the buffer that it has.
 //   * Requests for several read chunks of one group are posted at once, so that the feeder can see which of them lie side
 //     by side in a shard. For the same reason requests for inner chunks of one shard that waited for room are posted
 //     once half of it is free. What waits is served before what comes later: while anything waits, there is no room for
@@ -27,6 +28,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,14 +49,17 @@
 namespace zarrfeed {
 
 struct EngineOptions {
-  size_t num_threads = 1;         ///< decode threads
-  size_t num_fetch_threads = 16;  ///< threads that wait for storage; started when the first chunk is not in the cache
-  size_t max_requests = 64;       ///< chunks asked for through the exchange at once
+  size_t num_threads = 1;  ///< decode threads
+  /// Threads that wait for storage, started when the first chunk is not in the cache. 0: decode threads wait themselves.
+  size_t num_fetch_threads = 16;
+  size_t max_requests = 64;  ///< chunks asked for through the exchange at once
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
   size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
   /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
   bool consumer_works = false;
+  /// Larger Blosc blocks are errors, as there is no memory for them.
+  size_t max_block_bytes = std::numeric_limits<size_t>::max();
 };
 
 /// The arrays of an EpochPlan, owned.

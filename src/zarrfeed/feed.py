@@ -112,6 +112,7 @@ class Reader:
             lent_memory=allocator is not None,
             cache_bytes=cache_bytes,
             consumer_works=consumer_works,
+            max_block_bytes=memory.block_bytes,
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
