@@ -38,13 +38,18 @@ _MAX_CHUNKS = 4096
 _IN_FLIGHT = 4
 #: What a worker has delivered and nobody has taken yet, as torch's DataLoader has it by default.
 _PREFETCH_FACTOR = 2
+#: What workers send costs a millisecond, however small: they send several small batches as one, up to about this.
+_MESSAGE_BYTES = 2 << 20
+#: Smaller tensors go through the pipe, as NumPy arrays: a descriptor of shared memory costs more than that.
+_PIPED_BYTES = 1 << 20
 
 
 class ShuffledChunks(IterableDataset[Batch]):
     """Batches of a store, shuffled among `buffer_chunks` chunks at a time.
 
-    A batch is valid until the next but one is taken: its memory is used again. A group of chunks whose rows are no
-    multiple of the batch size ends with a short batch.
+    In a worker, small batches come several at once, as one that is still to be split. A batch is valid until the next
+    but one is taken: its memory is used again. A group of chunks whose rows are no multiple of the batch size ends
+    with a short batch.
     """
 
     def __init__(
@@ -77,7 +82,11 @@ class ShuffledChunks(IterableDataset[Batch]):
         if self._reader is None or self._memory is None:
             self._reader = _Reader(self._paths, self._layout, self._read_threads, self._codec_pipeline)
             rows = self._buffer_chunks * self._layout.rows_per_chunk
-            self._memory = _Memory.allocate(self._reader.arrays, rows, self._layout, shared=worker is not None)
+            taken = self._layout.batch_size
+            if worker is not None:
+                taken *= max(1, _MESSAGE_BYTES // (taken * self._layout.sample_bytes))
+            arrays, shared = self._reader.arrays, worker is not None
+            self._memory = _Memory.allocate(arrays, rows, self._layout, batch_rows=taken, shared=shared)
         reader, memory = self._reader, self._memory
         filling, ready = memory.buffers
         pending: Future[int] | None = None
@@ -87,8 +96,9 @@ class ShuffledChunks(IterableDataset[Batch]):
                 filling, ready = ready, filling
                 pending = reader.fill(filling, groups[number + 1]) if number + 1 < len(groups) else None
                 slots = rng.permutation(rows)
-                for begin in range(0, rows, self._layout.batch_size):
-                    yield memory.take(ready, slots[begin : begin + self._layout.batch_size])
+                for begin in range(0, rows, memory.batch_rows):
+                    batch = memory.take(ready, slots[begin : begin + memory.batch_rows])
+                    yield batch if worker is None else [_to_send(tensor) for tensor in batch]
         finally:
             if pending is not None:  # of an epoch that was left
                 pending.cancel()
@@ -147,22 +157,24 @@ class _Memory:
     """Two buffers, each of (rows, *sample_shape) for each array, and the memory of batches, used in turn."""
 
     layout: Layout
+    batch_rows: int
     buffers: tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]
     #: Of samples before they are converted, if they are.
     stored: npt.NDArray[Any] | None
     batches: deque[list[torch.Tensor]]
 
     @staticmethod
-    def allocate(arrays: Sequence[Any], rows: int, layout: Layout, *, shared: bool) -> _Memory:
+    def allocate(arrays: Sequence[Any], rows: int, layout: Layout, *, batch_rows: int, shared: bool) -> _Memory:
         """Allocate for groups of so many rows, batches in shared memory if they have to cross to another process."""
         # one is written, one is held; of a worker's, some were delivered and one is on its way besides
         count = _PREFETCH_FACTOR + 2 if shared else 2
-        shapes = [(layout.batch_size, *array.shape[1:]) for array in arrays]
+        shapes = [(batch_rows, *array.shape[1:]) for array in arrays]
         samples_dtype, *targets = (torch.from_numpy(np.empty(0, array.dtype)).dtype for array in arrays)
         dtypes = [converted_dtype(layout) or samples_dtype, *targets]
         make = _shared_tensor if shared else torch.zeros
         return _Memory(
             layout,
+            batch_rows,
             (_zeros(arrays, rows), _zeros(arrays, rows)),
             None if converted_dtype(layout) is None else np.zeros(shapes[0], arrays[0].dtype),
             deque(
@@ -189,9 +201,25 @@ def _zeros(arrays: Sequence[Any], rows: int) -> list[npt.NDArray[Any]]:
 
 
 def _shared_tensor(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros in shared memory, as torch's default collate function makes it."""
-    storage = torch.UntypedStorage._new_shared(math.prod(shape) * dtype.itemsize)  # type: ignore[no-untyped-call]
+    """Return zeros in shared memory, as torch's default collate function makes it, unless they are few."""
+    size = math.prod(shape) * dtype.itemsize
+    if size <= _PIPED_BYTES and dtype != torch.bfloat16:  # which NumPy lacks
+        return torch.zeros(shape, dtype=dtype)
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=dtype).set_(storage).view(shape).zero_()
+
+
+def _to_send(tensor: torch.Tensor) -> Any:
+    return tensor if tensor.is_shared() else tensor.numpy()  # type: ignore[no-untyped-call]
+
+
+def _as_it_is(fields: Any) -> Any:
+    """Return what it is given: torch's own function would make tensors of arrays, to be sent as descriptors."""
+    return fields
+
+
+def _received(field: Any) -> torch.Tensor:
+    return field if isinstance(field, torch.Tensor) else torch.from_numpy(field)
 
 
 class ZarrChunkwise:
@@ -218,11 +246,13 @@ class ZarrChunkwise:
         self._loader: DataLoader[Any] | None = DataLoader(
             self._dataset,
             batch_size=None,
+            collate_fn=_as_it_is,
             num_workers=num_workers,
             prefetch_factor=_PREFETCH_FACTOR if num_workers else None,
             persistent_workers=num_workers > 0,
             multiprocessing_context="forkserver" if num_workers and codec_pipeline else None,
         )
+        self._batch_size = layout.batch_size
         self.samples_per_epoch = min(layout.num_samples, num_chunks * layout.rows_per_chunk)
         self.settings: dict[str, object] = {
             "num_workers": num_workers,
@@ -237,7 +267,8 @@ class ZarrChunkwise:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         assert self._loader is not None
         self._dataset.set_epoch(epoch)
-        return iter(self._loader)
+        for fields in self._loader:
+            yield from zip(*(torch.split(_received(field), self._batch_size) for field in fields), strict=True)
 
     def close(self) -> None:
         self._loader = None  # the last reference: its worker processes end
