@@ -18,6 +18,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.charts import draw_curves
 from benchmarks.cost_probes import PROBES
 from benchmarks.layouts import LAYOUTS, SCALES
 from benchmarks.loaders import OURS, why_not
@@ -25,10 +26,12 @@ from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import CpuWatch
 from benchmarks.options import QUIET_CORES, names, positive
-from benchmarks.report import write_curves
 from benchmarks.stores import prepare_store, warm_page_cache
 
 _HERE = Path(__file__).parent
+
+#: Up to as many the curve has a point for each.
+_MOST_THREADS = 16
 
 #: (probe, case, layout) -> the figures of some fresh processes.
 Measure = Callable[[str, str, str, int], list[Mapping[str, float]]]
@@ -120,8 +123,7 @@ def _epochs(measure: Measure, repeats: int) -> Iterator[Row]:
 
 
 def _threads(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
-    counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= usable_cores()]
-    for count in counts:
+    for count in range(1, min(_MOST_THREADS, usable_cores()) + 1):
         (figures,) = measure("threads", str(count), "A", 1)
         for name in ("zarrfeed", "ceiling_scatter", "ceiling_decode"):
             yield Row("threads", f"{name.replace('_', '-')}, {count}", figures[name], "GB/s", threads=count)
@@ -179,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if row.threads is not None and row.value is not None:
             curves.setdefault(row.what.rpartition(",")[0], {})[row.threads] = row.value
     if curves:
-        write_curves(options.out / "threads.png", curves, machine_line())
+        draw_curves(curves, machine_line()).savefig(options.out / "threads.png")
     written = "costs.json, costs.md and threads.png" if curves else "costs.json and costs.md"
     console.print(f"wrote {written} to {options.out}", highlight=False, soft_wrap=True)
     return 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.charts import draw_results
 from benchmarks.checksum import Checksum, ChecksumError
 from benchmarks.goals import to_markdown, verdicts
 from benchmarks.layouts import LAYOUTS, SCALES
@@ -23,7 +24,7 @@ from benchmarks.loaders import CEILINGS, LOADERS, why_not
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import expected_hashes, time_ceiling, time_loader, verify_loader
 from benchmarks.options import QUIET_CORES, names, positive
-from benchmarks.report import print_table, write_chart
+from benchmarks.report import print_table
 from benchmarks.results import FIRST_EPOCH, Measurement, summarise, write_rows
 from benchmarks.stores import Store, prepare_store, warm_page_cache
 
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     (options.out / "results.md").write_text(to_markdown(verdicts(summaries)))
     console.print((options.out / "results.md").read_text(), highlight=False, soft_wrap=True, markup=False)
-    write_chart(options.out / "results.png", summaries, machine_line())
+    draw_results(summaries, machine_line()).savefig(options.out / "results.png")
     console.print(f"wrote results.json, results.md and results.png to {options.out}", highlight=False, soft_wrap=True)
     return 0
 
