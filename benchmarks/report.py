@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.loaders import LOADERS, OURS, YARDSTICK
+from benchmarks.options import QUIET_CORES
 from benchmarks.results import Summary
 
 _COLUMNS = (*("GB/s", "slowest-fastest", "first epoch", f"{OURS} / it", "it / ceiling", "CPU s/GB", "chunks/batch"),)
+
+
+def make_console() -> Console:
+    """Return what is printed to, wide enough for the tables where that is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    return console
+
+
+def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> None:
+    """Print a table whose first `words` columns are words, and the others numbers."""
+    table = Table()
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < words else "right", no_wrap=place < words)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def markdown_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def say_if_not_quiet(console: Console, foreign_cores: float | None, how: str) -> None:
+    """Warn where others kept so many cores busy, `how`: on average, or up to."""
+    if foreign_cores is not None and foreign_cores > QUIET_CORES:
+        console.print(f"NOT QUIET: others kept {how} {foreign_cores:.1f} cores busy meanwhile", highlight=False)
 
 
 def print_table(console: Console, summaries: Sequence[Summary]) -> None:

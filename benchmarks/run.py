@@ -23,8 +23,8 @@ from benchmarks.layouts import LAYOUTS, SCALES
 from benchmarks.loaders import CEILINGS, LOADERS, why_not
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import expected_hashes, time_ceiling, time_loader, verify_loader
-from benchmarks.options import QUIET_CORES, names, positive
-from benchmarks.report import print_table
+from benchmarks.options import names, positive
+from benchmarks.report import make_console, print_table, say_if_not_quiet
 from benchmarks.results import FIRST_EPOCH, Measurement, summarise, write_rows
 from benchmarks.stores import Store, prepare_store, warm_page_cache
 
@@ -37,9 +37,7 @@ Quality = dict[str, float]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 1 if a loader delivered wrong data, before its layout is timed."""
     options = _parse(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
+    console = make_console()
     options.data.mkdir(parents=True, exist_ok=True)
     console.print(machine_line(), highlight=False, soft_wrap=True)
     measurements: list[Measurement] = []
@@ -63,10 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summaries = summarise(measurements)
     print_table(console, summaries)
     foreign_cores = max((m.timing.foreign_cores or 0.0 for m in measurements), default=0.0)
-    if foreign_cores > QUIET_CORES:
-        console.print(
-            f"NOT QUIET: others kept up to {foreign_cores:.1f} cores busy meanwhile; see foreign_cores in the rows"
-        )
+    say_if_not_quiet(console, foreign_cores, "up to")
     (options.out / "results.md").write_text(to_markdown(verdicts(summaries)))
     console.print((options.out / "results.md").read_text(), highlight=False, soft_wrap=True, markup=False)
     draw_results(summaries, machine_line()).savefig(options.out / "results.png")

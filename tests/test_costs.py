@@ -50,7 +50,7 @@ def test_a_probe_gives_its_figures(store: Store, probe: str, case: str, names: s
 @pytest.mark.parametrize("how", ["loop", "full"])
 def test_a_step_is_timed_beside_the_loader(store: Store, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)  # other tests have the same process
-    assert PROBES["step"](store, how, 0).keys() == {"slowdown_percent", "on_a_core_percent"}
+    assert PROBES["step"](store, how, 0).keys() == {"slowdown_percent", "on_a_core_percent", "noise_percent"}
 
 
 def test_a_budget_that_is_too_small_is_a_figure_and_no_failure(store: Store) -> None:
