@@ -73,7 +73,7 @@ def print_table(console: Console, summaries: Sequence[Summary]) -> None:
         "first epoch: with fresh memory, and with the start of workers.\n"
         f"ceiling: {YARDSTICK}, a bare C++ loop over the same chunks.\n"
         "chunks/batch: how many chunks a batch has samples of, on average.\n"
-        "* timed on a random part of an epoch, since it decodes a chunk for every sample.",
+        "* timed on a random part of an epoch, since a whole one takes too long (benchmarks/README.md says where).",
         highlight=False,
         soft_wrap=True,
     )

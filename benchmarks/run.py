@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(machine_line(), highlight=False, soft_wrap=True)
     measurements: list[Measurement] = []
     for name in options.layouts:
+        begin = time.perf_counter()
         store = prepare_store(LAYOUTS[name].scaled(options.scale), options.data, scale=options.scale)
         console.print(
             f"{name}: {store.layout.description}; {store.layout.decoded_bytes / 2**20:.0f} MiB decoded, "
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.checksum_only:
             measurements += _time(console, store, quality, options)
             _write(options, measurements)  # also if the next layout fails
+        console.print(f"{name} took {time.perf_counter() - begin:.0f} s, its store included", highlight=False)
     if options.checksum_only:
         return 0
     summaries = summarise(measurements)
@@ -151,7 +154,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--scale", choices=SCALES, default="full", help="full: 512 MiB a layout; small: a few MiB, not to be timed")
     add("--repeats", type=positive, default=3, help="rounds in which every loader is timed once")
     add("--min-seconds", type=float, default=1.0, help="a turn is as many whole epochs as this takes")
-    add("--part-samples", type=positive, default=2048, help="samples on which map-style loaders are timed")
+    add("--part-samples", type=positive, default=512, help="samples on which map-style loaders are timed")
     add("--checksum-only", action="store_true", help="verify, and time nothing")
     add("--data", type=Path, default=_HERE / "data", help="where stores are kept; 2 GB at most")
     add("--out", type=Path, default=_HERE / "results", help="where results.json and results.png go")
