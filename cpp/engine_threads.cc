@@ -90,8 +90,10 @@ void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vect
   };
   const auto chunk_of = [&](const Placement& p) { return p.sample / reader.rows_per_chunk(); };
   const auto lie_in_one_chunk = [&](std::span<const Placement> all) {
-    return !reader.is_stored() || std::all_of(all.begin(), all.end(),
-                                              [&](const Placement& p) { return chunk_of(p) == chunk_of(all.front()); });
+    if (!reader.is_stored()) return true;
+    const auto [first, last] = std::minmax_element(
+        all.begin(), all.end(), [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
+    return chunk_of(*first) == chunk_of(*last);
   };
   const auto samples = std::span(*rows).subspan(begin, end - begin);
   if (reader.spec().offsets.empty() && lie_in_one_chunk(samples)) {
