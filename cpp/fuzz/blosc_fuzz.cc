@@ -28,8 +28,8 @@ using testing::GuardedBytes;
 
 constexpr uint8_t kUntouched = 0xa5;
 constexpr size_t kRowBytes[] = {1, 4, 24, 96, 128, 1000, 1024, 1601, 4096};
-constexpr Blosc1Compressor kCompressors[] = {Blosc1Compressor::kBlosclz, Blosc1Compressor::kLz4, Blosc1Compressor::kZlib,
-                                             Blosc1Compressor::kZstd};
+constexpr Blosc1Compressor kCompressors[] = {Blosc1Compressor::kBlosclz, Blosc1Compressor::kLz4,
+                                             Blosc1Compressor::kZlib, Blosc1Compressor::kZstd};
 constexpr Blosc1Shuffle kShuffles[] = {Blosc1Shuffle::kNone, Blosc1Shuffle::kByte, Blosc1Shuffle::kBit};
 constexpr size_t kMaxRows = 12;
 constexpr int64_t kMaxBlock = 9000;

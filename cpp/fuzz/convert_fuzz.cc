@@ -4,8 +4,6 @@
 // at once, nor on alignment; float32 and float64 are what the definition in types.h gives, step by step; nothing outside
 // of source and destination is read or written.
 
-#include "convert.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,6 +12,7 @@
 #include <limits>
 
 #include "check.h"
+#include "convert.h"
 #include "decoding.h"
 #include "fuzz.h"
 #include "guarded_bytes.h"
@@ -229,14 +228,19 @@ std::vector<ByteVector> make_seeds() {
       } else {
         pen.pick(0, 0, 7).pick(number % 71, 0, 70);
       }
-      seeds.push_back(pen.pick(number * 7, 0, 5000).byte(static_cast<uint8_t>(number)).bytes(ByteVector(16, 0xff)).input());
+      seeds.push_back(
+          pen.pick(number * 7, 0, 5000).byte(static_cast<uint8_t>(number)).bytes(ByteVector(16, 0xff)).input());
     }
   }
   return seeds;
 }
 
 std::vector<Finding> findings() {
-  return {};
+  return {
+      {"means of channels of no items divided by zero",
+       "020a1800000101000000000000f43f0201005f24027407d007fc0024ff00"
+       "000000f4ffffff001e00010000ffffffffffffffffffffffffffff"},
+  };
 }
 
 }  // namespace zarrfeed::fuzzing

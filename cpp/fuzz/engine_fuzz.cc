@@ -37,7 +37,8 @@ class Changer {
     const std::vector<fs::path>& files = store_->files[array];
     const int64_t chunks = std::ssize(files) - 1;
     const auto kind = static_cast<Change>(draw.pick(0, kNumChanges - 1));
-    const fs::path& path = kind == Change::kMetadata ? files.back() : files[static_cast<size_t>(draw.pick(0, chunks - 1))];
+    const fs::path& path =
+        kind == Change::kMetadata ? files.back() : files[static_cast<size_t>(draw.pick(0, chunks - 1))];
     changed_.insert(path);
     if (!fs::is_regular_file(path)) return;  // changed before
     ByteVector content = testing::read_file(path);

@@ -21,9 +21,10 @@ struct Store {
 
   std::vector<testing::ArrayLayout> layouts;
   testing::Dataset data;
-  std::vector<std::vector<std::filesystem::path>> files;      ///< of each array: its chunks or shards, and its metadata last
-  std::map<std::filesystem::path, ByteVector> originals;      ///< what is in them
-  std::vector<std::vector<std::vector<uint8_t>>> expected;    ///< field, sample
+  std::vector<std::vector<std::filesystem::path>>
+      files;  ///< of each array: its chunks or shards, and its metadata last
+  std::map<std::filesystem::path, ByteVector> originals;    ///< what is in them
+  std::vector<std::vector<std::vector<uint8_t>>> expected;  ///< field, sample
 };
 
 /// Stores are made when they are first asked for, and live as long as the process.

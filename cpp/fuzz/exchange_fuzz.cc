@@ -4,6 +4,8 @@
 // answered as stored are right; the bytes of an answer are not looked at once the engine called them finished; answers to
 // nobody's request change nothing; the next epoch is right.
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -18,7 +20,19 @@
 namespace zarrfeed::fuzzing {
 namespace {
 
-enum class Answer { kAsStored, kByte, kTruncated, kArbitrary, kMissing, kRefused, kCorrupt, kOther, kTwice, kNobody, kLate };
+enum class Answer {
+  kAsStored,
+  kByte,
+  kTruncated,
+  kArbitrary,
+  kMissing,
+  kRefused,
+  kCorrupt,
+  kOther,
+  kTwice,
+  kNobody,
+  kLate
+};
 constexpr int64_t kNumAnswers = 11;
 
 /// Answers an engine's requests on the thread that reads.
@@ -26,16 +40,17 @@ class Feeder {
  public:
   Feeder(const Store& store, Engine& engine) : store_(&store), engine_(&engine) {}
 
-  /// Takes what was asked for and finished, and answers a request as `draw` says; when that is empty, as stored.
-  /// Returns true if any request is left to answer.
+  /// Takes what was asked for and finished, and answers some requests as `draw` says; when that is empty, all of them, as
+  /// stored. Returns true if any request is left to answer.
   bool serve(Draw& draw) {
     std::vector<FetchRequest> requests;
     std::vector<uint64_t> finished;
     engine_->exchange()->take(requests, finished);
     for (const uint64_t ticket : finished) lent_.erase(ticket);
     std::move(requests.begin(), requests.end(), std::back_inserter(open_));
-    if (open_.empty()) return false;
-    answer(draw);
+    for (int64_t count = draw.empty() ? std::ssize(open_) : draw.pick(1, 4); count > 0 && !open_.empty(); --count) {
+      answer(draw);
+    }
     return !open_.empty();
   }
 
@@ -112,8 +127,8 @@ class Feeder {
       default:
         break;
     }
-    const bool as_stored = kind == Answer::kAsStored || kind == Answer::kTwice || kind == Answer::kNobody ||
-                           kind == Answer::kLate;
+    const bool as_stored =
+        kind == Answer::kAsStored || kind == Answer::kTwice || kind == Answer::kNobody || kind == Answer::kLate;
     if (!as_stored) touched.emplace(request.field, label(request.key, request.position));
     if (kind == Answer::kRefused || kind == Answer::kCorrupt) return;
     FetchAnswer answers[2];
@@ -136,7 +151,8 @@ class Feeder {
   std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> lent_;
 };
 
-void read(Reader& reader, Feeder& feeder, Draw& draw) {
+/// Reads to the end; `works` says that the consumer decodes, and has to be in next() for that.
+void read(Reader& reader, Feeder& feeder, Draw& draw, bool works) {
   reader.start();
   feeder.answer_late();
   bool timed_out = false;
@@ -144,9 +160,13 @@ void read(Reader& reader, Feeder& feeder, Draw& draw) {
   int waits = 0;
   while (more) {
     const bool asked = feeder.serve(draw);
-    more = reader.take(std::chrono::milliseconds(asked ? 0 : 2), feeder.touched, timed_out);
+    if (!asked && !works) {
+      pollfd entry{reader.engine().exchange()->descriptor(), POLLIN, 0};
+      poll(&entry, 1, 1);
+    }
+    more = reader.take(std::chrono::milliseconds(asked || !works ? 0 : 1), feeder.touched, timed_out);
     waits = timed_out && !asked ? waits + 1 : 0;
-    CHECK(waits < 50 * kMaxWaits);
+    CHECK(waits < 100 * kMaxWaits);  // of 1 ms
   }
 }
 
@@ -159,7 +179,7 @@ void run_input(Bytes input) {
   Reader reader(one, testing::fed_fields(one.data), reading);
   Feeder feeder(one, reader.engine());
   try {
-    read(reader, feeder, draw);
+    read(reader, feeder, draw, reading.options.consumer_works);
   } catch (const std::exception& error) {
     if (!is_refusal(error)) throw;
   }
@@ -168,7 +188,7 @@ void run_input(Bytes input) {
   if (reading.options.cache_bytes > 0) return;
   feeder.touched.clear();
   Draw none({});
-  read(reader, feeder, none);
+  read(reader, feeder, none, reading.options.consumer_works);
   reader.engine().stop();
 }
 

@@ -1,5 +1,5 @@
 // A target as a test, without libFuzzer: its seeds, random changes of them, and all that was ever found.
-// A longer run is ZARRFEED_STRESS=100 subject_fuzz.
+// ZARRFEED_FUZZ_CHANGES is how many changes, about a second's. A longer run is ZARRFEED_STRESS=100 subject_fuzz.
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,9 +14,6 @@ using namespace zarrfeed;
 using namespace zarrfeed::fuzzing;
 
 namespace {
-
-/// Changes of all seeds together.
-constexpr size_t kChanges = 3000;
 
 size_t stress() {
   const char* const value = std::getenv("ZARRFEED_STRESS");
@@ -86,7 +83,7 @@ TEST(seeds_that_were_changed_at_random_run) {
   const std::vector<ByteVector> seeds = make_seeds();
   CHECK(!seeds.empty());
   std::mt19937_64 random(1);
-  for (size_t i = 0; i < kChanges * stress(); ++i) {
+  for (size_t i = 0; i < ZARRFEED_FUZZ_CHANGES * stress(); ++i) {
     const testing::Context context("change " + std::to_string(i));
     run(changed(seeds[i % seeds.size()], random));
   }

@@ -3,8 +3,6 @@
 // What must hold: every element of the box lands in its place, as a loop over elements finds it, converted or not; the
 // rest of the slots is not written; nothing outside of chunk and slots is read or written.
 
-#include "scatter.h"
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "fuzz.h"
 #include "guarded_bytes.h"
 #include "past_cache.h"
+#include "scatter.h"
 
 namespace zarrfeed::fuzzing {
 namespace {

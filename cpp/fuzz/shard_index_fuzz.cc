@@ -3,8 +3,6 @@
 // What must hold: an index is accepted if and only if it has the right size and checksum, and every range lies in the
 // shard, beside the index, and overlaps no other one; checked here range by range in 128 bits.
 
-#include "shard_index.h"
-
 #include <algorithm>
 #include <exception>
 #include <numeric>
@@ -14,6 +12,7 @@
 #include "codecs/codec.h"
 #include "fuzz.h"
 #include "guarded_bytes.h"
+#include "shard_index.h"
 #include "shards.h"
 
 namespace zarrfeed::fuzzing {
@@ -89,9 +88,9 @@ bool is_valid(const Case& c, std::vector<ShardEntry>& entries) {
   }
   if (c.shard_bytes && *c.shard_bytes < index_bytes) return false;
   const Wide begin = c.spec.index_at_start ? index_bytes : 0;
-  const Wide end = !c.shard_bytes            ? static_cast<Wide>(std::numeric_limits<int64_t>::max())
+  const Wide end = !c.shard_bytes          ? static_cast<Wide>(std::numeric_limits<int64_t>::max())
                    : c.spec.index_at_start ? *c.shard_bytes
-                                             : *c.shard_bytes - index_bytes;
+                                           : *c.shard_bytes - index_bytes;
   for (const auto& [offset, size] : entries) {
     if ((offset == kNoChunk) != (size == kNoChunk)) return false;
     if (offset != kNoChunk && (offset < begin || Wide{offset} + size > end)) return false;
@@ -179,7 +178,8 @@ std::vector<Finding> findings() {
   return {
       {"an index was accepted in a shard with fewer bytes than the index",
        "01a100010a00000d032100000001210101000001 7e7e7e7e7e7e7e0000fb"},
-      {"as many inner chunks as overflow 64 bits became few", "011f0e000000000000001f6edbb66ddbb66ddb 0000000001 0000000000000000 0500000000000000"},
+      {"as many inner chunks as overflow 64 bits became few",
+       "011f0e000000000000001f6edbb66ddbb66ddb 0000000001 0000000000000000 0500000000000000"},
   };
 }
 
