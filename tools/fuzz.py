@@ -89,7 +89,7 @@ def run(target: str, seconds: float) -> Result:
     """Run a target until it has used `seconds` of processor time or found something."""
     result = Result()
     while result.cpu_s < seconds and not result.failed:
-        run_round(target, min(60, seconds - result.cpu_s), result)
+        run_round(target, seconds - result.cpu_s, result)
     return result
 
 

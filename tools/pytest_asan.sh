@@ -11,7 +11,8 @@ mkdir -p "$environment/logs"
 rm -f "$environment"/logs/*
 if [ ! -e "$environment/venv" ]; then
   python3 -m venv "$environment/venv"
-  python3 -c 'import site; print("\n".join(site.getsitepackages()))' > "$(echo "$environment"/venv/lib/python3*/site-packages)/active.pth"
+  site=$(echo "$environment"/venv/lib/python3*/site-packages)
+  python3 -c 'import sys; print(*[p for p in sys.path if p.endswith("site-packages")], sep="\n")' > "$site/active.pth"
 fi
 python="$PWD/$environment/venv/bin/python"
 "$python" -m pip install --quiet --no-build-isolation --no-deps --force-reinstall \

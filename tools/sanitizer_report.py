@@ -12,10 +12,10 @@ def findings(log: str) -> list[str]:
 
     Memory that Python or pybind11 allocates while the extension is imported is theirs until the process ends.
     """
-    leaks = [part for part in log.split("\n\n") if re.match(r"(Direct|Indirect) leak of", part.strip())]
-    errors = [part for part in re.split(r"(?m)^(?==+\d+=*ERROR)", log) if re.match(r"=+\d+=*ERROR", part)]
-    ours = [part for part in leaks if "zarrfeed::" in part and "PyInit_" not in part and "pybind11_exec" not in part]
-    return [part for part in errors if "LeakSanitizer" not in part.splitlines()[0]] + ours
+    reports = re.split(r"(?m)^(?==+\d+=+(?:ERROR|WARNING))|(?=^\S+: runtime error: )", log)
+    errors = [part for part in reports if re.search(r"ERROR: (?!LeakSanitizer)|: runtime error: ", part)]
+    leaks = [part for part in log.split("\n\n") if re.match(r"\s*(Direct|Indirect) leak of", part)]
+    return errors + [part for part in leaks if "zarrfeed::" in part and "PyInit_" not in part]
 
 
 def main() -> int:

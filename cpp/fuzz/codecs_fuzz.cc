@@ -1,7 +1,7 @@
 // Chains of codecs over arbitrary stored bytes. The decoded size comes from a table, as it comes from the array's metadata
 // and not from the chunk, so that chunks that compress are decoded to the end.
 //
-// What must hold: a chunk decodes to exactly that size or is refused; neither what was in the output before nor what the
+// What must hold: a chunk decodes to exactly that size or is refused, a wrong outer checksum always; neither what was in the output before nor what the
 // thread's scratch decoded before makes a difference; nothing is read or written outside of input and output.
 
 #include <algorithm>
@@ -71,6 +71,23 @@ void mend_checksum(const CodecSpec& outer, ByteVector& stored) {
   testing::store_le32(stored, at_start ? 0 : stored.size() - 4, checksum);
 }
 
+/// CRC-32C bit by bit.
+uint32_t plain_crc32c(Bytes data) {
+  uint32_t crc = 0xffffffff;
+  for (const uint8_t byte : data) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78U : 0U);
+  }
+  return ~crc;
+}
+
+bool has_right_checksum(const CodecSpec& outer, Bytes stored) {
+  if (outer.kind != Kind::kCrc32c) return true;
+  if (stored.size() < 4) return false;
+  const Bytes payload = outer.checksum_at_start ? stored.subspan(4) : stored.first(stored.size() - 4);
+  return load_le32(outer.checksum_at_start ? stored.data() : &stored[payload.size()]) == plain_crc32c(payload);
+}
+
 struct Outcome {
   std::string refusal;
   ByteVector decoded;
@@ -108,7 +125,9 @@ void run_input(Bytes input) {
   ByteVector stored(rest.begin(), rest.end());
   if (mend) mend_checksum(chain.front(), stored);
   DecodeScratch fresh;
-  CHECK(decode(pipeline, stored, used, 0x5a) == decode(pipeline, stored, fresh, 0xa5));
+  const Outcome outcome = decode(pipeline, stored, used, 0x5a);
+  CHECK(outcome == decode(pipeline, stored, fresh, 0xa5));
+  CHECK(has_right_checksum(chain.front(), stored) || !outcome.refusal.empty());
 }
 
 std::vector<ByteVector> make_seeds() {

@@ -179,7 +179,7 @@ void run_input(Bytes input) {
   const size_t chunk_bytes = c.items_in_chunk() * c.array.item_bytes;
   const size_t sample_bytes = c.items_in_sample() * c.dest_item();
   if (chunk_bytes > kMaxBytes || sample_bytes > kMaxBytes) return;
-  const int64_t most = static_cast<int64_t>(std::min<size_t>(12, kMaxBytes / sample_bytes));
+  const int64_t most = static_cast<int64_t>(std::min<size_t>(24, kMaxBytes / sample_bytes));
   const auto count = static_cast<size_t>(draw.pick(0, most));
   const bool fill = draw.pick(0, 3) == 3;
   const bool past_cache = draw.coin();
@@ -260,7 +260,7 @@ std::vector<ByteVector> make_seeds() {
         pen.pick(number % 4, 0, 3).pick(1 + number % 90, 1, 200);
       }
     }
-    pen.pick(3, 0, 12).pick(number % 4, 0, 3).byte(number % 3 == 0 ? 1 : 0).pick(number % 41, 0, 40);
+    pen.pick(3 + number % 20, 0, 24).pick(number % 4, 0, 3).byte(number % 3 == 0 ? 1 : 0).pick(number % 41, 0, 40);
     seeds.push_back(pen.bytes(ByteVector(40, static_cast<uint8_t>(number))).input());
   }
   return seeds;
