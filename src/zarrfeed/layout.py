@@ -44,12 +44,16 @@ NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
 
 @dataclass(frozen=True)
 class CodecSpec:
-    """One codec, in the order of decoding; those of bytes alone where all are native."""
+    """One codec, in the order of decoding; those of bytes alone where all are native.
+
+    `block_bytes` are those of a block of Blosc, where the metadata has them; 0: the compressor chose.
+    """
 
     name: str
     label: str
     checksum_at_start: bool = False
     native: bool = True
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -400,7 +404,12 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
             return CodecSpec(name="blosc with snappy", label=label, native=False)
     if short == "crc32c" and config.get("location", "end") not in ("start", "end"):
         raise UnsupportedError(f"{array}: crc32c location {config['location']!r}, must be 'start' or 'end'")
-    return CodecSpec(name=short, label=label, checksum_at_start=config.get("location", "end") == "start")
+    return CodecSpec(
+        name=short,
+        label=label,
+        checksum_at_start=config.get("location", "end") == "start",
+        block_bytes=int(config.get("blocksize") or 0) if short == "blosc" else 0,
+    )
 
 
 def _shuffle_label(shuffle: object) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.checks import check_counts
+from zarrfeed.checks import check_num_threads
 from zarrfeed.collate import SampleList
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.errors import ClosedError, ConfigError
@@ -100,7 +100,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         cache: int | str = DEFAULT_CACHE,
     ) -> None:
         super().__init__()
-        check_counts(num_threads=num_threads)
+        check_num_threads(num_threads)
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         self._fields = fields = read_fields(
@@ -293,7 +293,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._reader = Reader(
             self._fields.fields,
             batch_size=rows,
-            num_threads=num_threads,
+            num_threads=memory.num_threads,
             memory=memory,
             allocator=shared_memory if shares else None,
             cache_bytes=kept - memory.list_bytes,
