@@ -136,6 +136,9 @@ Converter::Converter(ConversionSpec spec) : spec_(std::move(spec)) {
     if (from == (in_double_ ? ItemType::kFloat64 : ItemType::kFloat32)) cast_ = store_;
   }
   if (spec_.mean.size() != spec_.std.size()) throw Error(ErrorKind::kConfig, "as many means as standard deviations");
+  if (spec_.mean.size() > 1 && spec_.channel_items < 1) {
+    throw Error(ErrorKind::kConfig, "channel_items = 0, must be at least 1");
+  }
   // Shorter runs of one channel cost more to tell apart than to look up item by item.
   if (spec_.mean.size() > 1 && spec_.channel_items < 64) period_ = spec_.mean.size() * spec_.channel_items;
   if (in_double_) {

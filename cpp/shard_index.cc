@@ -48,8 +48,14 @@ void check_disjoint(const std::vector<ShardRange>& ranges) {
 }  // namespace
 
 size_t chunks_per_shard(const ShardSpec& spec) {
+  // Bounded, so that neither the size of an index nor that of what it is parsed to overflows.
+  constexpr size_t kMax = size_t{1} << 48;
   size_t n = 1;
-  for (const int64_t along : spec.chunks) n *= static_cast<size_t>(along);
+  for (const int64_t along : spec.chunks) {
+    if (__builtin_mul_overflow(n, static_cast<size_t>(along), &n) || n > kMax) {
+      throw_corrupt("the metadata implies more than " + std::to_string(kMax) + " inner chunks in a shard");
+    }
+  }
   return n;
 }
 
@@ -61,6 +67,9 @@ ShardIndex::ShardIndex(const ShardSpec& spec, Bytes stored, std::optional<uint64
   const size_t index_bytes = stored_index_bytes(spec);
   if (stored.size() != index_bytes) {
     throw_corrupt("has " + std::to_string(stored.size()) + " bytes, must have " + std::to_string(index_bytes));
+  }
+  if (shard_bytes && *shard_bytes < index_bytes) {
+    throw_corrupt("has " + std::to_string(index_bytes) + " bytes, the whole shard has " + std::to_string(*shard_bytes));
   }
   if (spec.index_has_crc32c) stored = verify_crc32c(stored, false);
   // What inner chunks may occupy; an index at the end of a shard of unknown size says nothing of where it ends.

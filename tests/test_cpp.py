@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TESTS = sorted(path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").glob("*_test.cc"))
+TESTS = sorted(
+    [path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").glob("*_test.cc")]
+    + [path.stem for path in (ROOT / "cpp" / "fuzz").glob("*_fuzz.cc")]
+)
 
 # The first test waits for the build.
 pytestmark = pytest.mark.timeout(600)

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <string_view>
 #include <vector>
 
 namespace zarrfeed::testing {
@@ -48,8 +47,7 @@ Context::~Context() {
   contexts().pop_back();
 }
 
-/// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
-static int run_tests(std::string_view part) {
+int run_tests(std::string_view part) {
   int run = 0;
   int failed = 0;
   for (const Test* test = first_test; test != nullptr; test = test->next) {
@@ -62,7 +60,3 @@ static int run_tests(std::string_view part) {
 }
 
 }  // namespace zarrfeed::testing
-
-int main(int argc, char** argv) {
-  return zarrfeed::testing::run_tests(argc > 1 ? argv[1] : "");
-}

@@ -1,5 +1,5 @@
 #pragma once
-// A test framework of one page. One executable per subject: its tests register themselves, main() is in check.cc.
+// A test framework of one page. One executable per subject: its tests register themselves, main() is in main.cc.
 //
 //   TEST(a_sentence_that_is_true) { CHECK_EQ(1 + 1, 2); }
 //
@@ -11,6 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -41,6 +42,9 @@ class Test {
   void (*const body)();
   const Test* next = nullptr;
 };
+
+/// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
+int run_tests(std::string_view part);
 
 /// While it lives, failures say `what` too: the numbers of a random case.
 class Context {

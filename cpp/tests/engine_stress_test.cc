@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "check.h"
 #include "engine.h"
 #include "reading.h"
+#include "temp_dir.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
@@ -225,4 +227,119 @@ TEST(many_engines_come_and_go) {
     drain(*engines[static_cast<size_t>(i % 3)], data, line, 7);
   }
   CHECK_EQ(open_descriptors(), descriptors);
+}
+
+namespace {
+
+/// One of many readers at once, on a thread of its own: checks fail there by what it returns.
+class Neighbour {
+ public:
+  explicit Neighbour(uint64_t seed) : random_(seed), data_(random_dataset(random_)) {
+    for (int64_t sample = 0; sample < data_->num_samples(); ++sample) {
+      const bool whole = data_->offsets.empty() || (sample >= data_->first_window && sample < data_->end_window);
+      expected_.push_back(whole ? data_->expected(0, sample) : std::vector<uint8_t>{});
+    }
+  }
+
+  /// Reads epochs of a store that is whole, or has a damaged chunk; some are given up, some by another thread, some are
+  /// read slowly. Returns what went wrong.
+  std::string read_epochs(int64_t count) {
+    Engine engine(data_->fields(), {.num_threads = static_cast<size_t>(pick(random_, 1, 4)),
+                                    .num_fetch_threads = static_cast<size_t>(pick(random_, 1, 3)),
+                                    .batch_size = batch_size_,
+                                    .consumer_works = random_() % 3 == 0});
+    const std::filesystem::path chunk = data_->arrays[0]->root() / first_file();
+    const std::vector<uint8_t> content = read_file(chunk);
+    for (int64_t epoch = 0; epoch < count; ++epoch) {
+      const bool broken = random_() % 3 == 0;
+      if (broken) write_file(chunk, std::vector<uint8_t>(content.size() / 2, 0xff));
+      const std::string wrong = read_epoch(engine, broken);
+      if (broken) write_file(chunk, content);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  }
+
+ private:
+  [[nodiscard]] std::string first_file() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(data_->arrays[0]->root())) {
+      if (!entry.is_regular_file() || entry.path().filename() == ".zarray") continue;
+      return std::filesystem::relative(entry.path(), data_->arrays[0]->root()).string();
+    }
+    return ".zarray";  // the only chunk was removed
+  }
+
+  std::string read_epoch(Engine& engine, bool broken) {
+    const LineSpec line = line_over(*data_, random_);
+    const std::vector<int64_t> order = reference_order(line);
+    start(engine, line, batch_size_, pick(random_, 0, 2));
+    const int64_t stop_after = random_() % 3 == 0 ? pick(random_, 0, 5) : std::ssize(order) + 1;
+    const bool slow = random_() % 4 == 0;
+    std::thread stopper;
+    if (random_() % 5 == 0) stopper = std::thread([&engine] { engine.stop(); });
+    const std::string wrong = take_all(engine, order, {broken, slow, stopper.joinable(), stop_after});
+    if (stopper.joinable()) stopper.join();
+    if (random_() % 2 == 0) engine.stop();
+    return wrong;
+  }
+
+  struct Whims {
+    bool broken;
+    bool slow;
+    bool is_stopped;
+    int64_t stop_after;
+  };
+
+  std::string take_all(Engine& engine, const std::vector<int64_t>& order, const Whims& whims) const {
+    int64_t step = 0;
+    try {
+      for (int64_t taken = 0; taken < whims.stop_after; ++taken) {
+        ReadyBatch batch;
+        const NextStatus status = engine.next(batch, std::chrono::seconds(60));
+        if (status == NextStatus::kTimeout) return "no batch within a minute";
+        if (status == NextStatus::kEnd) return step == std::ssize(order) ? "" : "the epoch ended early";
+        if (whims.slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        const size_t bytes = engine.fields()[0].sample_bytes();
+        for (int64_t slot = 0; slot < batch.rows; ++slot, ++step) {
+          const auto& expected = expected_[static_cast<size_t>(order[static_cast<size_t>(step)])];
+          const bool same =
+              std::equal(expected.begin(), expected.end(), batch.buffers[0] + static_cast<size_t>(slot) * bytes);
+          if (!same && !whims.broken) return "step " + std::to_string(step) + " is another sample";
+        }
+        release(engine, batch);
+      }
+    } catch (const Error& error) {
+      const bool is_expected = (whims.broken && error.kind() != ErrorKind::kConfig) ||
+                               (whims.is_stopped && error.kind() == ErrorKind::kClosed);
+      if (!is_expected) return error.what();
+    }
+    return "";
+  }
+
+  std::mt19937_64 random_;
+  int64_t batch_size_ = pick(random_, 1, 20);
+  std::unique_ptr<Dataset> data_;
+  std::vector<std::vector<uint8_t>> expected_;  ///< of field 0
+};
+
+}  // namespace
+
+TEST(many_datasets_are_read_at_once_with_errors_early_ends_and_slow_consumers) {
+  for (uint64_t round = 0; round < static_cast<uint64_t>(3 * stress()); ++round) {
+    const Context context("round " + std::to_string(round));
+    constexpr uint64_t kReaders = 5;
+    std::vector<std::string> wrong(kReaders);
+    std::vector<std::thread> threads;
+    for (uint64_t i = 0; i < kReaders; ++i) {
+      threads.emplace_back([&wrong, round, i] {
+        try {
+          wrong[i] = Neighbour(1000 * round + i).read_epochs(8);
+        } catch (const std::exception& error) {
+          wrong[i] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& what : wrong) CHECK_EQ(what, std::string());
+  }
 }

@@ -33,6 +33,10 @@ class GuardedBytes {
   GuardedBytes& operator=(const GuardedBytes&) = delete;
 
   [[nodiscard]] std::span<uint8_t> span() const { return {data_, size_}; }
+  /// True if nothing was written to the accessible memory in front of the bytes.
+  [[nodiscard]] bool is_untouched_before() const {
+    return std::all_of(base_, data_, [](uint8_t byte) { return byte == 0; });
+  }
   [[nodiscard]] std::vector<uint8_t> copy() const { return {data_, data_ + size_}; }
 
  private:

@@ -1,0 +1,200 @@
+#include "engine_input.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "check.h"
+#include "temp_dir.h"
+
+namespace zarrfeed::fuzzing {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ArrayLayout;
+using testing::Packing;
+
+constexpr size_t kWithWindows = 12;
+
+/// Every packing, shards with their index at either end, transposed chunks, rows that Blosc blocks go straight to, windows,
+/// and arrays that are chunked differently.
+const std::vector<std::vector<ArrayLayout>>& layouts() {
+  static const std::vector<std::vector<ArrayLayout>> all = [] {
+    std::vector<std::vector<ArrayLayout>> out;
+    for (int packing = 0; packing < testing::kNumPackings; ++packing) {
+      out.push_back({{.shape = {40, 6, 5}, .chunk_shape = {8, 4, 5}, .packing = static_cast<Packing>(packing)}});
+    }
+    out.push_back({{.shape = {40, 6}, .chunk_shape = {4, 3}, .packing = Packing::kLz4, .shard_chunks = {3, 2}}});
+    out.push_back({{.shape = {40, 6},
+                    .chunk_shape = {4, 6},
+                    .packing = Packing::kBlosc,
+                    .big_endian = true,
+                    .separator = '/',
+                    .shard_chunks = {5, 1}}});
+    out.push_back({{.shape = {4, 40, 3},
+                    .chunk_shape = {3, 7, 3},
+                    .storage_order = {2, 0, 1},
+                    .sample_axis = 1,
+                    .packing = Packing::kZstd,
+                    .big_endian = true}});
+    out.push_back({{.shape = {16, 1100}, .chunk_shape = {4, 1100}, .packing = Packing::kBlosc}});
+    out.push_back({{.shape = {40, 5}, .chunk_shape = {6, 5}, .packing = Packing::kGzip}});
+    out.push_back({{.shape = {40, 3}, .chunk_shape = {5, 3}, .packing = Packing::kBlosc},
+                   {.shape = {2, 40}, .chunk_shape = {2, 9}, .sample_axis = 1, .packing = Packing::kZlib}});
+    return out;
+  }();
+  return all;
+}
+
+}  // namespace
+
+Store::Store(std::vector<ArrayLayout> arrays, bool with_resident, bool with_index, bool with_windows)
+    : layouts(std::move(arrays)), data(layouts, with_resident, with_index) {
+  if (with_windows) {
+    std::mt19937_64 random(3);
+    data.add_windows(random);
+  }
+  for (const auto& array : data.arrays) {
+    std::vector<fs::path>& of_array = files.emplace_back();
+    for (const auto& entry : fs::recursive_directory_iterator(array->root())) {
+      if (!entry.is_regular_file()) continue;
+      of_array.push_back(entry.path());
+      originals.emplace(entry.path(), testing::read_file(entry.path()));
+    }
+    // In an order that does not depend on the file system.
+    std::sort(of_array.begin(), of_array.end());
+    const auto metadata = std::find(of_array.begin(), of_array.end(), array->root() / ".zarray");
+    std::rotate(metadata, metadata + 1, of_array.end());
+  }
+  for (size_t field = 0; field < data.num_fields(); ++field) {
+    std::vector<std::vector<uint8_t>>& samples = expected.emplace_back();
+    for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
+      const bool whole = data.offsets.empty() || (sample >= data.first_window && sample < data.end_window);
+      samples.push_back(whole ? data.expected(field, sample) : std::vector<uint8_t>{});
+    }
+  }
+}
+
+size_t num_stores() {
+  return layouts().size();
+}
+
+Store& store(size_t number) {
+  static std::vector<std::unique_ptr<Store>> all(num_stores());
+  std::unique_ptr<Store>& one = all[number];
+  if (one == nullptr) {
+    one = std::make_unique<Store>(layouts()[number], number % 2 == 0, number % 3 != 0, number == kWithWindows);
+  }
+  return *one;
+}
+
+std::string label(const std::string& key, std::optional<size_t> position) {
+  return position ? key + " " + std::to_string(*position) : key;
+}
+
+Reading draw_reading(Draw& draw, const Store& store) {
+  Reading reading;
+  EngineOptions& options = reading.options;
+  options.num_threads = static_cast<size_t>(draw.pick(1, 4));
+  options.num_fetch_threads = static_cast<size_t>(draw.pick(1, 3));
+  options.max_requests = static_cast<size_t>(draw.pick(1, 8));
+  options.batch_size = draw.pick(1, 16);
+  options.lent_memory = draw.pick(0, 3) != 0;  // mostly: a sanitizer sees the end of such buffers
+  options.cache_bytes = draw.coin() ? 3000 : 0;
+  options.consumer_works = draw.coin();
+  const int64_t block_rows = draw.pick(1, 20);
+  const int64_t lanes = draw.pick(1, 6);
+  reading.line = testing::shuffled_line(store.data, block_rows, lanes, draw.byte());
+  if (!store.data.offsets.empty()) {
+    std::mt19937_64 random(reading.line.seed);
+    reading.line.select(random, store.data.first_window, store.data.end_window);
+  }
+  reading.more_open = draw.pick(0, 3);
+  reading.stop_after = draw.pick(0, 50);
+  return reading;
+}
+
+void write_reading(Pen& pen, int64_t number) {
+  pen.pick(1 + number % 4, 1, 4).pick(1 + number % 3, 1, 3).pick(1 + number % 8, 1, 8).pick(1 + number * 3 % 16, 1, 16);
+  pen.byte(number % 2 == 0 ? 1 : 0).byte(number % 5 == 0 ? 1 : 0).byte(number % 3 == 0 ? 1 : 0);
+  pen.pick(1 + number * 7 % 20, 1, 20).pick(1 + number % 6, 1, 6).byte(static_cast<uint8_t>(number));
+  pen.pick(number % 4, 0, 3).pick(number % 4 == 3 ? 2 : 50, 0, 50);
+}
+
+Reader::Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading)
+    : store_(&store),
+      reading_(reading),
+      order_(testing::reference_order(reading.line)),
+      engine_(std::move(fields), reading.options) {}
+
+void Reader::start() {
+  auto plan = testing::build_plan(reading_.line);
+  const int64_t open = Engine::required_open_batches(plan->plan, reading_.options.batch_size) + reading_.more_open;
+  taken_ = 0;
+  engine_.start(std::move(plan), open);
+  for (int64_t i = 0; reading_.options.lent_memory && i < open; ++i) lend();
+}
+
+void Reader::lend() {
+  std::vector<uint8_t*> addresses;
+  for (const FieldReader& field : engine_.fields()) {
+    const size_t bytes = field.sample_bytes() * static_cast<size_t>(reading_.options.batch_size);
+    lent_.push_back(std::make_unique<uint8_t[]>(bytes));
+    addresses.push_back(lent_.back().get());
+  }
+  engine_.lend(addresses);
+}
+
+bool Reader::take(std::chrono::milliseconds patience, const Touched& touched, bool& timed_out) {
+  ReadyBatch batch;
+  const NextStatus status = engine_.next(batch, patience);
+  timed_out = status == NextStatus::kTimeout;
+  if (status == NextStatus::kEnd) {
+    CHECK_EQ(taken_, (std::ssize(order_) + reading_.options.batch_size - 1) / reading_.options.batch_size);
+    return false;
+  }
+  if (timed_out) return true;
+  check(batch, touched);
+  ++taken_;
+  if (reading_.options.lent_memory) {
+    lend();
+  } else {
+    testing::release(engine_, batch);
+  }
+  return taken_ < reading_.stop_after;
+}
+
+void Reader::check(const ReadyBatch& batch, const Touched& touched) const {
+  const int64_t begin = taken_ * reading_.options.batch_size;
+  CHECK_EQ(batch.rows, std::min(reading_.options.batch_size, std::ssize(order_) - begin));
+  for (size_t f = 0; f < batch.buffers.size(); ++f) {
+    const size_t bytes = engine_.fields()[f].sample_bytes();
+    for (int64_t slot = 0; slot < batch.rows; ++slot) {
+      const int64_t sample = order_[static_cast<size_t>(begin + slot)];
+      const std::vector<uint8_t>& expected = store_->expected[f][static_cast<size_t>(sample)];
+      CHECK_EQ(expected.size(), bytes);
+      if (std::memcmp(batch.buffers[f] + static_cast<size_t>(slot) * bytes, expected.data(), bytes) == 0) continue;
+      bool may_differ = false;
+      const std::vector<int64_t>& offsets = engine_.fields()[f].spec().offsets;
+      for (size_t k = 0; k < std::max<size_t>(1, offsets.size()); ++k) {
+        may_differ = may_differ || is_touched(f, sample + (offsets.empty() ? 0 : offsets[k]), touched);
+      }
+      if (!may_differ)
+        FAIL("field " + std::to_string(f) + ": a row of an unchanged chunk is not sample " + std::to_string(sample));
+    }
+  }
+}
+
+bool Reader::is_touched(size_t field, int64_t row, const Touched& touched) const {
+  const FieldReader& reader = engine_.fields()[field];
+  if (!reader.is_stored()) return false;
+  const int64_t chunk = row / reader.rows_per_chunk();
+  for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
+    const std::string key = reader.key(chunk, cell);
+    if (touched.contains({field, key}) || touched.contains({field, label(key, reader.position(chunk, cell))}))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace zarrfeed::fuzzing

@@ -1,0 +1,77 @@
+#pragma once
+// What the two targets of the engine share: stores of many kinds, epochs that are drawn, and the check of what arrives.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "fuzz.h"
+#include "reading.h"
+
+namespace zarrfeed::fuzzing {
+
+/// A small store, what is in its files, and what every sample must be.
+struct Store {
+  Store(std::vector<testing::ArrayLayout> arrays, bool with_resident, bool with_index, bool with_windows);
+
+  std::vector<testing::ArrayLayout> layouts;
+  testing::Dataset data;
+  std::vector<std::vector<std::filesystem::path>>
+      files;  ///< of each array: its chunks or shards, and its metadata last
+  std::map<std::filesystem::path, ByteVector> originals;    ///< what is in them
+  std::vector<std::vector<std::vector<uint8_t>>> expected;  ///< field, sample
+};
+
+/// Stores are made when they are first asked for, and live as long as the process.
+Store& store(size_t number);
+size_t num_stores();
+
+/// A chunk of a field, by the object that it lies in, or by its place in there where it is touched alone.
+using Touched = std::set<std::pair<size_t, std::string>>;
+std::string label(const std::string& key, std::optional<size_t> position);
+
+/// One epoch, as drawn.
+struct Reading {
+  EngineOptions options;
+  testing::LineSpec line;
+  int64_t more_open = 0;
+  int64_t stop_after = 0;  ///< batches; more than there are: to the end
+};
+Reading draw_reading(Draw& draw, const Store& store);
+/// The same numbers, for seeds.
+void write_reading(Pen& pen, int64_t number);
+
+/// Reads epochs with an engine over a store, and checks the rows of chunks that are not touched.
+class Reader {
+ public:
+  Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading);
+
+  Engine& engine() { return engine_; }
+  void start();
+  /// Takes a batch if there is one within `patience`, checks it and gives it back. False at the end of the epoch.
+  /// kTimeout is told apart by `timed_out`.
+  bool take(std::chrono::milliseconds patience, const Touched& touched, bool& timed_out);
+  [[nodiscard]] int64_t taken() const { return taken_; }
+
+ private:
+  void lend();
+  void check(const ReadyBatch& batch, const Touched& touched) const;
+  [[nodiscard]] bool is_touched(size_t field, int64_t row, const Touched& touched) const;
+
+  const Store* store_;
+  Reading reading_;
+  std::vector<int64_t> order_;
+  std::vector<std::unique_ptr<uint8_t[]>> lent_;  ///< each of the size of a buffer, so that a sanitizer sees its end
+  Engine engine_;
+  int64_t taken_ = 0;
+};
+
+/// Waits of 100 ms for one batch: after so many the engine hangs.
+constexpr int kMaxWaits = 600;
+
+}  // namespace zarrfeed::fuzzing

@@ -1,0 +1,114 @@
+"""Build the fuzz targets with libFuzzer, make their seeds, and run each for a time. Needs clang.
+
+python tools/fuzz.py --seconds 600                  all targets, 600 seconds of processor time each
+python tools/fuzz.py --seconds 60 --target codecs   one of them
+
+Inputs that reached new code are kept in ``build/fuzz/corpus``, so that the next run goes on from there; an input that
+broke something is kept in ``build/fuzz/findings``, and ``build/fuzz/cpp/fuzz/codecs_fuzz FILE`` runs it again. Exits
+with 1 if there was any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "fuzz"
+TARGETS = sorted(path.name.removesuffix("_fuzz.cc") for path in (ROOT / "cpp" / "fuzz").glob("*_fuzz.cc"))
+# Longer inputs say nothing new about formats whose blocks are this short.
+MAX_INPUT_BYTES = 8192
+# One that takes this long hangs, whatever else the machine does.
+TIMEOUT_S = 300
+
+
+@dataclass
+class Result:
+    """What became of one target."""
+
+    executions: int = 0
+    cpu_s: float = 0
+    edges: int = 0
+    failed: bool = False
+
+
+def children_cpu_s() -> float:
+    """Return the processor time of all processes that were run and ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def build() -> None:
+    """Configure and compile the targets."""
+    subprocess.run(["cmake", "--preset", "fuzz"], cwd=ROOT, check=True)
+    targets = [f"{target}_fuzz" for target in TARGETS]
+    subprocess.run(["cmake", "--build", "--preset", "fuzz", "--target", *targets], cwd=ROOT, check=True)
+
+
+def run_round(target: str, seconds: float, result: Result) -> None:
+    """Run a target for `seconds` of wall clock time, and add what it did to `result`."""
+    executable = BUILD / "cpp" / "fuzz" / f"{target}_fuzz"
+    corpus, seeds, findings = BUILD / "corpus" / target, BUILD / "seeds" / target, BUILD / "findings"
+    for directory in (corpus, seeds, findings):
+        directory.mkdir(parents=True, exist_ok=True)
+    subprocess.run([executable, f"--write-seeds={seeds}"], check=True)
+    environment = {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ}
+    if Path("/dev/shm").is_dir():
+        environment.setdefault("TMPDIR", "/dev/shm")  # stores that are written anew for every input
+    before = children_cpu_s()
+    done = subprocess.run(
+        [
+            executable,
+            f"-max_total_time={max(1, round(seconds))}",
+            f"-timeout={TIMEOUT_S}",
+            f"-max_len={MAX_INPUT_BYTES}",
+            *("-rss_limit_mb=2048", "-malloc_limit_mb=512", "-print_final_stats=1"),
+            f"-artifact_prefix={findings}/{target}-",
+            *(corpus, seeds),
+        ],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    log = done.stderr.decode(errors="replace")
+    result.cpu_s += children_cpu_s() - before
+    result.executions += sum(int(n) for n in re.findall(r"number_of_executed_units: (\d+)", log))
+    result.edges = max([result.edges, *(int(n) for n in re.findall(r" cov: (\d+) ", log))])
+    result.failed = done.returncode != 0
+    if result.failed:
+        print(log[-20_000:], file=sys.stderr)
+
+
+def run(target: str, seconds: float) -> Result:
+    """Run a target until it has used `seconds` of processor time or found something."""
+    result = Result()
+    while result.cpu_s < seconds and not result.failed:
+        run_round(target, seconds - result.cpu_s, result)
+    return result
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60, help="processor time of each target")
+    parser.add_argument("--target", action="append", choices=TARGETS, help="may be given several times; all if not")
+    arguments = parser.parse_args()
+    build()
+    print(f"{'target':12} {'CPU minutes':>12} {'executions':>12} {'edges':>8}  result")
+    failed = False
+    for target in arguments.target or TARGETS:
+        result = run(target, arguments.seconds)
+        failed = failed or result.failed
+        outcome = "FINDING, see build/fuzz/findings" if result.failed else "nothing found"
+        print(f"{target:12} {result.cpu_s / 60:12.1f} {result.executions:12} {result.edges:8}  {outcome}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
