@@ -321,7 +321,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         codecs, storage_order, stored_big = _codecs_v3(chain, ndim, name, in_shards=shard is not None)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
-    _check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
+    check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
@@ -348,7 +348,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         num_key_axes=ndim,
         shard=shard,
         **keys,
-        **_place(array, metadata_key, name, native=native, in_shards=shard is not None),
+        **place_array(array, metadata_key, name, native=native, in_shards=shard is not None),
     )
 
 
@@ -359,9 +359,15 @@ def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
     return array.dtype.name if items.shape == () else str(array.dtype)
 
 
-def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
-    """Refuse sizes that no store has, before arithmetic with them overflows."""
-    if min(chunk_shape) < 1:
+def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
+    """Refuse sizes that no store has, before arithmetic with them overflows.
+
+    Raises
+    ------
+    ConfigError
+        If a chunk has no element, or array or grid are too large.
+    """
+    if min(chunk_shape, default=1) < 1:
         raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
     covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]
     if math.prod(covered) * item_bytes > _MAX_ARRAY_BYTES:
@@ -371,7 +377,9 @@ def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...]
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
 
 
-def _place(array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool, in_shards: bool) -> dict[str, Any]:
+def place_array(
+    array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool, in_shards: bool
+) -> dict[str, Any]:
     """Return where the array is: a directory for the engine, or a store for Python, which decodes where it has to."""
     store, path = array.store_path.store, array.store_path.path
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
