@@ -20,7 +20,7 @@ from zarrfeed.loader import ZarrDataLoader
 from zarrfeed.random_access import ZarrDataset
 from zarrfeed.split import split
 from zarrfeed.stats import Stats
-from zarrfeed.verify import VerifyReport, verify
+from zarrfeed.verification import VerifyReport, verify
 
 __version__ = version("zarrfeed")
 

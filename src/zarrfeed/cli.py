@@ -233,8 +233,8 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from zarrfeed.verify import verify
-    from zarrfeed.verify.terminal import show_progress, write_json
+    from zarrfeed.verification import verify
+    from zarrfeed.verification.terminal import show_progress, write_json
 
     with show_progress() as progress:
         report = verify(

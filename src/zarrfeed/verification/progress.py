@@ -22,8 +22,8 @@ from typing import Any
 import zarr
 
 from zarrfeed.errors import ConfigError, ProgressFileError
-from zarrfeed.verify.chunks import Part
-from zarrfeed.verify.report import MOST_LISTED, ArrayReport, Finding
+from zarrfeed.verification.chunks import Part
+from zarrfeed.verification.report import MOST_LISTED, ArrayReport, Finding
 
 _MARK = "zarrfeed verify, 1"
 
@@ -171,7 +171,7 @@ class ProgressFile:
 
     def _failed(self, what: str, error: OSError) -> ProgressFileError:
         return ProgressFileError(
-            error.errno or errno.EIO, f"progress file {self.path}: cannot be {what}: {error.strerror or error!r}"
+            error.errno or errno.EIO, f"progress file {self.path}: cannot be {what}: {error.strerror or repr(error)}"
         )
 
 

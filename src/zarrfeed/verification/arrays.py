@@ -84,7 +84,8 @@ def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequen
     if names is None:
         walk.enter("", node)
     for name in names or ():
-        if not walk.visit(name.strip("/")):
+        segments = name.strip("/").split("/")
+        if {"", ".", ".."} & set(segments) or not walk.visit("/".join(segments)):
             raise ConfigError(f"arrays: {printable(found.store)} has no array or group {name!r}")
     walk.run()
     found.arrays = dict(sorted(found.arrays.items()))

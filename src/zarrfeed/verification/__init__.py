@@ -17,11 +17,11 @@ from zarrfeed.checks import check_counts, check_flags
 from zarrfeed.errors import ConfigError, ProgressFileError, ZarrfeedError
 from zarrfeed.identity import usable_cores
 from zarrfeed.memory import parse_bytes
-from zarrfeed.verify.arrays import Found, find_arrays
-from zarrfeed.verify.chunks import ArrayCheck, Part, prepare_check
-from zarrfeed.verify.links import links_out
-from zarrfeed.verify.progress import Checked, ProgressFile, default_path, fingerprint
-from zarrfeed.verify.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
+from zarrfeed.verification.arrays import Found, find_arrays
+from zarrfeed.verification.chunks import ArrayCheck, Part, prepare_check
+from zarrfeed.verification.links import links_out
+from zarrfeed.verification.progress import Checked, ProgressFile, default_path, fingerprint
+from zarrfeed.verification.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
 
 __all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
 

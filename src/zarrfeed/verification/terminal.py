@@ -14,7 +14,7 @@ from zarrfeed.errors import one_line
 from zarrfeed.stats import format_bytes
 
 if TYPE_CHECKING:
-    from zarrfeed.verify import Progress, VerifyReport
+    from zarrfeed.verification import Progress, VerifyReport
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from zarrfeed.pipeline import DecodeError, make_decoder
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.stats import format_bytes
-from zarrfeed.verify.report import Cause, Finding
+from zarrfeed.verification.report import Cause, Finding
 
 #: A part is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _PART_BYTES, _PART_CHUNKS, _PART_REQUESTS = 8 << 20, 4096, 64
