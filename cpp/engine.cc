@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -87,18 +88,15 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bo
   plan_ = std::move(plan);
   num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));
-  ring_size_ = max_open_;
   short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
   for (const FieldReader& field : fields_) sample_bytes += field.sample_bytes();
   past_cache_ = static_cast<size_t>(max_open_) * batch_bytes > kPastCacheBytes;
-  ring_ = std::make_unique<Batch[]>(static_cast<size_t>(ring_size_));
-  for (int64_t b = 0; b < ring_size_; ++b) {
-    ring_[static_cast<size_t>(b)].claimed =
-        std::make_unique<std::atomic<uint32_t>[]>(static_cast<size_t>(options_.batch_size));
-  }
+  // Steps of a lane are as far apart as this consumer has lanes.
+  const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
+  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_.size());
   stopping_ = fetchers_started_ = false;
   error_ = nullptr;
   next_group_ = 0;
@@ -178,8 +176,7 @@ void Engine::stop_locked() {
     awaited_.clear();
     if (exchange_) exchange_->clear();
     for (int64_t b = delivered_; b < opened_; ++b) {
-      Batch& batch = batch_at(b);
-      for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(batch.buffers[f]);
+      for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
     }
     ring_.reset();
     size_t scratch_bytes = 0;
@@ -225,10 +222,9 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
     if (error_) std::rethrow_exception(error_);
     return NextStatus::kTimeout;
   }
-  Batch& batch = batch_at(delivered_);
-  out.buffers = std::move(batch.buffers);
-  batch.buffers.clear();
-  out.rows = batch.rows;
+  const auto buffers = ring_->buffers(delivered_);
+  out.buffers.assign(buffers.begin(), buffers.end());
+  out.rows = ring_->rows(delivered_);
   ++delivered_;
   taken_at_ = Clock::now();
   const bool wake = can_admit();
@@ -240,7 +236,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
 }
 
 bool Engine::is_ready() {
-  return delivered_ < opened_ && batch_at(delivered_).remaining.load(std::memory_order_acquire) == 0;
+  return delivered_ < opened_ && ring_->is_complete(delivered_);
 }
 
 void Engine::answer(std::span<const FetchAnswer> answers) {

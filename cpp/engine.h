@@ -7,8 +7,7 @@
 //   * No deadlock: a group that the oldest unfinished batch needs, and that is not admitted, is the next to be admitted,
 //     since all before it begin no later; its batches fit, because start() refuses a plan in which they would not.
 //   * Writes to slots are disjoint: a (field, cell, sample) belongs to one task, and no two samples have one slot.
-//   * A batch is ready when `remaining` reaches 0. That counter is the only thing that orders scatter before delivery:
-//     it is decremented with release after the rows were written, and read with acquire before the batch is handed out.
+//   * A batch is ready when the ring has it complete, which is the only thing that orders scatter before delivery.
 //   * The first error wins; it reaches the next call of next() that finds no ready batch.
 //   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
 //     from then until it is decoded; what finds no room waits without memory of its own.
@@ -38,6 +37,7 @@
 #include <vector>
 
 #include "batch_memory.h"
+#include "batch_ring.h"
 #include "chunk_cache.h"
 #include "exchange.h"
 #include "field_reader.h"
@@ -139,6 +139,7 @@ class Engine {
     ReadStatus status = ReadStatus::kWouldBlock;
 
     [[nodiscard]] bool is_fetched() const { return stored != nullptr || ticket != 0; }
+    [[nodiscard]] std::span<const Placement> placements() const { return std::span(*rows).subspan(begin, end - begin); }
   };
 
   /// What a decode thread took to do.
@@ -155,14 +156,6 @@ class Engine {
     std::deque<Task> waiting;  ///< for room
 
     [[nodiscard]] bool has_room() const { return count < limit && waiting.empty(); }
-  };
-
-  struct Batch {
-    std::atomic<int64_t> remaining{0};
-    std::vector<uint8_t*> buffers;
-    int64_t rows = 0;
-    /// Slot -> 1 + the last batch in this place of the ring in which it was claimed; grows, so is never cleared.
-    std::unique_ptr<std::atomic<uint32_t>[]> claimed;
   };
 
   void stop_locked();
@@ -182,11 +175,10 @@ class Engine {
   void admit_groups(std::vector<size_t>& claimed);
   void open_batches_until(int64_t last);
   void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
-  void claim(std::span<const Placement> rows);
   void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
                        size_t end, std::vector<Task>& out) const;
   [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
-  [[nodiscard]] int64_t rows_per_batch(size_t field) const;
+  [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch);
   InFlight& in_flight(const Task& task) { return fields_[task.field].is_fed() ? requests_ : reads_; }
@@ -206,8 +198,6 @@ class Engine {
   void fail_request(uint64_t ticket, const Error& error);
   void start_fetch_threads();
 
-  Batch& batch_at(int64_t batch) { return ring_[static_cast<size_t>(batch % ring_size_)]; }
-
   const EngineOptions options_;
   const pid_t owner_;
   std::vector<FieldReader> fields_;
@@ -221,14 +211,13 @@ class Engine {
   Stats stats_;
   std::atomic<size_t> scratch_bytes_{0};
 
-  // One epoch. Written by start() before threads exist; ring_ slots belong to open batches.
+  // One epoch. Written by start() before threads exist.
   std::unique_ptr<OwnedPlan> plan_;
   int64_t num_batches_ = 0;
   int64_t max_open_ = 0;
-  int64_t ring_size_ = 1;
   bool short_of_memory_ = false;
   bool past_cache_ = false;  ///< open batches are more than the cache holds
-  std::unique_ptr<Batch[]> ring_;
+  std::optional<BatchRing> ring_;
 
   std::mutex lifecycle_mutex_;  ///< start() and stop(), from whatever threads; taken before mutex_
   std::mutex mutex_;

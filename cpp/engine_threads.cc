@@ -46,18 +46,16 @@ void Engine::admit_groups(std::vector<size_t>& claimed) {
 
 void Engine::open_batches_until(int64_t last) {
   for (; opened_ <= last; ++opened_) {
-    Batch& batch = batch_at(opened_);
-    batch.rows = std::min(options_.batch_size, plan_->plan.steps - opened_ * options_.batch_size);
-    batch.buffers.resize(fields_.size());
+    const auto buffers = ring_->buffers(opened_);
     size_t acquired = 0;
     try {
-      for (; acquired < fields_.size(); ++acquired) batch.buffers[acquired] = memory_[acquired]->acquire();
+      for (; acquired < fields_.size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
     } catch (...) {
       // The batch is not open, so nobody else would give these back.
-      while (acquired-- > 0) memory_[acquired]->release(batch.buffers[acquired]);
+      while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
       throw;
     }
-    batch.remaining.store(batch.rows * pieces_per_sample_, std::memory_order_relaxed);
+    ring_->open(opened_, pieces_per_sample_);
     if (options_.lent_memory) --lent_sets_;
   }
 }
@@ -65,30 +63,12 @@ void Engine::open_batches_until(int64_t last) {
 void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) {
   GroupPlacements placements;
   expand_group(plan_->plan, group, scratch, placements);
-  claim(placements.rows);
+  ring_->claim(placements.rows);
   const auto rows = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
   for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
     if (placements.begin[s] == placements.begin[s + 1]) continue;
     for (size_t f = 0; f < fields_.size(); ++f) {
       add_field_tasks(f, rows, placements.begin[s], placements.begin[s + 1], out);
-    }
-  }
-}
-
-void Engine::claim(std::span<const Placement> rows) {
-  int64_t batch = -1;
-  int64_t begin = 0;
-  std::atomic<uint32_t>* slots = nullptr;
-  for (const Placement& p : rows) {
-    if (slots == nullptr || p.step < begin || p.step >= begin + options_.batch_size) {
-      batch = p.step / options_.batch_size;
-      begin = batch * options_.batch_size;
-      slots = batch_at(batch).claimed.get();
-    }
-    const auto mark = static_cast<uint32_t>(batch + 1);
-    // A higher mark: the batch was delivered, and its place in the ring serves a later one.
-    if (slots[p.step - begin].exchange(mark, std::memory_order_relaxed) >= mark) {
-      throw Error(ErrorKind::kConfig, "plan: step " + std::to_string(p.step) + " is served twice");
     }
   }
 }
@@ -156,8 +136,8 @@ std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Plac
   return rows;
 }
 
-int64_t Engine::rows_per_batch(size_t field) const {
-  return options_.batch_size * static_cast<int64_t>(fields_[field].num_offsets());
+int64_t Engine::rows_per_sample(size_t field) const {
+  return static_cast<int64_t>(fields_[field].num_offsets());
 }
 
 void Engine::share(std::vector<Task>& tasks) {
@@ -436,30 +416,15 @@ void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChu
 }
 
 void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
-  const size_t row_bytes = fields_[task.field].row_bytes();
-  const int64_t in_batch = rows_per_batch(task.field);
-  out.clear();
-  for (const Placement& p : std::span(*task.rows).subspan(task.begin, task.end - task.begin)) {
-    const int64_t batch = p.step / in_batch;
-    const auto place = static_cast<size_t>(p.step - batch * in_batch);
-    out.push_back({p.sample, batch_at(batch).buffers[task.field] + place * row_bytes});
-  }
+  ring_->find_targets(task.placements(), task.field, rows_per_sample(task.field), fields_[task.field].row_bytes(), out);
 }
 
 void Engine::publish(const Task& task) {
-  const std::vector<Placement>& rows = *task.rows;
-  const int64_t in_batch = rows_per_batch(task.field);
-  for (size_t i = task.begin; i < task.end;) {
-    const int64_t batch = rows[i].step / in_batch;
-    const size_t first = i;
-    while (i < task.end && rows[i].step / in_batch == batch) ++i;
-    const auto done = static_cast<int64_t>(i - first);
-    if (batch_at(batch).remaining.fetch_sub(done, std::memory_order_acq_rel) == done) {
-      const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
-      if (batch == delivered_) ready_cv_.notify_one();
-      if (options_.consumer_works) work_cv_.notify_all();
-    }
-  }
+  ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) {
+    const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
+    if (batch == delivered_) ready_cv_.notify_one();
+    if (options_.consumer_works) work_cv_.notify_all();
+  });
 }
 
 bool Engine::is_exhausted() const {
@@ -470,13 +435,8 @@ bool Engine::is_exhausted() const {
 void Engine::check_complete() {
   // Nothing is left to do, and no thread does anything: what is not here will not come.
   for (int64_t b = delivered_; b < num_batches_; ++b) {
-    int64_t step = b * options_.batch_size;
-    if (b < opened_) {
-      const Batch& batch = batch_at(b);
-      if (batch.remaining.load(std::memory_order_acquire) == 0) continue;
-      const auto mark = static_cast<uint32_t>(b + 1);
-      for (int64_t slot = 0; slot + 1 < batch.rows && batch.claimed[static_cast<size_t>(slot)] == mark; ++slot) ++step;
-    }
+    if (b < opened_ && ring_->is_complete(b)) continue;
+    const int64_t step = b < opened_ ? ring_->first_unclaimed(b) : b * options_.batch_size;
     fail_locked(
         std::make_exception_ptr(Error(ErrorKind::kConfig, "plan: nothing serves step " + std::to_string(step))));
     return;

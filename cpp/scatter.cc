@@ -10,6 +10,17 @@
 namespace zarrfeed {
 namespace {
 
+#if defined(__x86_64__)
+#define ZARRFEED_PREFETCHW __attribute__((target("prfchw")))
+#else
+#define ZARRFEED_PREFETCHW
+#endif
+
+/// Slots are scattered: so many rows ahead they are fetched for writing, while those before them are copied.
+constexpr size_t kRowsAhead = 16;
+/// Rows from this size on fill whole lines: they need not be fetched before they are written.
+constexpr size_t kMinPastCacheRow = 256;
+
 /// Bytes of the largest items that can be converted.
 constexpr size_t kMaxConvertedItem = 8;
 
@@ -147,6 +158,10 @@ void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets
   const std::span<const Loop> loops(loops_);
   if (swap_bytes_ == 0 && run_stride_ == item) {
     const auto run_bytes = static_cast<size_t>(run_items_ * item);
+    if (loops.empty()) {
+      copy_whole_rows(chunk, targets, run_bytes, past_cache);
+      return;
+    }
     for (const RowTarget& t : targets) {
       for_each_run(loops, t.dest + dest_offset_, t.row * row_stride_,
                    [=](uint8_t* dest, int64_t source) { std::memcpy(dest, chunk + source, run_bytes); });
@@ -157,6 +172,33 @@ void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets
   for (const RowTarget& t : targets) {
     for_each_run(loops, t.dest + dest_offset_, t.row * row_stride_,
                  [=, this](uint8_t* dest, int64_t source) { copy(dest, chunk + source, run_items_, run_stride_); });
+  }
+}
+
+void BoxCopy::copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes,
+                              bool past_cache) const {
+  const auto copy_all = [&](const auto& copy) ZARRFEED_PREFETCHW {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (i + kRowsAhead < targets.size()) __builtin_prefetch(targets[i + kRowsAhead].dest + dest_offset_, 1);
+      copy(targets[i].dest + dest_offset_, chunk + targets[i].row * row_stride_);
+    }
+  };
+  switch (bytes) {  // a known size costs no call
+    case 4:
+      copy_all([](uint8_t* dest, const uint8_t* source) { std::memcpy(dest, source, 4); });
+      return;
+    case 8:
+      copy_all([](uint8_t* dest, const uint8_t* source) { std::memcpy(dest, source, 8); });
+      return;
+    default:
+      break;
+  }
+  if (past_cache && bytes >= kMinPastCacheRow) {
+    for (const RowTarget& t : targets) {
+      copy_past_cache(t.dest + dest_offset_, chunk + t.row * row_stride_, bytes);
+    }
+  } else {
+    copy_all([=](uint8_t* dest, const uint8_t* source) { std::memcpy(dest, source, bytes); });
   }
 }
 

@@ -45,6 +45,7 @@ class BoxCopy {
     int64_t dest_stride;
   };
 
+  void copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes, bool past_cache) const;
   void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const;
   void fill_converted_rows(std::span<const RowTarget> targets) const;
 
