@@ -29,6 +29,7 @@ from zarr.storage import LocalStore, ZipStore
 from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.feeder import StoreSource
+from zarrfeed.local_files import check_metadata_files
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
@@ -37,6 +38,10 @@ ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
 _MAX_ARRAY_BYTES = 2**62
 _MAX_CHUNKS = 2**32
+#: NumPy 1 has no more, and no store has as many.
+_MAX_AXES = 32
+#: Of fixed-length bytes and text: the fill value is made before anything is read.
+_MAX_ITEM_BYTES = 2**24
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
 NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
@@ -231,7 +236,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     Raises
     ------
     ConfigError
-        If there is nothing that zarr-python can read.
+        If there is nothing that zarr-python can read, or its metadata files are none.
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
@@ -240,6 +245,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     if "://" in str(source) and urlsplit(str(source)).scheme != "file":
         return open_url(str(source))
     path = _local_path(source)
+    check_metadata_files(path)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
         return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
@@ -360,13 +366,11 @@ def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
 
 
 def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
-    """Refuse sizes that no store has, before arithmetic with them overflows.
-
-    Raises
-    ------
-    ConfigError
-        If a chunk has no element, or array or grid are too large.
-    """
+    """Raise ConfigError for sizes that no store has, before arithmetic with them overflows."""
+    if len(shape) > _MAX_AXES:
+        raise ConfigError(f"{name}: {len(shape)} axes, must be at most {_MAX_AXES}")
+    if item_bytes > _MAX_ITEM_BYTES:
+        raise ConfigError(f"{name}: items of {item_bytes} bytes, must be at most {_MAX_ITEM_BYTES}")
     if min(chunk_shape, default=1) < 1:
         raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
     covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]

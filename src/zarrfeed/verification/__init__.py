@@ -139,8 +139,8 @@ class _Run:
         self._saved_at = 0.0
         for path, array in found.arrays.items():
             with self._noting(path):
-                self._checked[path] = Checked(fingerprint(array))
                 check = prepare_check(array, path, num_threads=num_threads, budget=budget)
+                self._checked[path] = Checked(fingerprint(array))
                 if check is not None:
                     self._checks[path] = check
         self._total = sum(check.numbering.num_chunks for check in self._checks.values())

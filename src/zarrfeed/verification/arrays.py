@@ -19,7 +19,7 @@ from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.layout import open_node, printable
-from zarrfeed.metadata_files import METADATA_NAMES, check_metadata_files
+from zarrfeed.local_files import METADATA_NAMES, check_metadata_files
 
 
 @dataclass
@@ -85,7 +85,7 @@ def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequen
         walk.enter("", node)
     for name in names or ():
         segments = name.strip("/").split("/")
-        if {"", ".", ".."} & set(segments) or not walk.visit("/".join(segments)):
+        if {"", ".", ".."} & set(segments) or "\\" in name or not walk.visit("/".join(segments)):
             raise ConfigError(f"arrays: {printable(found.store)} has no array or group {name!r}")
     walk.run()
     found.arrays = dict(sorted(found.arrays.items()))

@@ -175,7 +175,7 @@ class _Stored:
 def _whole_chunks(array: zarr.Array[Any]) -> _Stored:
     """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
-    name = printable(array.store_path)
+    name = _name(array)
     shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)  # type: ignore[attr-defined]
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
@@ -184,6 +184,10 @@ def _whole_chunks(array: zarr.Array[Any]) -> _Stored:
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""
     return _Stored(Numbering(grid, (1,) * len(grid)), source, math.prod(shape) * array.dtype.itemsize, None, text)
+
+
+def _name(array: zarr.Array[Any]) -> str:
+    return printable(str(array.store_path).removeprefix("file://"))
 
 
 def _fit(name: str, each: int, kept: int, most: int, budget: int) -> int:
@@ -271,7 +275,7 @@ class _StoreCheck:
         index, kept = _index_bytes(stored.shard, objects, budget)
         coalesce = Coalesce(limit=min(Coalesce.limit, budget // 64))
         each = _COPIES * stored.chunk_bytes + _OVERHEAD + index + (coalesce.limit if stored.shard else 0)
-        name = printable(array.store_path)
+        name = _name(array)
         requests = _fit(name, each, kept, stored.source.max_requests, budget)
         self._checker = core.ChunkChecker(spec.to_core()) if spec and stored.source.decoder is None else None
         self.step = max(1, min(_PART_REQUESTS, _PART_BYTES // max(1, stored.chunk_bytes)))

@@ -1,14 +1,19 @@
-"""Metadata files of a local store, looked at before zarr-python opens them: kind and size.
+"""Files of a local store, looked at before zarr-python opens them: kind, and of metadata the size.
 
-zarr-python reads these files whole, and parsed JSON takes several times the room. So a file that is none (a named pipe
+zarr-python reads metadata whole, and parsed JSON takes several times the room. So a file that is none (a named pipe
 would be waited for) and one that is larger than metadata ever are is refused before it is opened.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
+
+import zarr
+from zarr.storage import LocalStore
 
 from zarrfeed.errors import ConfigError
 
@@ -36,6 +41,22 @@ def check_metadata_files(node: Path) -> None:
         check_metadata_file(str(path), found.st_mode, found.st_size)
 
 
+def check_members(group: zarr.Group) -> None:
+    """Check the metadata files of all that lies in a group, if its store is local.
+
+    Raises
+    ------
+    ConfigError
+        As of `check_metadata_files`.
+    """
+    if type(group.store) is not LocalStore:
+        return
+    with suppress(OSError), os.scandir(Path(group.store.root) / group.path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                check_metadata_files(Path(entry.path))
+
+
 def check_metadata_file(name: str, mode: int, size: int) -> None:
     """Refuse a metadata file of that kind and size.
 
@@ -48,3 +69,25 @@ def check_metadata_file(name: str, mode: int, size: int) -> None:
         raise ConfigError(f"{name}: is not a regular file, metadata must be one")
     if size > MOST_METADATA_BYTES:
         raise ConfigError(f"{name}: has {size} bytes, metadata must have at most {MOST_METADATA_BYTES}")
+
+
+def check_chunk_file(root: Path, key: str) -> None:
+    """Refuse what is no chunk and what is out of reach, as the engine does for the chunks that it reads.
+
+    Raises
+    ------
+    OSError
+        If there is something that is not a regular file, or a link on the way leads to nothing.
+    """
+    path = root / key
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        part = root
+        for name in key.split("/"):
+            part /= name
+            if part.is_symlink() and not part.exists():
+                raise OSError(errno.ENOENT, f"{part} is a link to nothing that is there") from None
+        return
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"{path} is not a regular file")
