@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -210,7 +209,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         shuffle=arguments.shuffle,
         **_dataset_options(arguments),
     ) as dataset:
-        print(dataset.explain())
+        _show(dataset.explain())
     return 0
 
 
@@ -224,7 +223,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         shuffle=arguments.shuffle,
         seconds=arguments.seconds,
         options=_dataset_options(arguments) | {"num_threads": arguments.num_threads, "block": arguments.block},
-        say=partial(print, flush=True),
+        say=_show,
     )
     problems = bench.run()
     for problem in problems:
@@ -252,12 +251,16 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(report, arguments.json)
     if arguments.json != "-":
-        print(report)
+        _show(report)
     return 0 if report.ok else EXIT_FAILED
 
 
 #: Command -> what it runs.
 _COMMANDS = {"demo": _demo, "explain": _explain, "bench": _bench, "verify": _verify}
+
+
+def _show(text: object) -> None:
+    print("\n".join(one_line(line) for line in str(text).split("\n")), flush=True)
 
 
 def _complain(message: str) -> None:
