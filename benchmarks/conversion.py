@@ -22,13 +22,28 @@ PACKED = {"scale_factor": 0.0625, "add_offset": 280.0}
 MEAN, STD = 280.0, 8.0
 
 
-def convert(layout: Layout, samples: torch.Tensor) -> torch.Tensor:
-    """Return a batch of stored samples as the layout wants them, in torch, with as few passes as torch allows."""
-    if layout.conversion == "unpack":
-        return samples.to(torch.float32).mul_(PACKED["scale_factor"]).add_(PACKED["add_offset"])
-    if layout.conversion == "normalize":
-        return samples.sub(MEAN).div_(STD).to(torch.bfloat16)
-    return samples
+def convert(layout: Layout, samples: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a batch of stored samples as the layout wants them, in torch, with as few passes as torch allows.
+
+    With `out`, the result goes there, and `samples` may be overwritten. By one thread: those of torch wait by
+    spinning, which takes the cores from threads that decode.
+    """
+    if layout.conversion is None:
+        return samples
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if layout.conversion == "unpack":
+            return torch.mul(samples, PACKED["scale_factor"], out=out).add_(PACKED["add_offset"])
+        scaled = torch.sub(samples, MEAN, out=None if out is None else samples).div_(STD)
+        return scaled.to(torch.bfloat16) if out is None else out.copy_(scaled)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def converted_dtype(layout: Layout) -> torch.dtype | None:
+    """Return the dtype that `convert` gives; None where it changes nothing."""
+    return {None: None, "unpack": torch.float32, "normalize": torch.bfloat16}[layout.conversion]
 
 
 def conversion_options(layout: Layout) -> dict[str, Any]:

@@ -15,20 +15,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.charts import draw_curves
 from benchmarks.cost_probes import PROBES
 from benchmarks.layouts import LAYOUTS, SCALES
 from benchmarks.loaders import OURS, why_not
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import CpuWatch
-from benchmarks.options import QUIET_CORES, names, positive
-from benchmarks.report import write_curves
+from benchmarks.options import names, positive
+from benchmarks.report import make_console, markdown_rows, print_rows, say_if_not_quiet
 from benchmarks.stores import prepare_store, warm_page_cache
 
 _HERE = Path(__file__).parent
+
+#: Up to as many the curve has a point for each.
+_MOST_THREADS = 16
 
 #: (probe, case, layout) -> the figures of some fresh processes.
 Measure = Callable[[str, str, str, int], list[Mapping[str, float]]]
@@ -66,24 +67,26 @@ class Row:
         return self.value >= self.goal if self.more else self.value <= self.goal
 
 
-def _cpu(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001 (one long measurement)
+def _cpu(measure: Measure, repeats: int) -> Iterator[Row]:
     for loader in (OURS, "tensorstore", "zarr-chunkwise-2w", "zarr-map-2w"):
         if why_not(loader, LAYOUTS["A"]):
             continue
-        (figures,) = measure("cpu", loader, "A", 1)
-        yield Row("CPU", loader, figures["cpu_s_per_gb"], "s per decoded GB", 0.4 if loader == OURS else None)
+        seconds = [figures["cpu_s_per_gb"] for figures in measure("cpu", loader, "A", repeats)]
+        yield Row("CPU", loader, median(seconds), "s per decoded GB", 0.4 if loader == OURS else None)
 
 
-def _step(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
+def _step(measure: Measure, repeats: int) -> Iterator[Row]:
     for how, what in (("loop", "takes a batch each"), ("full", "beside a loader that never rests")):
-        (figures,) = measure("step", how, "A", 1)
+        figures = _medians(measure("step", how, "A", repeats))
         yield Row("step of 10 ms", what, figures["slowdown_percent"], "% slower", 5)
         yield Row("", "", figures["on_a_core_percent"], "% slower, waiting for a core left out", 5)
+        yield Row("", "beside nothing, before and after", figures["noise_percent"], "% apart")
 
 
-def _heartbeat(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
+def _heartbeat(measure: Measure, repeats: int) -> Iterator[Row]:
+    """Give the least of the longest gaps: what the loader does, it does in every process; others do it in some."""
     for beside in ("nothing", "ceiling", OURS, "zarr-chunkwise-0w"):
-        (figures,) = measure("heartbeat", beside, "A", 1)
+        figures = _least(measure("heartbeat", beside, "A", repeats))
         goal = 5.0 if beside == OURS else None
         yield Row("heartbeat", f"beside {beside}", figures["longest_ms"], "ms, longest gap", goal)
         yield Row("", "", figures["on_a_core_ms"], "ms, waiting for a core left out", goal)
@@ -120,17 +123,24 @@ def _epochs(measure: Measure, repeats: int) -> Iterator[Row]:
 
 
 def _threads(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
-    counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= usable_cores()]
-    for count in counts:
+    for count in range(1, min(_MOST_THREADS, usable_cores()) + 1):
         (figures,) = measure("threads", str(count), "A", 1)
         for name in ("zarrfeed", "ceiling_scatter", "ceiling_decode"):
             yield Row("threads", f"{name.replace('_', '-')}, {count}", figures[name], "GB/s", threads=count)
         yield Row("threads", f"of ceiling-scatter, {count}", figures["of_ceiling"], "", 0.9, more=True)
 
 
-def _python(measure: Measure, repeats: int) -> Iterator[Row]:  # noqa: ARG001
+def _medians(all_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(figures[name] for figures in all_figures) for name in all_figures[0]}
+
+
+def _least(all_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: min(figures[name] for figures in all_figures) for name in all_figures[0]}
+
+
+def _python(measure: Measure, repeats: int) -> Iterator[Row]:
     for layout, batch_size in (("A", 64), ("D", 64), ("D", 1024), ("D", 16384)):
-        (figures,) = measure("python", str(batch_size), layout, 1)
+        figures = _medians(measure("python", str(batch_size), layout, repeats))
         what = f"{layout}, batches of {batch_size}"
         yield Row("Python", what, figures["us_per_batch"], "us per batch, consumer's thread", 100)
 
@@ -152,9 +162,7 @@ assert COSTS.keys() == PROBES.keys()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table with the goals, and write costs.json, costs.md and the curve over threads."""
     options = _parse(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 110
+    console = make_console()
     console.print(machine_line(), highlight=False, soft_wrap=True)
     options.data.mkdir(parents=True, exist_ok=True)
     for name in ("A", "D", "F"):
@@ -166,9 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     watch = CpuWatch()
     rows = [row for cost in options.costs for row in COSTS[cost](measure, options.repeats)]
     _, foreign_cores = watch.stop()
-    _print(console, rows)
-    if foreign_cores is not None and foreign_cores > QUIET_CORES:
-        console.print(f"NOT QUIET: others kept {foreign_cores:.1f} cores busy on average", highlight=False)
+    verdicts = [{True: "reached", False: "MISSED", None: ""}[row.met] for row in rows]
+    cells = [(r.cost, r.what, _measured(r), _goal(r), verdict) for r, verdict in zip(rows, verdicts, strict=True)]
+    print_rows(console, ("what", "", "measured", "goal", ""), cells, words=5)
+    say_if_not_quiet(console, foreign_cores, "on average")
     options.out.mkdir(parents=True, exist_ok=True)
     about = {"machine": describe_machine(), "scale": options.scale, "foreign_cores": foreign_cores}
     everything = {**about, "rows": [{**asdict(row), "met": row.met} for row in rows]}
@@ -179,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if row.threads is not None and row.value is not None:
             curves.setdefault(row.what.rpartition(",")[0], {})[row.threads] = row.value
     if curves:
-        write_curves(options.out / "threads.png", curves, machine_line())
+        draw_curves(curves, machine_line()).savefig(options.out / "threads.png")
     written = "costs.json, costs.md and threads.png" if curves else "costs.json and costs.md"
     console.print(f"wrote {written} to {options.out}", highlight=False, soft_wrap=True)
     return 0
@@ -187,11 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """Return the table; what misses its goal is in bold."""
-    lines = ["| what | | measured | goal |", "|---|---|---|---|"]
-    for row in rows:
-        value = f"**{_number(row.value)}**" if row.met is False else _number(row.value)
-        lines.append(f"| {row.cost} | {row.what} | {f'{value} {row.unit}'.strip()} | {_goal(row)} |")
-    return "\n".join(lines) + "\n"
+    cells = [(row.cost, row.what, _measured(row, "**" if row.met is False else ""), _goal(row)) for row in rows]
+    return markdown_rows(("what", "", "measured", "goal"), cells)
 
 
 def _run(probe: str, case: str, layout: str, options: argparse.Namespace) -> Mapping[str, float]:
@@ -204,12 +210,8 @@ def _run(probe: str, case: str, layout: str, options: argparse.Namespace) -> Map
     return figures
 
 
-def _print(console: Console, rows: Sequence[Row]) -> None:
-    table = Table("what", "", "measured", "goal", "")
-    for row in rows:
-        verdict = {True: "reached", False: "MISSED", None: ""}[row.met]
-        table.add_row(row.cost, row.what, f"{_number(row.value)} {row.unit}".strip(), _goal(row), verdict)
-    console.print(table)
+def _measured(row: Row, mark: str = "") -> str:
+    return f"{mark}{_number(row.value)}{mark} {row.unit}".strip()
 
 
 def _goal(row: Row) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.loaders import LOADERS, OURS, PLAIN_ZARR, WITHOUT_CODEC
+from benchmarks.report import markdown_rows
 from benchmarks.results import Summary
 
 #: Of the ceiling with scatter; where samples are converted, of the rate of layout A.
@@ -105,11 +106,8 @@ def verdicts(summaries: Sequence[Summary]) -> list[Verdict]:
 
 def to_markdown(rows: Sequence[Verdict]) -> str:
     """Return a table with the goals beside the numbers; what misses its goal is in bold."""
-    head = (
-        "| layout | GB/s | / ceiling | goal | / best plain zarr loader | goal | / best other Zarr loader | goal "
-        "| / memmap | / memory |"
-    )
-    lines = [head, "|---" * 10 + "|"]
+    against = ("/ ceiling", "goal", "/ best plain zarr loader", "goal", "/ best other Zarr loader", "goal")
+    table = []
     for v in rows:
         cells = [
             v.layout,
@@ -120,8 +118,8 @@ def to_markdown(rows: Sequence[Verdict]) -> str:
             _ratio(v.over_memmap, 2),
             _ratio(v.over_memory, 2),
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        table.append(cells)
+    return markdown_rows(("layout", "GB/s", *against, "/ memmap", "/ memory"), table)
 
 
 def _against(value: float | None, goal: float | None, digits: int, name: str = "") -> tuple[str, str]:

@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 import zarr
-from rich.console import Console
-from rich.table import Table
 from zarr.abc.store import Store as ZarrStore
 from zarr.core.buffer import cpu
 from zarr.storage import LocalStore, MemoryStore
@@ -32,7 +30,8 @@ from benchmarks.layouts import LAYOUTS, SCALES, Layout
 from benchmarks.loaders import Batch, fields_of
 from benchmarks.machine import machine_line
 from benchmarks.measure import Timing, expected_hashes, time_loader
-from benchmarks.options import QUIET_CORES, names, positive
+from benchmarks.options import names, positive
+from benchmarks.report import make_console, print_rows, say_if_not_quiet
 from benchmarks.stores import Store, prepare_store, warm_page_cache
 from zarrfeed import ZarrIterableDataset
 
@@ -156,9 +155,7 @@ def time_epoch(loader: FarLoader, store: Store, epoch: int) -> Turn:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if wrong data were delivered, before anything is timed."""
     options = _parse(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
+    console = make_console()
     console.print(machine_line(), highlight=False, soft_wrap=True)
     options.data.mkdir(parents=True, exist_ok=True)
     cases = {name: CASES[name] if options.scale == "full" else CASES[name].small() for name in options.layouts}
@@ -180,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(f"{what}: {len(delivered)} samples are right", highlight=False)
     if options.checksum_only:
         return 0
-    table = _table(options.latency_ms)
+    rows: list[list[str]] = []
     foreign_cores = 0.0
     for name, store in stores.items():
         warm_page_cache(store)
@@ -196,14 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     Round(*(time_epoch(side, store, len(sides) * n + i) for i, side in enumerate(sides)))
                     for n in range(options.repeats + 1)
                 ][1:]
-            _add_row(table, name, kind, sides[-1].max_requests, rounds)
+            rows.append(_row(name, kind, sides[-1].max_requests, rounds))
             console.print(f"{name}, {kind}: timed", highlight=False)
             busy = [turn.timing.foreign_cores or 0.0 for one in rounds for turn in one]
             foreign_cores = max(foreign_cores, *busy)
-    console.print(table)
+    rates = ("at once", "timers", f"{options.latency_ms:g} ms")
+    columns = ("layout", "store", "epoch", *rates, "ratio", "lowest-highest", "waiting", "requests/s", "in flight")
+    print_rows(console, columns, rows, words=2)
     console.print(_LEGEND, highlight=False, soft_wrap=True)
-    if foreign_cores > QUIET_CORES:
-        console.print(f"NOT QUIET: others kept up to {foreign_cores:.1f} cores busy meanwhile", soft_wrap=True)
+    say_if_not_quiet(console, foreign_cores, "up to")
     return 0
 
 
@@ -215,22 +213,12 @@ _LEGEND = (
 )
 
 
-def _table(latency_ms: float) -> Table:
-    table = Table()
-    for column in ("layout", "store"):
-        table.add_column(column, no_wrap=True)
-    rates = ("at once", "timers", f"{latency_ms:g} ms")
-    for column in ("epoch", *rates, "ratio", "lowest-highest", "waiting", "requests/s", "in flight"):
-        table.add_column(column, justify="right")
-    return table
-
-
-def _add_row(table: Table, name: str, kind: str, max_requests: int, rounds: Sequence[Round]) -> None:
+def _row(name: str, kind: str, max_requests: int, rounds: Sequence[Round]) -> list[str]:
     at_once, timers, far = zip(*rounds, strict=True)
     ratios = [r.far.timing.gb_per_s / r.at_once.timing.gb_per_s for r in rounds]
     ratio = statistics.median(ratios)
     waiting = statistics.median(r.far.timing.gb_per_s / r.timers.timing.gb_per_s for r in rounds)
-    table.add_row(
+    return [
         name,
         kind,
         f"{far[0].timing.decoded_bytes / 2**30:.2f} GiB",
@@ -240,7 +228,7 @@ def _add_row(table: Table, name: str, kind: str, max_requests: int, rounds: Sequ
         f"{waiting:.2f}",
         ", ".join(f"{statistics.median(turn.requests_per_s for turn in side):.0f}" for side in (at_once, far)),
         f"{statistics.median(turn.in_flight for turn in far):.0f} of {max_requests}",
-    )
+    ]
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

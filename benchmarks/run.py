@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -16,14 +17,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.charts import draw_results
 from benchmarks.checksum import Checksum, ChecksumError
 from benchmarks.goals import to_markdown, verdicts
 from benchmarks.layouts import LAYOUTS, SCALES
 from benchmarks.loaders import CEILINGS, LOADERS, why_not
 from benchmarks.machine import describe_machine, machine_line
 from benchmarks.measure import expected_hashes, time_ceiling, time_loader, verify_loader
-from benchmarks.options import QUIET_CORES, names, positive
-from benchmarks.report import print_table, write_chart
+from benchmarks.options import names, positive
+from benchmarks.report import make_console, print_table, say_if_not_quiet
 from benchmarks.results import FIRST_EPOCH, Measurement, summarise, write_rows
 from benchmarks.stores import Store, prepare_store, warm_page_cache
 
@@ -36,13 +38,12 @@ Quality = dict[str, float]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 1 if a loader delivered wrong data, before its layout is timed."""
     options = _parse(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
+    console = make_console()
     options.data.mkdir(parents=True, exist_ok=True)
     console.print(machine_line(), highlight=False, soft_wrap=True)
     measurements: list[Measurement] = []
     for name in options.layouts:
+        begin = time.perf_counter()
         store = prepare_store(LAYOUTS[name].scaled(options.scale), options.data, scale=options.scale)
         console.print(
             f"{name}: {store.layout.description}; {store.layout.decoded_bytes / 2**20:.0f} MiB decoded, "
@@ -57,18 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.checksum_only:
             measurements += _time(console, store, quality, options)
             _write(options, measurements)  # also if the next layout fails
+        console.print(f"{name} took {time.perf_counter() - begin:.0f} s, its store included", highlight=False)
     if options.checksum_only:
         return 0
     summaries = summarise(measurements)
     print_table(console, summaries)
     foreign_cores = max((m.timing.foreign_cores or 0.0 for m in measurements), default=0.0)
-    if foreign_cores > QUIET_CORES:
-        console.print(
-            f"NOT QUIET: others kept up to {foreign_cores:.1f} cores busy meanwhile; see foreign_cores in the rows"
-        )
+    say_if_not_quiet(console, foreign_cores, "up to")
     (options.out / "results.md").write_text(to_markdown(verdicts(summaries)))
     console.print((options.out / "results.md").read_text(), highlight=False, soft_wrap=True, markup=False)
-    write_chart(options.out / "results.png", summaries, machine_line())
+    draw_results(summaries, machine_line()).savefig(options.out / "results.png")
     console.print(f"wrote results.json, results.md and results.png to {options.out}", highlight=False, soft_wrap=True)
     return 0
 
@@ -155,7 +154,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--scale", choices=SCALES, default="full", help="full: 512 MiB a layout; small: a few MiB, not to be timed")
     add("--repeats", type=positive, default=3, help="rounds in which every loader is timed once")
     add("--min-seconds", type=float, default=1.0, help="a turn is as many whole epochs as this takes")
-    add("--part-samples", type=positive, default=2048, help="samples on which map-style loaders are timed")
+    add("--part-samples", type=positive, default=512, help="samples on which map-style loaders are timed")
     add("--checksum-only", action="store_true", help="verify, and time nothing")
     add("--data", type=Path, default=_HERE / "data", help="where stores are kept; 2 GB at most")
     add("--out", type=Path, default=_HERE / "results", help="where results.json and results.png go")

@@ -61,6 +61,11 @@ class Store:
         return self.layout.decoded_bytes / self.stored_bytes
 
 
+def store_path(layout: Layout, directory: Path, *, scale: str) -> Path:
+    """Return where the store of a layout is, if it is written."""
+    return directory / f"{layout.shares or layout.name}-{scale}.zarr"
+
+
 def prepare_store(
     layout: Layout, directory: Path, *, scale: str, max_bytes: int = MAX_STORED_BYTES, keep: Collection[Path] = ()
 ) -> Store:
@@ -70,7 +75,7 @@ def prepare_store(
     stores of `directory` would then take more than `max_bytes`, the least recently used ones are removed, but for
     those in `keep`.
     """
-    path = directory / f"{layout.shares or layout.name}-{scale}.zarr"
+    path = store_path(layout, directory, scale=scale)
     fingerprint = _fingerprint(layout)
     if not _has_fingerprint(path, fingerprint):
         begun = directory / f".{path.name}.{os.getpid()}"

@@ -1,21 +1,15 @@
 #include "batch_memory.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <new>
+
+#include "pages.h"
+#include "process.h"
 
 namespace zarrfeed {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSlabTarget = size_t{8} << 20;
-
-size_t round_up(size_t n, size_t to) {
-  return (n + to - 1) / to * to;
-}
 
 }  // namespace
 
@@ -23,24 +17,20 @@ BatchMemory::BatchMemory(size_t buffer_bytes, bool lent)
     : buffer_bytes_(buffer_bytes),
       spacing_(round_up(std::max<size_t>(buffer_bytes, 1), buffer_bytes >= kPage ? kPage : 64)),
       lent_(lent),
-      owner_(getpid()) {}
+      owner_(process_id()) {}
 
 BatchMemory::~BatchMemory() {
   for (const Slab& slab : slabs_) {
-    if (slab.base != nullptr) munmap(slab.base, slab.bytes);
+    if (slab.base != nullptr) unmap_pages(slab.base, slab.bytes);
   }
 }
 
 void BatchMemory::add_slab() {
   const size_t count = std::max<size_t>(1, kSlabTarget / spacing_);
   const size_t bytes = round_up(count * spacing_, kPage);
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-  if (bytes >= kHugePage) madvise(base, bytes, MADV_HUGEPAGE);
-#endif
+  uint8_t* const base = map_pages(bytes);
   const size_t slab = slabs_.size();
-  slabs_.push_back({static_cast<uint8_t*>(base), bytes, 0});
+  slabs_.push_back({base, bytes, 0});
   for (size_t i = count; i-- > 0;) free_.push_back({slabs_[slab].base + i * spacing_, slab});
 }
 
@@ -61,7 +51,7 @@ uint8_t* BatchMemory::acquire() {
 
 void BatchMemory::release(uint8_t* buffer) {
   // A forked child has copies of the parent's buffers and may have inherited the mutex locked.
-  if (getpid() != owner_) return;
+  if (process_id() != owner_) return;
   const std::lock_guard lock(mutex_);
   if (lent_) {
     free_.push_back({buffer, 0});
@@ -94,7 +84,7 @@ void BatchMemory::retire() {
 void BatchMemory::unmap_if_unused(size_t slab) {
   Slab& s = slabs_[slab];
   if (s.out > 0 || s.base == nullptr) return;
-  munmap(s.base, s.bytes);
+  unmap_pages(s.base, s.bytes);
   s.base = nullptr;
   s.bytes = 0;
 }

@@ -103,9 +103,9 @@ class BatchRing {
   const int64_t in_lane_;   ///< marks of a lane
   const int64_t num_batches_;
   const size_t num_fields_;
-  std::vector<uint8_t*> buffers_;                        ///< of each place, a field after another
-  std::unique_ptr<std::atomic<int64_t>[]> remaining_;    ///< of each place: pieces that are not finished
-  std::unique_ptr<std::atomic<uint32_t>[]> claimed_;     ///< 1 + the last turn of the ring in which the step was claimed
+  std::vector<uint8_t*> buffers_;                      ///< of each place, a field after another
+  std::unique_ptr<std::atomic<int64_t>[]> remaining_;  ///< of each place: pieces that are not finished
+  std::unique_ptr<std::atomic<uint32_t>[]> claimed_;   ///< 1 + the last turn of the ring in which the step was claimed
 };
 
 }  // namespace zarrfeed

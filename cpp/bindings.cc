@@ -14,6 +14,7 @@
 #include "engine.h"
 #include "error.h"
 #include "shard_index.h"
+#include "tensors.h"
 
 namespace py = pybind11;
 
@@ -102,10 +103,16 @@ ShardSpec parse_shard(const py::dict& shard) {
   return spec;
 }
 
+TensorSpec parse_tensor(const py::dict& tensor) {
+  return {tensor["code"].cast<uint8_t>(), tensor["bits"].cast<uint8_t>(),
+          tensor["sample_shape"].cast<std::vector<int64_t>>()};
+}
+
 FieldSpec parse_field(const py::dict& field) {
   FieldSpec spec;
   if (field.contains("conversion")) spec.conversion = parse_conversion(field["conversion"].cast<py::dict>());
   if (field.contains("offsets")) spec.offsets = field["offsets"].cast<std::vector<int64_t>>();
+  if (field.contains("tensor")) spec.tensor = parse_tensor(field["tensor"].cast<py::dict>());
   const auto kind = field["kind"].cast<std::string>();
   if (kind == "index") {
     spec.kind = FieldSpec::Kind::kIndex;
@@ -178,25 +185,31 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   return owned;
 }
 
-/// A uint8 array over a buffer of the engine; the buffer goes back to its pool when the last reference is dropped.
-py::array_t<uint8_t> borrow(const std::shared_ptr<BatchMemory>& memory, uint8_t* buffer, size_t size) {
-  struct Loan {
-    std::shared_ptr<BatchMemory> memory;
-    uint8_t* buffer;
-  };
-  auto loan = std::make_unique<Loan>(Loan{memory, buffer});
-  const py::capsule owner(loan.get(), [](void* p) {
-    const std::unique_ptr<Loan> returned(static_cast<Loan*>(p));
-    returned->memory->release(returned->buffer);
-  });
-  loan.release();  // NOLINT(bugprone-unused-return-value): the capsule owns it now
-  return py::array_t<uint8_t>({size}, {size_t{1}}, buffer, owner);
+/// Calls the deleter of a tensor that nobody took over.
+void drop_tensor(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, kDLPackCapsule) == 0) return;
+  auto* const tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, kDLPackCapsule));
+  tensor->deleter(tensor);
 }
 
-/// (rows, one array of bytes a field), or None at the end of the epoch.
+/// A DLPack capsule over a buffer of the engine; the buffer goes back to its pool when the tensor is dropped.
+py::object borrow(const Engine& engine, size_t field, uint8_t* buffer, int64_t rows) {
+  const FieldReader& reader = engine.fields()[field];
+  const auto& spec = reader.spec().tensor;
+  const TensorSpec bytes{.sample_shape = {static_cast<int64_t>(spec ? 0 : reader.sample_bytes())}};
+  DLManagedTensor* const tensor = make_tensor(engine.memory(field), buffer, rows, spec ? *spec : bytes);
+  PyObject* const capsule = PyCapsule_New(tensor, kDLPackCapsule, drop_tensor);
+  if (capsule == nullptr) {
+    tensor->deleter(tensor);
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+/// (rows, one DLPack capsule a field, or its address if it was lent), or None at the end of the epoch.
 py::object next_batch(Engine& engine) {
   ReadyBatch batch;
-  NextStatus status = NextStatus::kTimeout;
+  NextStatus status = engine.take_ready(batch) ? NextStatus::kBatch : NextStatus::kTimeout;
   while (status == NextStatus::kTimeout) {
     {
       const py::gil_scoped_release release;
@@ -205,16 +218,15 @@ py::object next_batch(Engine& engine) {
     if (status == NextStatus::kTimeout && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
   if (status == NextStatus::kEnd) return py::none();
-  py::list arrays;
+  py::tuple out(batch.buffers.size());
   for (size_t f = 0; f < batch.buffers.size(); ++f) {
-    const size_t size = static_cast<size_t>(batch.rows) * engine.fields()[f].sample_bytes();
     if (engine.lends_memory()) {
-      arrays.append(reinterpret_cast<uintptr_t>(batch.buffers[f]));
+      out[f] = reinterpret_cast<uintptr_t>(batch.buffers[f]);
     } else {
-      arrays.append(borrow(engine.memory(f), batch.buffers[f], size));
+      out[f] = borrow(engine, f, batch.buffers[f], batch.rows);
     }
   }
-  return py::make_tuple(batch.rows, arrays);
+  return py::make_tuple(batch.rows, std::move(out));
 }
 
 Exchange& exchange_of(const Engine& engine) {
@@ -324,16 +336,18 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
       .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
-                       size_t max_requests, bool lent_memory, size_t cache_bytes, bool consumer_works) {
+                       size_t max_requests, bool lent_memory, size_t cache_bytes, bool consumer_works,
+                       size_t max_block_bytes) {
              std::vector<FieldSpec> specs;
              for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
-             const EngineOptions options{num_threads, num_fetch_threads, max_requests,  batch_size,
-                                         lent_memory, cache_bytes,       consumer_works};
+             const EngineOptions options{num_threads, num_fetch_threads, max_requests,   batch_size,
+                                         lent_memory, cache_bytes,       consumer_works, max_block_bytes};
              return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
            }),
            py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
            py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
-           py::arg("cache_bytes") = 0, py::arg("consumer_works") = false)
+           py::arg("cache_bytes") = 0, py::arg("consumer_works") = false,
+           py::arg("max_block_bytes") = std::numeric_limits<size_t>::max())
       .def(
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {

@@ -65,7 +65,7 @@ void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::sp
     bool wanted = false;
     for_each_piece(dest_of_row, row_bytes, begin, size, [&](const Piece&) { wanted = true; });
     if (!wanted) continue;
-    const MutableBytes block = scratch.block.reserve(size);
+    const MutableBytes block = codecs.reserve_block(scratch.block, size);
     if (unshuffle != nullptr) {
       chunk.decompress_block(b, block, codecs);
       for_each_piece(dest_of_row, row_bytes, begin, size, [&](const Piece& p) {

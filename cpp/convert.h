@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "convert_fused.h"
 #include "types.h"
 
 namespace zarrfeed {
@@ -44,6 +45,9 @@ class Converter {
   [[nodiscard]] Constants<Real> make_constants() const;
   template <typename Real>
   void calculate(uint8_t* dest, const uint8_t* source, size_t count, size_t position, const Constants<Real>& c) const;
+  /// Calls run(first item, items, channel) for each run of items of one channel.
+  template <typename Run>
+  void for_each_channel(size_t count, size_t position, const Run& run) const;
   template <typename Real>
   void normalise(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
   template <typename Real>
@@ -53,18 +57,10 @@ class Converter {
 
   ConversionSpec spec_;
   bool in_double_ = false;
-  size_t period_ = 0;  ///< items after which means repeat, where channels are so short that each item has its own
-  /// Unpacks integers to float32: fill -> NaN, scale, offset, all in registers.
-  using Unpack = void (*)(uint8_t* dest, const uint8_t* source, size_t count, double fill, double scale, double offset);
-
-  template <typename From>
-  static Unpack find_unpack(bool in_double);
-
-  Kernel cast_ = nullptr;    ///< all there is to do, if set; else:
-  Unpack unpack_ = nullptr;  ///< the same, with these constants; else:
-  double fill_ = 0;
-  double scale_ = 1;
-  double offset_ = 0;
+  size_t period_ = 0;      ///< items after which means repeat, where channels are so short that each item has its own
+  Kernel cast_ = nullptr;  ///< all there is to do, if set; else:
+  FusedKernel fused_ = nullptr;  ///< the same, with these constants and the channel's; else:
+  FusedConstants constants_;
   Kernel load_ = nullptr;     ///< stored items -> float or double
   Kernel store_ = nullptr;    ///< these -> items of type `to`
   Constants<float> single_;   ///< set unless in_double_

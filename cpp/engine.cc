@@ -1,7 +1,5 @@
 #include "engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "error.h"
+#include "process.h"
 
 namespace zarrfeed {
 namespace {
@@ -40,7 +39,7 @@ void OwnedPlan::bind() {
   plan.segment_length = segment_length;
 }
 
-Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(options), owner_(getpid()) {
+Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(options), owner_(process_id()) {
   fields_.reserve(fields.size());
   for (FieldSpec& field : fields) {
     const FieldReader& reader = fields_.emplace_back(std::move(field));
@@ -53,7 +52,9 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
   reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
   requests_.limit = std::max<size_t>(1, options_.max_requests);
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
-  for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(std::make_unique<WorkerScratch>());
+  for (size_t i = 0; i < options_.num_threads; ++i) {
+    scratch_.emplace_back(std::make_unique<WorkerScratch>())->codecs.max_block_bytes = options_.max_block_bytes;
+  }
 }
 
 Engine::~Engine() {
@@ -62,7 +63,7 @@ Engine::~Engine() {
 }
 
 bool Engine::is_owner() const {
-  return getpid() == owner_;
+  return process_id() == owner_;
 }
 
 int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size) {
@@ -206,11 +207,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
-  if (taken_at_) {
-    const auto busy = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - *taken_at_).count();
-    stats_.consumer_busy_ns.fetch_add(static_cast<uint64_t>(busy), std::memory_order_relaxed);
-    taken_at_.reset();
-  }
+  end_of_busy_time();
   if (delivered_ == num_batches_) return NextStatus::kEnd;
   {
     const StageTimer timer(stats_.consumer_wait_ns);
@@ -222,6 +219,26 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
     if (error_) std::rethrow_exception(error_);
     return NextStatus::kTimeout;
   }
+  deliver(out, lock);
+  return NextStatus::kBatch;
+}
+
+bool Engine::take_ready(ReadyBatch& out) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !is_owner() || !running_ || !is_ready()) return false;
+  end_of_busy_time();
+  deliver(out, lock);
+  return true;
+}
+
+void Engine::end_of_busy_time() {
+  if (!taken_at_) return;
+  const auto busy = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - *taken_at_).count();
+  stats_.consumer_busy_ns.fetch_add(static_cast<uint64_t>(busy), std::memory_order_relaxed);
+  taken_at_.reset();
+}
+
+void Engine::deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock) {
   const auto buffers = ring_->buffers(delivered_);
   out.buffers.assign(buffers.begin(), buffers.end());
   out.rows = ring_->rows(delivered_);
@@ -232,7 +249,6 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   stats_.batches.fetch_add(1, std::memory_order_relaxed);
   stats_.samples.fetch_add(static_cast<uint64_t>(out.rows), std::memory_order_relaxed);
   if (wake) work_cv_.notify_all();
-  return NextStatus::kBatch;
 }
 
 bool Engine::is_ready() {
@@ -275,6 +291,19 @@ void Engine::fail_request(uint64_t ticket, const Error& error) {
   const Task& task = entry->second;
   const FieldReader& field = fields_[task.field];
   fail_locked(std::make_exception_ptr(error.at(field.spec().array.name, field.key(task.chunk, task.cell))));
+}
+
+void Engine::fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(std::move(error));
+}
+
+void Engine::fail_locked(std::exception_ptr error) {
+  if (!error_) error_ = std::move(error);
+  stopping_ = true;
+  work_cv_.notify_all();
+  fetch_cv_.notify_all();
+  ready_cv_.notify_all();
 }
 
 }  // namespace zarrfeed

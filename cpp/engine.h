@@ -11,6 +11,7 @@
 //   * The first error wins; it reaches the next call of next() that finds no ready batch.
 //   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
 //     from then until it is decoded; what finds no room waits without memory of its own.
+//   * Without fetch threads a decode thread waits for storage itself, with the buffer that it has.
 //   * Requests for several read chunks of one group are posted at once, so that the feeder can see which of them lie side
 //     by side in a shard. For the same reason requests for inner chunks of one shard that waited for room are posted
 //     once half of it is free. What waits is served before what comes later: while anything waits, there is no room for
@@ -27,6 +28,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,14 +49,17 @@
 namespace zarrfeed {
 
 struct EngineOptions {
-  size_t num_threads = 1;         ///< decode threads
-  size_t num_fetch_threads = 16;  ///< threads that wait for storage; started when the first chunk is not in the cache
-  size_t max_requests = 64;       ///< chunks asked for through the exchange at once
+  size_t num_threads = 1;  ///< decode threads
+  /// Threads that wait for storage, started when the first chunk is not in the cache. 0: decode threads wait themselves.
+  size_t num_fetch_threads = 16;
+  size_t max_requests = 64;  ///< chunks asked for through the exchange at once
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
   size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
   /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
   bool consumer_works = false;
+  /// Larger Blosc blocks are errors, as there is no memory for them.
+  size_t max_block_bytes = std::numeric_limits<size_t>::max();
 };
 
 /// The arrays of an EpochPlan, owned.
@@ -88,6 +93,8 @@ class Engine {
   void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
   /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
+  /// Takes the next batch if it is ready. Never waits, not for the lock either, so that a caller may hold locks.
+  bool take_ready(ReadyBatch& out);
   /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
   void stop();
   /// Lends one buffer a field. For engines with lent memory.
@@ -163,6 +170,8 @@ class Engine {
   void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
   [[nodiscard]] bool is_ready();
+  void end_of_busy_time();
+  void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
   void take_work(Claim& claim);
   void run_work(Claim& claim, WorkerScratch& scratch);
   void start_decode_threads(size_t count);

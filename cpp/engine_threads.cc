@@ -256,6 +256,11 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
     const StageTimer timer(stats_.fetch_ns);
     task.status = field.read_cached(task.chunk, task.cell, scratch.stored, task.pending);
   }
+  if (task.status == ReadStatus::kWouldBlock && options_.num_fetch_threads == 0) {
+    const StageTimer timer(stats_.idle_storage_ns);
+    stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
+    task.status = field.read_blocking(task.chunk, task.cell, scratch.stored, task.pending);
+  }
   if (task.status == ReadStatus::kWouldBlock) {
     cold_credit_.store(kColdCredit, std::memory_order_relaxed);
     fetch_later({&task, 1});
@@ -441,19 +446,6 @@ void Engine::check_complete() {
         std::make_exception_ptr(Error(ErrorKind::kConfig, "plan: nothing serves step " + std::to_string(step))));
     return;
   }
-}
-
-void Engine::fail(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  fail_locked(std::move(error));
-}
-
-void Engine::fail_locked(std::exception_ptr error) {
-  if (!error_) error_ = std::move(error);
-  stopping_ = true;
-  work_cv_.notify_all();
-  fetch_cv_.notify_all();
-  ready_cv_.notify_all();
 }
 
 }  // namespace zarrfeed

@@ -95,6 +95,13 @@ struct ConversionSpec {
   size_t channel_items = 1;  ///< items of a sample that follow each other in one channel, in C order
 };
 
+/// What those who take a batch see of a field: numbers, by DLPack's code and width, of this shape behind the rows.
+struct TensorSpec {
+  uint8_t code = 1;  ///< unsigned integers
+  uint8_t bits = 8;
+  std::vector<int64_t> sample_shape;
+};
+
 /// One field of the dataset: a stored array, rows that lie in memory, or the global sample index itself.
 struct FieldSpec {
   enum class Kind { kStored, kResident, kIndex };
@@ -106,6 +113,7 @@ struct FieldSpec {
   /// kStored, kResident: a sample consists of the rows at these distances from its own, one after another, in a
   /// window. Empty: of its own row.
   std::vector<int64_t> offsets;
+  std::optional<TensorSpec> tensor;  ///< none: bytes
 };
 
 /// One row of one sample: which sample, and where it goes.

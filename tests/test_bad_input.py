@@ -186,8 +186,8 @@ def test_lanes_and_mix_that_do_not_fit_are_refused_at_construction(tmp_path: Pat
     refused(MemoryBudgetError, "mix = 64", tmp_path / "a", lanes=1, mix=64, memory_budget="2MiB", **options)
 
 
-def test_a_budget_of_threads_that_no_machine_has_is_refused(store: Path) -> None:
-    refused(MemoryBudgetError, "to decode", store, num_threads=10**9)
+def test_threads_that_no_machine_has_are_refused(store: Path) -> None:
+    refused(ConfigError, "num_threads = 1000000000, must be at most 1024", store, num_threads=10**9)
 
 
 # --- what is no array -------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 
 from benchmarks import latency, run  # noqa: E402
+from benchmarks.charts import BARS, draw_curves, draw_results, enough_threads  # noqa: E402
 from benchmarks.checksum import Checksum, ChecksumError, Hashes, sample_hashes, verify  # noqa: E402
 from benchmarks.conversion import as_bits, convert  # noqa: E402
 from benchmarks.far_store import FarStore  # noqa: E402
@@ -300,6 +301,36 @@ def test_a_run_writes_rows_and_a_chart(tmp_path: Path) -> None:
     assert sorted(timed) == sorted((loader, repeat) for loader in loaders for repeat in range(2))
     assert {row["layout_name"] for row in rows} == {"A"}
     assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chart_has_a_bar_for_the_fastest_of_each_kind_and_lines_for_the_ceilings() -> None:
+    def summary(layout: str, loader: str, rate: float) -> Summary:
+        return Summary(layout, loader, rate, rate, rate, None, None, None, True, None, None)
+
+    rates = {"zarrfeed": 6.0, "zarr-chunkwise-0w": 0.5, "zarr-map-2w": 0.1, "tensorstore": 1.5, "ceiling-scatter": 7.0}
+    figure = draw_results([summary(layout, *rate) for layout in ("A", "C") for rate in rates.items()], "a machine")
+    for panel, layout in zip(figure.axes, ("A", "C"), strict=True):
+        assert panel.get_title(loc="left").startswith(f"{layout}: ")
+        assert [bar.get_width() for bar in panel.patches] == [6.0, 0.5, 1.5]
+        assert [line.get_xdata()[0] for line in panel.lines] == [7.0]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == ["zarrfeed", "plain zarr, best", "tensorstore"]
+
+
+def test_every_loader_is_in_a_chart() -> None:
+    assert sorted(name for names, _ in BARS.values() for name in names) == sorted(LOADERS)
+
+
+def test_curves_say_from_where_on_more_threads_give_nothing(tmp_path: Path) -> None:
+    linear, bounded = {n: 5.0 * n for n in range(1, 17)}, {n: min(5.0 * n, 40.0) for n in range(1, 17)}
+    noise = {1: 5.0, 2: 5.1, 3: 4.9}
+    assert [enough_threads(rates) for rates in (linear, bounded, noise)] == [None, 8, 1]
+    figure = draw_curves({"zarrfeed": bounded, "ceiling-scatter": linear}, "a machine")
+    (axes,) = figure.axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [16, 1, 16]  # the mark is a line of one point
+    assert axes.lines[1].get_xdata() == [8]
+    figure.savefig(tmp_path / "threads.png")
+    assert (tmp_path / "threads.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_latency_delivers_what_is_stored_and_reports_a_ratio(

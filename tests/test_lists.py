@@ -503,7 +503,7 @@ def test_chunks_are_kept_as_long_as_there_is_memory() -> None:
 
 def test_a_budget_may_be_too_small() -> None:
     array, _ = recorded(chunks=(5,))
-    with pytest.raises(MemoryBudgetError, match="for chunks of text"):
+    with pytest.raises(MemoryBudgetError, match="must be at least 640 B: 2 open batches of 320 B"):
         ZarrIterableDataset(array, batch_size=40, memory_budget=200)
 
 

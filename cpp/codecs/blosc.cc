@@ -114,7 +114,7 @@ void BloscChunk::decode_block(size_t block, MutableBytes out, DecodeScratch& scr
     decompress_block(block, out, scratch);
     return;
   }
-  const MutableBytes shuffled = scratch.block.reserve(out.size());
+  const MutableBytes shuffled = scratch.reserve_block(scratch.block, out.size());
   decompress_block(block, shuffled, scratch);
   const auto typesize = static_cast<int32_t>(typesize_);
   const auto size = static_cast<int32_t>(out.size());

@@ -3,6 +3,7 @@
 // room it was given, and allocates nothing on the word of the stored bytes.
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 
 #include "../error.h"
@@ -11,19 +12,24 @@
 
 namespace zarrfeed {
 
-/// A growable byte buffer whose content is not initialised and not kept when it grows.
+/// A growable byte buffer whose content is not initialised and not kept when it grows. From 2 MiB on it grows in steps of
+/// that size, in huge pages: chunks that differ a little in size must not cost fresh memory each.
 class Buffer {
  public:
+  Buffer() = default;
+  ~Buffer() { free(); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
   /// Returns room for `size` bytes, valid until the next call.
   MutableBytes reserve(size_t size);
-  [[nodiscard]] uint8_t* data() const { return data_.get(); }
+  [[nodiscard]] uint8_t* data() const { return data_; }
   [[nodiscard]] size_t capacity() const { return capacity_; }
 
  private:
-  struct Free {
-    void operator()(uint8_t* p) const { std::free(p); }
-  };
-  std::unique_ptr<uint8_t, Free> data_;
+  void free();
+
+  uint8_t* data_ = nullptr;
   size_t capacity_ = 0;
 };
 
@@ -39,6 +45,11 @@ class DecodeScratch {
   /// An inflate stream reset to `window_bits` (15: zlib, 31: gzip).
   zng_stream& inflate(int window_bits);
 
+  /// Room for a Blosc block in `buffer`. Throws Error(kCorrupt) for one above `max_block_bytes`: headers may declare
+  /// blocks as large as the chunk, for which no memory was planned.
+  MutableBytes reserve_block(Buffer& buffer, size_t size) const;
+
+  size_t max_block_bytes = std::numeric_limits<size_t>::max();
   Buffer block;            ///< one Blosc block before unshuffling
   Buffer intermediate[2];  ///< between two codecs of a chain
 

@@ -1,20 +1,45 @@
+#include <cstdlib>
 #include <new>
+#include <string>
 
+#include "../pages.h"
 #include "codec.h"
 
 namespace zarrfeed {
 
+void Buffer::free() {
+  if (capacity_ >= kHugePage) {
+    unmap_pages(data_, capacity_);
+  } else {
+    std::free(data_);
+  }
+  data_ = nullptr;
+  capacity_ = 0;
+}
+
 MutableBytes Buffer::reserve(size_t size) {
   if (size > capacity_ || data_ == nullptr) {
     constexpr size_t kAlignment = 64;
-    const size_t rounded = (size + kAlignment) / kAlignment * kAlignment;
-    data_.reset();
-    capacity_ = 0;
-    data_.reset(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, rounded)));
-    if (data_ == nullptr) throw std::bad_alloc();
+    free();
+    size_t rounded = round_up(size + 1, kAlignment);
+    if (rounded >= kHugePage) {
+      rounded = round_up(size, kHugePage);
+      data_ = map_pages(rounded);
+    } else {
+      data_ = static_cast<uint8_t*>(std::aligned_alloc(kAlignment, rounded));
+      if (data_ == nullptr) throw std::bad_alloc();
+    }
     capacity_ = rounded;
   }
-  return {data_.get(), size};
+  return {data_, size};
+}
+
+MutableBytes DecodeScratch::reserve_block(Buffer& buffer, size_t size) const {
+  if (size > max_block_bytes) {
+    throw_corrupt("Blosc header declares blocks of " + std::to_string(size) + " bytes, at most " +
+                  std::to_string(max_block_bytes) + " are plausible for this array");
+  }
+  return buffer.reserve(size);
 }
 
 DecodeScratch::~DecodeScratch() {

@@ -77,6 +77,34 @@ TEST(every_row_lands_in_its_slot_and_nothing_else_is_written) {
   }
 }
 
+TEST(blocks_for_which_there_is_no_memory_are_refused_before_they_are_decoded) {
+  std::mt19937 random(3);
+  constexpr size_t kRow = 4096;
+  const ByteVector data = compressible(kRow * 4, random);
+  Blosc1Options options;
+  options.shuffle = Blosc1Shuffle::kBit;
+  options.typesize = 4;
+  options.blocksize = 2 * kRow;
+  const ByteVector stored = compress_blosc1(data, options);
+  ByteVector out(data.size());
+  const std::vector<RowTarget> targets{{3, out.data()}};
+  for (const size_t limit : {2 * kRow, 2 * kRow - 1}) {
+    DecodeScratch codecs;
+    codecs.max_block_bytes = limit;
+    BloscScatterScratch scratch;
+    const auto scatter = [&] { scatter_blosc(stored, data.size(), kRow, targets, false, codecs, scratch); };
+    const auto decode = [&] { decode_blosc(stored, out, codecs); };
+    if (limit == 2 * kRow) {
+      scatter();
+      decode();
+    } else {
+      CHECK_THROWS(kCorrupt, "declares blocks of 8192 bytes, at most 8191 are plausible", scatter());
+      CHECK_THROWS(kCorrupt, "declares blocks of 8192 bytes, at most 8191 are plausible", decode());
+      CHECK_EQ(scratch.block.capacity() + codecs.block.capacity(), size_t{0});
+    }
+  }
+}
+
 TEST(raw_containers_are_scattered_too) {
   std::mt19937 random(2);
   const ByteVector data = compressible(size_t{5000} * 3, random);

@@ -14,6 +14,7 @@
 #include "codecs/codec_pipeline.h"
 #include "decoding.h"
 #include "guarded_bytes.h"
+#include "pages.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
@@ -54,6 +55,23 @@ ByteVector run_pipeline(const std::vector<CodecSpec>& codecs, ByteView stored, s
 }
 
 }  // namespace
+
+TEST(large_buffers_consist_of_huge_pages_and_grow_by_whole_ones) {
+  Buffer buffer;
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{5000}, kHugePage - 64, kHugePage, 3 * kHugePage + 1}) {
+    const MutableBytes room = buffer.reserve(size);
+    CHECK_EQ(room.size(), size);
+    CHECK(buffer.capacity() >= size);
+    if (buffer.capacity() >= kHugePage) {
+      CHECK_EQ(buffer.capacity() % kHugePage, size_t{0});
+      CHECK_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kHugePage, size_t{0});
+    }
+    std::fill_n(buffer.data(), buffer.capacity(), uint8_t{1});
+  }
+  const uint8_t* const before = buffer.data();
+  CHECK_EQ(buffer.reserve(4 * kHugePage).data(), before);
+  CHECK_EQ(buffer.capacity(), 4 * kHugePage);
+}
 
 TEST(crc32c_of_the_vectors_of_rfc_3720) {
   CHECK_EQ(crc32c(text("123456789")), 0xe3069283U);

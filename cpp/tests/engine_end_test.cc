@@ -71,14 +71,16 @@ TEST(an_engine_may_be_destroyed_in_the_middle_of_an_epoch) {
 TEST(an_epoch_may_be_given_up_while_chunks_are_waited_for) {
   const Dataset data({{.shape = {256, 1500}, .chunk_shape = {8, 1000}}}, false, false);
   const LineSpec line = shuffled_line(data, 8, 4);
-  Engine engine(data.fields(), with_threads(2, 16));
-  const size_t descriptors = open_descriptors();
-  for (int i = 0; i < 6; ++i) {
-    data.drop_from_page_cache();
-    start(engine, line, 16);
-    if (i % 2 == 1) release(engine, *take(engine));
-    engine.stop();
-    CHECK_EQ(open_descriptors(), descriptors);
+  for (const size_t fetchers : {size_t{0}, size_t{4}}) {
+    Engine engine(data.fields(), {.num_threads = 2, .num_fetch_threads = fetchers, .batch_size = 16});
+    const size_t descriptors = open_descriptors();
+    for (int i = 0; i < 6; ++i) {
+      data.drop_from_page_cache();
+      start(engine, line, 16);
+      if (i % 2 == 1) release(engine, *take(engine));
+      engine.stop();
+      CHECK_EQ(open_descriptors(), descriptors);
+    }
   }
 }
 

@@ -71,7 +71,7 @@ class Consumer {
       : data_(&data),
         random_(&random),
         options_{.num_threads = static_cast<size_t>(pick(random, 1, 8)),
-                 .num_fetch_threads = static_cast<size_t>(pick(random, 1, 6)),
+                 .num_fetch_threads = static_cast<size_t>(pick(random, 0, 6)),
                  .batch_size = pick(random, 1, 40),
                  .lent_memory = random() % 3 == 0,
                  .cache_bytes = random() % 3 == 0 ? static_cast<size_t>(pick(random, 1, 20'000)) : 0,

@@ -200,12 +200,12 @@ TEST(counters_say_what_was_read) {
   CHECK_EQ(stats.samples.load(), uint64_t{60});
 }
 
-TEST(chunks_that_are_not_in_the_page_cache_are_waited_for_by_fetch_threads) {
+TEST(chunks_that_are_not_in_the_page_cache_are_waited_for) {
   for (const Packing packing : {Packing::kRaw, Packing::kBlosc}) {
     const Dataset data({{.shape = {256, 1500}, .chunk_shape = {8, 1000}, .packing = packing}}, true, true);
     data.arrays[0]->remove_chunk("3.1");
     const LineSpec line = shuffled_line(data, 8, 4);
-    for (const size_t fetchers : {size_t{1}, size_t{4}, size_t{16}}) {
+    for (const size_t fetchers : {size_t{0}, size_t{1}, size_t{4}, size_t{16}}) {
       Engine engine(data.fields(), {.num_threads = 2, .num_fetch_threads = fetchers, .batch_size = 16});
       for (int epoch = 0; epoch < 2; ++epoch) {
         const bool cold = data.drop_from_page_cache();

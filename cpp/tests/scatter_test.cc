@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "guarded_bytes.h"
+#include "past_cache.h"
 #include "plans.h"
 
 using namespace zarrfeed;
@@ -194,6 +195,32 @@ TEST(rows_arrive_as_an_element_loop_writes_them_and_nothing_else_is_written) {
     std::shuffle(targets.begin(), targets.end(), random);
     box.copy_rows(chunk.span().data(), targets);
     out.check(expected);
+  }
+}
+
+TEST(whole_rows_of_every_size_arrive_however_they_are_stored) {
+  std::mt19937_64 random(14);
+  for (const int64_t bytes : {1, 2, 3, 4, 8, 12, 16, 64, 255, 256, 260, 512, 4097}) {
+    for (const bool past_cache : {false, true}) {
+      const Context context(show(bytes) + " bytes");
+      const int64_t rows = 24;
+      const BoxCopy box(array_of({rows, bytes}, {rows, bytes}, 1), std::vector<int64_t>{0, 0});
+      const GuardedBytes chunk(random_bytes(random, static_cast<size_t>(rows * bytes)));
+      const size_t slots = 50;  // some rows go to several
+      const Slots out(slots, static_cast<size_t>(bytes));
+      std::vector<RowTarget> targets;
+      std::vector<std::vector<uint8_t>> expected(slots);
+      for (size_t slot = 0; slot < slots; ++slot) {
+        const int64_t row = pick(random, 0, rows - 1);
+        targets.push_back({row, out.at(slot)});
+        const auto from = chunk.span().subspan(static_cast<size_t>(row * bytes), static_cast<size_t>(bytes));
+        expected[slot].assign(from.begin(), from.end());
+      }
+      std::shuffle(targets.begin(), targets.end(), random);
+      box.copy_rows(chunk.span().data(), targets, past_cache);
+      if (past_cache) finish_stores_past_cache();
+      out.check(expected);
+    }
   }
 }
 

@@ -6,6 +6,9 @@ import numpy as np
 
 from zarrfeed.errors import ConfigError
 
+#: More than any machine has cores; fewer than any refuses to start.
+_MAX_THREADS = 1024
+
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
     """Raise ConfigError unless `value` is an integer (no bool) in [low, high]; no `high`: without end."""
@@ -22,6 +25,12 @@ def check_counts(**values: object) -> None:
     for name, value in values.items():
         if value is not None:
             check_int(name, value, 1)
+
+
+def check_num_threads(value: object) -> None:
+    """Raise ConfigError unless it is None or a number of threads that a machine might have."""
+    if value is not None:
+        check_int("num_threads", value, 1, _MAX_THREADS)
 
 
 def check_flags(**values: object) -> None:

@@ -98,7 +98,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
         ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more.
     num_threads
-        Decode threads of each reader. None: the cores of the machine, shared by its ranks and their workers.
+        Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
     memory_budget
         Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
         and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share

@@ -40,6 +40,24 @@ class Items:
     swap_bytes: int = 0
 
 
+def dlpack_dtype(dtype: torch.dtype) -> tuple[int, int]:
+    """Return what DLPack calls a dtype: the code of its kind, and the bits of a number.
+
+    Codes: https://dmlc.github.io/dlpack/latest/c_api.html, DLDataTypeCode.
+    """
+    if dtype == torch.bool:
+        code = 6
+    elif dtype == torch.bfloat16:
+        code = 4
+    elif dtype.is_complex:
+        code = 5
+    elif dtype.is_floating_point:
+        code = 2
+    else:
+        code = 0 if dtype.is_signed else 1
+    return code, 8 * dtype.itemsize
+
+
 def list_item_type(dtype: ZDType[Any, Any]) -> str:
     """Return "str" or "bytes" if items are Python objects of that type, of which batches have lists; else ""."""
     if isinstance(dtype, VariableLengthUTF8 | FixedLengthUTF32):

@@ -103,10 +103,14 @@ class Explanation:
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
     max_open_batches: int
-    num_threads: int
     pinned: bool
     chunks_per_batch: float
     ideal_chunks_per_batch: float
+
+    @property
+    def num_threads(self) -> int:
+        """Decode threads."""
+        return self.memory.num_threads
 
     @property
     def memory_bytes(self) -> int:
@@ -157,8 +161,14 @@ class Explanation:
             *([("", f"{format_bytes(memory.list_bytes)} for chunks of text")] if memory.list_bytes else []),
             ("threads", f"{self.num_threads} decode"),
         ]
+        if memory.lacks_threads:
+            rows.append(
+                ("", f"as memory has no room for {memory.wanted_threads}: {format_bytes(memory.ample_budget)} has")
+            )
         if memory.num_fetch_threads:
             rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
+        elif memory.reads_local:
+            rows.append(("", "which wait for what is not in the page cache, as memory has no room for others"))
         if memory.max_requests:
             bound = "what memory allows" if memory.requests_bounded_by == "memory" else "what such a store is asked"
             asked = f"up to {memory.max_requests} chunks asked for at once in stores that are not local"
@@ -174,7 +184,6 @@ def explain(
     batch_size: int,
     memory: MemoryPlan,
     max_open_batches: int,
-    num_threads: int,
     pinned: bool,
 ) -> Explanation:
     """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data."""
@@ -196,7 +205,6 @@ def explain(
         fields=tuple(_explain_field(f, plan, drives=i == fields.driving) for i, f in enumerate(fields.fields)),
         memory=memory,
         max_open_batches=max_open_batches,
-        num_threads=num_threads,
         pinned=pinned,
         chunks_per_batch=per_batch,
         ideal_chunks_per_batch=ideal,

@@ -11,15 +11,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from zarrfeed._import_core import core
+from zarrfeed.dtypes import dlpack_dtype
 from zarrfeed.errors import CorruptChunkError, StoreReadError
 from zarrfeed.feeder import Feeder, StoreSource
 from zarrfeed.fields import Field, IndexField, ListField, ResidentField, StoredField, TensorField, Values, sample_bytes
@@ -45,32 +44,6 @@ def shared_memory(size: int) -> torch.Tensor:
     """
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=torch.uint8).set_(storage)
-
-
-@dataclass(frozen=True)
-class _View:
-    """How bytes of a batch become a tensor of shape (rows, *sample_shape); worked out once, as it takes microseconds.
-
-    `numpy_dtype` is None where numpy has no such dtype: torch takes longer to say what bytes are.
-    """
-
-    torch_dtype: torch.dtype
-    numpy_dtype: np.dtype[Any] | None
-    sample_shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, field: TensorField) -> _View:
-        dtype = field.torch_dtype
-        numpy_dtype = None if dtype == torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
-        return cls(dtype, numpy_dtype, field.sample_shape)
-
-    def of_array(self, array: npt.NDArray[np.uint8], rows: int) -> torch.Tensor:
-        if self.numpy_dtype is None:
-            return self.of_tensor(torch.from_numpy(array), rows)
-        return torch.from_numpy(array.view(self.numpy_dtype).reshape(rows, *self.sample_shape))
-
-    def of_tensor(self, flat: torch.Tensor, rows: int) -> torch.Tensor:
-        return flat.view(self.torch_dtype).view(rows, *self.sample_shape)
 
 
 class Reader:
@@ -124,7 +97,7 @@ class Reader:
             else:
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
-        self._views = [_View.of(f) for f in self._fields]
+        self._views = [(f.torch_dtype, f.sample_shape) for f in self._fields]
         index_sizes = memory.index_cache_bytes
         self._batch_size = batch_size
         self._allocator = allocator
@@ -139,6 +112,7 @@ class Reader:
             lent_memory=allocator is not None,
             cache_bytes=cache_bytes,
             consumer_works=consumer_works,
+            max_block_bytes=memory.block_bytes,
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
@@ -186,12 +160,15 @@ class Reader:
         if result is None:
             return None
         rows, buffers = result
-        if self._allocator is not None:
-            flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
-            tensors = tuple(map(_View.of_tensor, self._views, flat, repeat(rows)))
-            self._lend()
+        if self._allocator is None:
+            tensors = tuple(map(from_dlpack, buffers))
         else:
-            tensors = tuple(map(_View.of_array, self._views, buffers, repeat(rows)))
+            flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
+            tensors = tuple(
+                values.view(dtype).view(rows, *shape)
+                for values, (dtype, shape) in zip(flat, self._views, strict=True)
+            )
+            self._lend()
         if not self._lists:
             return tensors
         begin = time.perf_counter()
@@ -235,9 +212,9 @@ def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
 
 
 def _field_to_core(field: TensorField, index_cache_bytes: int) -> dict[str, Any]:
-    if isinstance(field, IndexField):
-        return {"kind": "index"}
-    described = field.to_core()
+    described: dict[str, Any] = {"kind": "index"} if isinstance(field, IndexField) else field.to_core()
+    code, bits = dlpack_dtype(field.torch_dtype)
+    described["tensor"] = {"code": code, "bits": bits, "sample_shape": list(field.sample_shape)}
     if isinstance(field, StoredField) and field.spec.shard is not None:
         described["shard"]["cache_bytes"] = index_cache_bytes
     return described
@@ -275,7 +252,8 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
         feeder.stop_engine()
     assert batch is not None
     # Copied by numpy: torch would use OpenMP's threads, and in a forked child wait for ever for those of the parent.
-    rows = torch.from_numpy(batch[1][0].copy()).view(field.torch_dtype).view(n, *field.row_shape)
+    loaded_bytes = from_dlpack(batch[1][0]).numpy().copy()
+    rows = torch.from_numpy(loaded_bytes).view(field.torch_dtype).view(n, *field.row_shape)
     read = _stats_of(engine, feeder)
     loaded = ResidentField(field.name, rows, window=field.window)
     read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -238,6 +239,12 @@ class FieldSet:
         values = iter(tensors)
         parts = tuple(next(values) if keys is None else {key: next(values) for key in keys} for keys in self.parts)
         return parts if len(parts) > 1 else parts[0]
+
+    def assembler(self) -> Callable[[Sequence[Values]], Batch]:
+        """Return a function that does the same, and not more than these fields need."""
+        if any(keys is not None for keys in self.parts):
+            return self.assemble
+        return tuple if len(self.parts) > 1 else itemgetter(0)
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
         """Yield the samples of a batch one by one: views of its tensors, items of its lists."""

@@ -27,7 +27,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
-from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.feeder import StoreSource
 from zarrfeed.local_files import check_metadata_files
 from zarrfeed.pipeline import make_decoder
@@ -38,8 +38,7 @@ ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
 _MAX_ARRAY_BYTES = 2**62
 _MAX_CHUNKS = 2**32
-#: NumPy 1 has no more, and no store has as many.
-_MAX_AXES = 32
+_MAX_AXES = 32  # NumPy 1 has no more
 #: Of fixed-length bytes and text: the fill value is made before anything is read.
 _MAX_ITEM_BYTES = 2**24
 
@@ -49,12 +48,16 @@ NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
 
 @dataclass(frozen=True)
 class CodecSpec:
-    """One codec, in the order of decoding; those of bytes alone where all are native."""
+    """One codec, in the order of decoding; those of bytes alone where all are native.
+
+    `block_bytes` are those of a block of Blosc, where the metadata has them; 0: the compressor chose.
+    """
 
     name: str
     label: str
     checksum_at_start: bool = False
     native: bool = True
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -274,11 +277,6 @@ def _group_error(name: str, group: zarr.Group) -> ConfigError:
     return ConfigError(f"{printable(name)}: is a group, must be an array; arrays in it: {arrays}")
 
 
-def printable(name: object) -> str:
-    """Return a path as text that can be encoded: bytes of the path that are no UTF-8 are shown as escapes."""
-    return str(name).encode("utf-8", "backslashreplace").decode()
-
-
 def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     """Describe a stored array for the engine, or refuse it.
 
@@ -412,7 +410,12 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
             return CodecSpec(name="blosc with snappy", label=label, native=False)
     if short == "crc32c" and config.get("location", "end") not in ("start", "end"):
         raise UnsupportedError(f"{array}: crc32c location {config['location']!r}, must be 'start' or 'end'")
-    return CodecSpec(name=short, label=label, checksum_at_start=config.get("location", "end") == "start")
+    return CodecSpec(
+        name=short,
+        label=label,
+        checksum_at_start=config.get("location", "end") == "start",
+        block_bytes=int(config.get("blocksize") or 0) if short == "blosc" else 0,
+    )
 
 
 def _shuffle_label(shuffle: object) -> str:

@@ -98,6 +98,7 @@ class Pass(Iterator[Batch]):
         self.reader: Reader | None = None
         self.cursor: Cursor | None = None
         self._dataset = dataset
+        self._assemble = dataset._schedule.fields.assembler()
         self._readers: ReaderPool | None = None  # of the process that began the pass
         self._name = name
         self._resumed: EpochState | None = None
@@ -105,7 +106,9 @@ class Pass(Iterator[Batch]):
         self._begun = False
 
     def __next__(self) -> Batch:
-        batch = self._transformed(self._fields.assemble(self._next_batch()))
+        batch = self._assemble(self._next_batch())
+        if self._dataset._transform is not None:
+            batch = self._transformed(batch)
         assert self.cursor is not None
         self.cursor.delivered += 1
         return batch

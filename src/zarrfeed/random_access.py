@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.checks import check_counts
+from zarrfeed.checks import check_num_threads
 from zarrfeed.collate import SampleList
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.errors import ClosedError, ConfigError, MemoryBudgetError
@@ -102,7 +102,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         cache: int | str = DEFAULT_CACHE,
     ) -> None:
         super().__init__()
-        check_counts(num_threads=num_threads)
+        check_num_threads(num_threads)
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         self._fields = fields = read_fields(
@@ -278,7 +278,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             return self._reader
         rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
         self._drop_reader()
-        memory, num_threads, workers = self._resources(rows)
+        memory, workers = self._resources(rows)
         # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
         stored = sum(isinstance(f, StoredField | ListField) for f in self._fields.fields)
         kept = self._cache_bytes // workers
@@ -287,7 +287,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._reader = Reader(
             self._fields.fields,
             batch_size=rows,
-            num_threads=num_threads,
+            num_threads=memory.num_threads,
             memory=memory,
             allocator=shared_memory if shares else None,
             cache_bytes=kept - memory.list_bytes,
@@ -296,8 +296,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._capacity = rows
         return self._reader
 
-    def _resources(self, rows: int) -> tuple[MemoryPlan, int, int]:
-        """Return what a batch takes, with how many threads, and how many workers there are.
+    def _resources(self, rows: int) -> tuple[MemoryPlan, int]:
+        """Return what a batch takes, and how many workers there are.
 
         Raises
         ------
@@ -317,7 +317,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
                 f"{rows} sample{'s' * (rows != 1)} at once: {format_bytes(needed, round_up=True)} are needed to read, "
                 f"decode and hold them, and the machine has {format_bytes(there)}"
             )
-        return memory, num_threads, workers
+        return memory, workers
 
     def _drop_reader(self) -> None:
         if self._reader is not None:

@@ -55,7 +55,7 @@ class ReaderPool:
             reader = Reader(
                 schedule.fields.fields,
                 batch_size=schedule.engine_batch_size,
-                num_threads=resources.num_threads,
+                num_threads=memory.num_threads,
                 memory=memory,
                 allocator=allocator,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,12 @@ _FEW_RANKS = 8
 
 @dataclass(frozen=True)
 class Resources:
-    """What one consumer may use: memory, decode threads, and batches that are open or ready at once.
+    """What one consumer may use: memory, decode threads among it, and batches that are open or ready at once.
 
-    `short_of_memory` says whether these would be more if memory allowed it.
+    `short_of_memory` says whether threads or batches would be more if memory allowed it.
     """
 
     memory: MemoryPlan
-    num_threads: int
     max_open_batches: int
     short_of_memory: bool
 
@@ -172,13 +172,11 @@ class Schedule:
         MemoryBudgetError
             If its share of the budget has no room for the batches that must be open at once.
         """
-        num_threads = self._threads(place, consumer)
         memory = self._memory(order, place, consumer)
-        required = self._required_batches(order, consumer)
         tasks_in_round = max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells
-        wanted = memory.wanted_open_batches(required=required, tasks_in_round=tasks_in_round, num_threads=num_threads)
-        allowed = memory.max_open_batches(order, required=required, wanted=wanted)
-        return Resources(memory, num_threads, allowed, short_of_memory=allowed < wanted)
+        wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
+        allowed = memory.max_open_batches(order, wanted=wanted)
+        return Resources(memory, allowed, short_of_memory=allowed < wanted or memory.lacks_threads)
 
     def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
@@ -194,7 +192,6 @@ class Schedule:
             batch_size=self.engine_batch_size,
             memory=resources.memory,
             max_open_batches=resources.max_open_batches,
-            num_threads=resources.num_threads,
             pinned=pinned,
         )
 
@@ -207,18 +204,18 @@ class Schedule:
         required = self._required_batches(order, consumer)
         readers = place.local_world_size * consumer.num_workers
         share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
-        plan = plan_memory(
+        plan_with = partial(
+            plan_memory,
             self.fields.fields,
             batch_size=self.engine_batch_size,
             num_threads=self._threads(place, consumer),
-            budget=share,
             min_open_batches=required,
             coalesce=self.coalesce,
         )
+        plan = plan_with(budget=share)
         if self.budget is None:  # nobody said that the readers together may not have more
-            missing = required * plan.batch_bytes - plan.batch_room
-            enough = plan.budget + max(0, missing)
-            plan = replace(plan, budget=enough if self.limit is None else min(self.limit, enough))
+            enough = max(share, plan.ample_budget)
+            plan = plan_with(budget=enough if self.limit is None else min(self.limit, enough))
         return replace(plan, readers=readers)
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:

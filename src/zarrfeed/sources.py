@@ -19,7 +19,7 @@ from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.checks import check_flags, check_int
 from zarrfeed.conversion import Conversion, ConversionOptions, Items, by_field
 from zarrfeed.dtypes import TORCH_DTYPES
-from zarrfeed.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, ZarrfeedError
+from zarrfeed.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, ZarrfeedError, printable
 from zarrfeed.fields import (
     BLOCK_UNITS,
     BlockUnit,
@@ -31,7 +31,7 @@ from zarrfeed.fields import (
     StoredField,
     with_path,
 )
-from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, printable, read_layout
+from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, read_layout
 from zarrfeed.local_files import check_members
 from zarrfeed.windows import Offsets, Window, parse_window
 

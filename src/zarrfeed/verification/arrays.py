@@ -17,8 +17,8 @@ import zarr
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, StorePath
 
-from zarrfeed.errors import ConfigError, ZarrfeedError
-from zarrfeed.layout import open_node, printable
+from zarrfeed.errors import ConfigError, ZarrfeedError, printable
+from zarrfeed.layout import open_node
 from zarrfeed.local_files import METADATA_NAMES, check_metadata_files
 
 

@@ -24,9 +24,9 @@ from zarr.core.metadata import ArrayV2Metadata
 from zarr.core.sync import sync
 
 from zarrfeed._import_core import core
-from zarrfeed.errors import CorruptChunkError, MemoryBudgetError, StoreReadError, UnsupportedError
+from zarrfeed.errors import CorruptChunkError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
 from zarrfeed.feeder import StoreSource, errno_of
-from zarrfeed.layout import ArraySpec, check_sizes, place_array, printable, read_layout
+from zarrfeed.layout import ArraySpec, check_sizes, place_array, read_layout
 from zarrfeed.pipeline import DecodeError, make_decoder
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import Coalesce, Piece, ShardReading, ShardSpec

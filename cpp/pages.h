@@ -1,0 +1,22 @@
+#pragma once
+// Memory straight from the system, for what is large and kept. The first touch of fresh memory is slow, and in pages of
+// 2 MiB less so; the system gives those where a mapping begins and ends at multiples of them, and where it is asked to.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zarrfeed {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+constexpr size_t round_up(size_t n, size_t to) {
+  return (n + to - 1) / to * to;
+}
+
+/// Maps at least `bytes`, in whole pages; from 2 MiB on at a multiple of 2 MiB, so that no huge page reaches beyond it.
+/// Throws std::bad_alloc if the system gives no memory.
+uint8_t* map_pages(size_t bytes);
+/// Gives back all of what map_pages(bytes) returned.
+void unmap_pages(uint8_t* base, size_t bytes);
+
+}  // namespace zarrfeed
