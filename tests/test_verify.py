@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +431,23 @@ def test_the_default_progress_file_is_among_the_users_states(
     assert cli.main(["verify", str(many)]) == 1
     assert f"zarrfeed: 9 of 80 chunks were checked before, by {file}" in capsys.readouterr().err
     assert not file.exists()
+
+
+def test_ctrl_c_says_that_the_next_run_goes_on(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "progress.json")
+
+    @contextmanager
+    def impatient() -> Iterator[Callable[[Progress], None]]:
+        yield interrupt_at(7, [])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zarrfeed.verification.terminal.show_progress", impatient)
+        assert cli.main(["verify", str(many), "--progress-file", file]) == cli.EXIT_INTERRUPTED
+    assert capsys.readouterr() == ("", "zarrfeed: interrupted; the same command goes on from here\n")
+    assert cli.main(["verify", str(many), "--progress-file", file]) == 1
+    assert capsys.readouterr().err == f"zarrfeed: 7 of 80 chunks were checked before, by {file}\n"
 
 
 def test_on_a_terminal_there_is_a_bar(

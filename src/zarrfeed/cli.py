@@ -235,19 +235,24 @@ def _verify(arguments: argparse.Namespace) -> int:
     from zarrfeed.verification import verify
     from zarrfeed.verification.terminal import show_progress, write_json
 
-    with show_progress() as progress:
-        report = verify(
-            arguments.path,
-            arguments.arrays,
-            missing=arguments.missing,
-            links=arguments.links,
-            num_threads=arguments.num_threads,
-            memory_budget=arguments.memory_budget,
-            progress_file=None if arguments.progress_file == "none" else arguments.progress_file,
-            restart=arguments.restart,
-            on_progress=progress,
-            on_message=_complain,
-        )
+    file = None if arguments.progress_file == "none" else arguments.progress_file
+    try:
+        with show_progress() as progress:
+            report = verify(
+                arguments.path,
+                arguments.arrays,
+                missing=arguments.missing,
+                links=arguments.links,
+                num_threads=arguments.num_threads,
+                memory_budget=arguments.memory_budget,
+                progress_file=file,
+                restart=arguments.restart,
+                on_progress=progress,
+                on_message=_complain,
+            )
+    except KeyboardInterrupt:
+        _complain("interrupted" + "; the same command goes on from here" * (file is not None))
+        return EXIT_INTERRUPTED
     if arguments.json:
         write_json(report, arguments.json)
     if arguments.json != "-":
