@@ -165,8 +165,7 @@ class Reader:
         else:
             flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
             tensors = tuple(
-                values.view(dtype).view(rows, *shape)
-                for values, (dtype, shape) in zip(flat, self._views, strict=True)
+                values.view(dtype).view(rows, *shape) for values, (dtype, shape) in zip(flat, self._views, strict=True)
             )
             self._lend()
         if not self._lists:
