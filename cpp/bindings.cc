@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ceiling.h"
+#include "chunk_checker.h"
 #include "engine.h"
 #include "error.h"
 #include "shard_index.h"
@@ -299,6 +300,27 @@ py::dict stats_dict(const Engine& engine) {
   return d;
 }
 
+/// (good chunks, stored bytes, decoded bytes, [(number, chunks, key, place in the shard, error or None)])
+py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
+  ChunkCheck check;
+  {
+    const py::gil_scoped_release release;
+    check = checker.check(begin, end);
+  }
+  py::list findings;
+  for (const ChunkFinding& f : check.findings) {
+    py::object bad = py::none();
+    if (f.bad) {
+      const std::string_view what = f.bad->what();  // it may hold bytes of a path, in no encoding
+      bad = py::make_tuple(error_class(f.bad->kind()),
+                           py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
+                               what.data(), static_cast<py::ssize_t>(what.size()), "backslashreplace")));
+    }
+    findings.append(py::make_tuple(f.number, f.chunks, f.key, f.inner, bad));
+  }
+  return py::make_tuple(check.good, check.stored_bytes, check.decoded_bytes, findings);
+}
+
 /// A forked child must not destroy an engine whose threads exist only in the parent: it leaks it instead.
 struct EngineDeleter {
   void operator()(Engine* engine) const {
@@ -353,6 +375,21 @@ PYBIND11_MODULE(_core, m) {
       .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"),
            py::call_guard<py::gil_scoped_release>())
       .def("stats", &stats_dict);
+
+  py::class_<ChunkChecker>(m, "ChunkChecker")
+      .def(py::init([](const py::dict& field) { return std::make_unique<ChunkChecker>(parse_field(field).array); }),
+           py::arg("field"))
+      .def("num_numbers", &ChunkChecker::num_numbers)
+      .def("check", &check_chunks, py::arg("begin"), py::arg("end"))
+      .def(
+          "check_bytes",
+          [](ChunkChecker& checker, const py::buffer& stored) {
+            const py::buffer_info info = stored.request();
+            const Bytes bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
+            const py::gil_scoped_release release;
+            checker.check_bytes(bytes);
+          },
+          py::arg("stored"));
 
   m.def(
       "required_open_batches",

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "chunk_place.h"
 #include "error.h"
 #include "past_cache.h"
 
@@ -91,25 +92,11 @@ int64_t FieldReader::grid_index(size_t axis, int64_t chunk, size_t cell) const {
 }
 
 std::string FieldReader::key(int64_t chunk, size_t cell) const {
-  const ShardSpec& shard = spec_.array.shard;
-  const KeySpec& encoding = spec_.array.key;
-  std::string key = encoding.prefix;
-  const size_t axes = std::min(encoding.axes, spec_.array.shape.size());
-  for (size_t axis = 0; axis < axes; ++axis) {
-    if (!key.empty()) key += encoding.separator;
-    key += std::to_string(grid_index(axis, chunk, cell) / (shard.is_sharded() ? shard.chunks[axis] : 1));
-  }
-  return key;
+  return chunk_key(spec_.array, [&](size_t axis) { return grid_index(axis, chunk, cell); });
 }
 
 std::optional<size_t> FieldReader::position(int64_t chunk, size_t cell) const {
-  const ShardSpec& shard = spec_.array.shard;
-  if (!shard.is_sharded()) return std::nullopt;
-  int64_t position = 0;
-  for (size_t axis = 0; axis < shard.chunks.size(); ++axis) {
-    position = position * shard.chunks[axis] + grid_index(axis, chunk, cell) % shard.chunks[axis];
-  }
-  return static_cast<size_t>(position);
+  return place_in_shard(spec_.array, [&](size_t axis) { return grid_index(axis, chunk, cell); });
 }
 
 std::string FieldReader::label(int64_t chunk, size_t cell) const {

@@ -101,6 +101,20 @@ void LocalSource::check_array_exists() const {
   }
 }
 
+void LocalSource::check_no_link_to_nothing(const std::string& key) const {
+  // A link to a disk that is not mounted leads nowhere, and what it leads to is not missing but out of reach.
+  for (size_t end = 0; end != std::string::npos;) {
+    end = key.find('/', end + 1);
+    const std::string part = key.substr(0, end);
+    struct stat info{};
+    if (fstatat(directory_, part.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
+    if (S_ISLNK(info.st_mode) && fstatat(directory_, part.c_str(), &info, 0) != 0) {
+      const int code = errno;
+      throw io_error(part + " is a link to nothing that is there", code);
+    }
+  }
+}
+
 ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
                                    const ByteRange& range) const {
   // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
@@ -108,6 +122,7 @@ ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingR
   if (pending.fd < 0) {
     if (errno == ENOENT) {
       check_array_exists();
+      check_no_link_to_nothing(key);
       return ReadStatus::kMissing;
     }
     throw io_error("cannot be opened", errno);

@@ -88,6 +88,7 @@ class LocalSource {
  private:
   ReadStatus open_chunk(const std::string& key, Buffer& out, PendingRead& pending, const ByteRange& range) const;
   void check_array_exists() const;
+  void check_no_link_to_nothing(const std::string& key) const;
 
   std::string root_;
   std::string metadata_key_;

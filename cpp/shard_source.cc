@@ -49,6 +49,10 @@ ReadStatus ShardSource::read_blocking(const std::string& key, size_t position, B
   return read<true>(key, position, out, pending);
 }
 
+bool ShardSource::exists(const std::string& key) {
+  return find_blocking(key, *slot(key))->index.has_value();
+}
+
 template <bool kBlocking>
 ReadStatus ShardSource::read(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
   for (int attempt = 0; attempt < kMaxVersions; ++attempt) {

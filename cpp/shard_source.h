@@ -38,6 +38,9 @@ class ShardSource {
   ReadStatus read_cached(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
   ReadStatus read_blocking(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
 
+  /// Whether there is such a shard: reads its index, unless that is kept. Throws what is wrong with it.
+  bool exists(const std::string& key);
+
   /// Indices that were read, from the beginning.
   [[nodiscard]] uint64_t indices_read() const { return indices_read_.load(std::memory_order_relaxed); }
 

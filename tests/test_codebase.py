@@ -50,10 +50,13 @@ def test_versions_agree() -> None:
 def test_the_stub_matches_the_compiled_module() -> None:
     stub = (ROOT / "src" / "zarrfeed" / "_core.pyi").read_text()
     declared = set(re.findall(r"^(?:class|def) (\w+)", stub, flags=re.MULTILINE))
-    methods = set(re.findall(r"^    def (\w+)", stub, flags=re.MULTILINE)) - {"__init__"}
+    bodies = re.findall(r"^class (\w+):\n((?:    .*\n)+)", stub, flags=re.MULTILINE)
     assert declared == {name for name in dir(_core) if not name.startswith("_")}
-    assert methods == {name for name in dir(_core.Engine) if not name.startswith("_")}
-    for name in declared - {"Engine"}:
+    for name, body in bodies:
+        methods = set(re.findall(r"^    def (\w+)", body, flags=re.MULTILINE)) - {"__init__"}
+        assert methods == {name for name in dir(getattr(_core, name)) if not name.startswith("_")}
+    assert [name for name, _ in bodies] == ["Engine", "ChunkChecker"]
+    for name in declared - {name for name, _ in bodies}:
         text = inspect.getdoc(getattr(_core, name)) or ""
         in_module = re.findall(r"(\w+): ", text.splitlines()[0])
         in_stub = re.search(rf"def {name}\((.*?)\) ->", stub, flags=re.DOTALL)

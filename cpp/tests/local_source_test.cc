@@ -232,13 +232,20 @@ TEST(a_socket_in_the_place_of_a_chunk_is_refused) {
   close(fd);
 }
 
-TEST(a_symbolic_link_to_a_chunk_is_read_and_one_to_nothing_is_missing) {
+TEST(a_symbolic_link_to_a_chunk_is_read_and_one_to_nothing_is_an_error) {
   const Store store;
   store.put("real", counting(20));
   std::filesystem::create_symlink("real", store.root() / "0");
   std::filesystem::create_symlink("nothing", store.root() / "1");
   CHECK(read(store.source, "0").bytes == counting(20));
-  CHECK_EQ(read(store.source, "1").status, ReadStatus::kMissing);
+  CHECK_THROWS(kIo, "1 is a link to nothing that is there", read(store.source, "1"));
+  // a directory on a disk that is not mounted: what lies below it is not missing
+  std::filesystem::create_directory(store.root() / "c");
+  std::filesystem::create_symlink("/nowhere/at/all", store.root() / "c" / "1");
+  CHECK_THROWS(kIo, "c/1 is a link to nothing that is there", read(store.source, "c/1/0/2"));
+  CHECK_EQ(read(store.source, "c/2/0/2").status, ReadStatus::kMissing);
+  store.put("c/3/0", counting(3));
+  CHECK_EQ(read(store.source, "c/3/1").status, ReadStatus::kMissing);
 }
 
 TEST(permission_denied_is_an_error_with_its_errno) {

@@ -9,6 +9,7 @@ from zarrfeed.errors import (
     ConfigError,
     CorruptChunkError,
     MemoryBudgetError,
+    ProgressFileError,
     StoreReadError,
     UnsupportedError,
     ZarrfeedError,
@@ -19,6 +20,7 @@ from zarrfeed.loader import ZarrDataLoader
 from zarrfeed.random_access import ZarrDataset
 from zarrfeed.split import split
 from zarrfeed.stats import Stats
+from zarrfeed.verification import VerifyReport, verify
 
 __version__ = version("zarrfeed")
 
@@ -29,9 +31,11 @@ __all__ = [
     "Digest",
     "Explanation",
     "MemoryBudgetError",
+    "ProgressFileError",
     "Stats",
     "StoreReadError",
     "UnsupportedError",
+    "VerifyReport",
     "ZarrDataLoader",
     "ZarrDataset",
     "ZarrIterableDataset",
@@ -41,4 +45,5 @@ __all__ = [
     "rank_from_slurm",
     "rank_from_torchrun",
     "split",
+    "verify",
 ]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import math
+import reprlib
 import struct
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -145,8 +147,15 @@ def _number(attributes: Mapping[str, Any], name: str) -> float | None:
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise ConfigError(f"attribute {name} = {value!r}, must be a number; decode_cf=False ignores it")
-    return float(value)
+        raise _no_number(name, value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _no_number(name, value) from None
+
+
+def _no_number(name: str, value: object) -> ConfigError:
+    return ConfigError(f"attribute {name} = {reprlib.repr(value)}, must be a number; decode_cf=False ignores it")
 
 
 def _fill_values(attributes: Mapping[str, Any], name: str) -> list[float]:
@@ -161,8 +170,8 @@ def _fill_values(attributes: Mapping[str, Any], name: str) -> list[float]:
             number = abs(number)  # such arrays are not decoded: what matters is whether there is a value
         if number is None:
             continue
-        if not isinstance(number, int | float):
-            raise ConfigError(f"attribute {name} = {value!r}, must be a number; decode_cf=False ignores it")
+        if not isinstance(number, int | float) or (isinstance(number, int) and abs(number) > sys.float_info.max):
+            raise _no_number(name, value)
         if not math.isnan(number):
             found.append(number)
     return found

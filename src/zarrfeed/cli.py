@@ -1,4 +1,4 @@
-"""The command `zarrfeed`: `demo`, `explain`, `bench`, `--version`."""
+"""The command `zarrfeed`: `demo`, `explain`, `bench`, `verify`, `--version`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from zarrfeed.errors import ZarrfeedError
+from zarrfeed.errors import ZarrfeedError, one_line
 
-#: Exit statuses: a demo that did not show what it promises, a wrong argument or store, Ctrl-C.
+#: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 #: What blocks can be made of; not imported from where it is defined, which would import torch.
 BLOCK_UNITS = ("chunk", "shard")
+
+#: What becomes of that which is legal and may still be unwanted.
+_COUNT_OR_ERROR = ("count", "error")
 
 #: The longest `--seconds`: a day.
 _MOST_SECONDS = 86400.0
@@ -37,12 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    0: done. 1: the demo did not show what it promises, or the loaders of a benchmark deliver different data. 2: an
-    error, told in one line on stderr. 130: interrupted.
+    0: done. 1: the demo did not show what it promises, the loaders of a benchmark deliver different data, or a store is
+    not good. 2: an error, told in one line on stderr. 130: interrupted.
     """
     arguments = _parser().parse_args(argv)
     try:
-        status = {"demo": _demo, "explain": _explain, "bench": _bench}[arguments.command](arguments)
+        status = _COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -110,7 +112,45 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--seconds", type=_seconds, default=5.0, metavar="S", help="for each of the three that are timed (default: 5)"
     )
+    _add_verify(
+        commands.add_parser(
+            "verify",
+            help="read and check every chunk of a store",
+            description="Read and decode every chunk of STORE; report which are bad or missing. A run that was "
+            "interrupted goes on when it is called again. Exits with 0 if all is well, 1 if something is bad or could "
+            "not be checked, 2 for wrong arguments or if there is no store.",
+        )
+    )
     return parser
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="STORE", help="an array, or a group of arrays and groups: a path or a URL")
+    parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
+    parser.add_argument(
+        "--missing", choices=_COUNT_OR_ERROR, default="count", help="of chunks the store lacks (default: count)"
+    )
+    parser.add_argument(
+        "--links",
+        choices=_COUNT_OR_ERROR,
+        default="count",
+        help="of symbolic links that lead out of a local store (default: count)",
+    )
+    parser.add_argument(
+        "--json", metavar="PATH", help="write the report as JSON there; -: to stdout, in place of the table"
+    )
+    parser.add_argument(
+        "--progress-file",
+        default="default",
+        metavar="PATH",
+        help="keeps what was checked until the end (default: one of the store's own below $XDG_STATE_HOME); "
+        "none: nothing is kept",
+    )
+    parser.add_argument("--restart", action="store_true", help="begin from the start, whatever was checked before")
+    parser.add_argument("--num-threads", type=_positive, metavar="N", help="default: one for each core, at least 8")
+    parser.add_argument(
+        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+    )
 
 
 def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int | None) -> None:
@@ -169,7 +209,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         shuffle=arguments.shuffle,
         **_dataset_options(arguments),
     ) as dataset:
-        print(dataset.explain())
+        _show(dataset.explain())
     return 0
 
 
@@ -183,7 +223,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         shuffle=arguments.shuffle,
         seconds=arguments.seconds,
         options=_dataset_options(arguments) | {"num_threads": arguments.num_threads, "block": arguments.block},
-        say=partial(print, flush=True),
+        say=_show,
     )
     problems = bench.run()
     for problem in problems:
@@ -191,8 +231,45 @@ def _bench(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if problems else 0
 
 
+def _verify(arguments: argparse.Namespace) -> int:
+    from zarrfeed.verification import verify
+    from zarrfeed.verification.terminal import show_progress, write_json
+
+    file = None if arguments.progress_file == "none" else arguments.progress_file
+    try:
+        with show_progress() as progress:
+            report = verify(
+                arguments.path,
+                arguments.arrays,
+                missing=arguments.missing,
+                links=arguments.links,
+                num_threads=arguments.num_threads,
+                memory_budget=arguments.memory_budget,
+                progress_file=file,
+                restart=arguments.restart,
+                on_progress=progress,
+                on_message=_complain,
+            )
+    except KeyboardInterrupt:
+        _complain("interrupted" + "; the same command goes on from here" * (file is not None))
+        return EXIT_INTERRUPTED
+    if arguments.json:
+        write_json(report, arguments.json)
+    if arguments.json != "-":
+        _show(report)
+    return 0 if report.ok else EXIT_FAILED
+
+
+#: Command -> what it runs.
+_COMMANDS = {"demo": _demo, "explain": _explain, "bench": _bench, "verify": _verify}
+
+
+def _show(text: object) -> None:
+    print("\n".join(one_line(line) for line in str(text).split("\n")), flush=True)
+
+
 def _complain(message: str) -> None:
-    print(f"zarrfeed: {' '.join(message.split())}", file=sys.stderr)
+    print(f"zarrfeed: {one_line(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _positive(text: str) -> int:

@@ -27,3 +27,17 @@ class StoreReadError(ZarrfeedError, OSError):
 
 class ClosedError(ZarrfeedError, RuntimeError):
     """A dataset was used after `close()`."""
+
+
+class ProgressFileError(ZarrfeedError, OSError):
+    """The progress file of `verify` could not be read or written; `errno` tells why."""
+
+
+def one_line(text: str) -> str:
+    """Return text without what would move a terminal's cursor: names in a store are anybody's."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def printable(name: object) -> str:
+    """Return a path as text that can be encoded: bytes of the path that are no UTF-8 are shown as escapes."""
+    return str(name).encode("utf-8", "backslashreplace").decode()

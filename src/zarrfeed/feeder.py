@@ -26,6 +26,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,11 @@ import numpy.typing as npt
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, cpu
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, ObjectStore, WrapperStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
+from zarrfeed.local_files import check_chunk_file
 from zarrfeed.pipeline import ChunkDecoder, DecodeError
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
@@ -114,6 +116,8 @@ class StoreSource:
         FileNotFoundError
             If the array is gone. And whatever the store raises.
         """
+        if type(self.store) is LocalStore:
+            await asyncio.to_thread(check_chunk_file, Path(self.store.root), self.prefix + key)
         data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
         if data is not None:
             return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)

@@ -152,6 +152,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def physical_bytes() -> int:
+    """Return how much memory the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def has_accelerator() -> bool:
     """Return whether there is a device that page-locked memory serves."""
     accelerator = getattr(torch, "accelerator", None)

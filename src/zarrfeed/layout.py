@@ -27,8 +27,9 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
-from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.feeder import StoreSource
+from zarrfeed.local_files import check_metadata_files
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
@@ -37,6 +38,9 @@ ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
 _MAX_ARRAY_BYTES = 2**62
 _MAX_CHUNKS = 2**32
+_MAX_AXES = 32  # NumPy 1 has no more
+#: Of fixed-length bytes and text: the fill value is made before anything is read.
+_MAX_ITEM_BYTES = 2**24
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
 NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
@@ -235,7 +239,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     Raises
     ------
     ConfigError
-        If there is nothing that zarr-python can read.
+        If there is nothing that zarr-python can read, or its metadata files are none.
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
@@ -244,6 +248,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     if "://" in str(source) and urlsplit(str(source)).scheme != "file":
         return open_url(str(source))
     path = _local_path(source)
+    check_metadata_files(path)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
         return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
@@ -270,11 +275,6 @@ def _group_error(name: str, group: zarr.Group) -> ConfigError:
     except Exception as error:  # noqa: BLE001 (a damaged member: any class, as in open_array)
         arrays = f"cannot be listed ({error!r})"
     return ConfigError(f"{printable(name)}: is a group, must be an array; arrays in it: {arrays}")
-
-
-def printable(name: object) -> str:
-    """Return a path as text that can be encoded: bytes of the path that are no UTF-8 are shown as escapes."""
-    return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
@@ -325,7 +325,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         codecs, storage_order, stored_big = _codecs_v3(chain, ndim, name, in_shards=shard is not None)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
-    _check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
+    check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
@@ -352,7 +352,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         num_key_axes=ndim,
         shard=shard,
         **keys,
-        **_place(array, metadata_key, name, native=native, in_shards=shard is not None),
+        **place_array(array, metadata_key, name, native=native, in_shards=shard is not None),
     )
 
 
@@ -363,9 +363,13 @@ def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
     return array.dtype.name if items.shape == () else str(array.dtype)
 
 
-def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
-    """Refuse sizes that no store has, before arithmetic with them overflows."""
-    if min(chunk_shape) < 1:
+def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
+    """Raise ConfigError for sizes that no store has, before arithmetic with them overflows."""
+    if len(shape) > _MAX_AXES:
+        raise ConfigError(f"{name}: {len(shape)} axes, must be at most {_MAX_AXES}")
+    if item_bytes > _MAX_ITEM_BYTES:
+        raise ConfigError(f"{name}: items of {item_bytes} bytes, must be at most {_MAX_ITEM_BYTES}")
+    if min(chunk_shape, default=1) < 1:
         raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
     covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]
     if math.prod(covered) * item_bytes > _MAX_ARRAY_BYTES:
@@ -375,7 +379,9 @@ def _check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...]
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
 
 
-def _place(array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool, in_shards: bool) -> dict[str, Any]:
+def place_array(
+    array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool, in_shards: bool
+) -> dict[str, Any]:
     """Return where the array is: a directory for the engine, or a store for Python, which decodes where it has to."""
     store, path = array.store_path.store, array.store_path.path
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
@@ -408,7 +414,7 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
         name=short,
         label=label,
         checksum_at_start=config.get("location", "end") == "start",
-        block_bytes=int(config.get("blocksize") or 0) if short == "blosc" else 0,
+        block_bytes=max(0, int(config.get("blocksize") or 0)) if short == "blosc" else 0,
     )
 
 

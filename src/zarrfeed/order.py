@@ -47,6 +47,9 @@ LANE_COUNTS = (
     ),
 )
 
+#: Planning an epoch takes about 460 bytes a block.
+MOST_BLOCKS = 1 << 24
+
 
 @dataclass(frozen=True)
 class Order:
@@ -84,6 +87,13 @@ class Order:
     row_seed: int | None = None
     selection: Selection | None = field(default=None, compare=False)
     first_block: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_blocks > MOST_BLOCKS:
+            raise ConfigError(
+                f"{self.num_blocks} blocks of {self.block_rows} samples, must be at most {MOST_BLOCKS}: an epoch is "
+                'planned block by block, in memory; read a part (`select=`, `blocks=`), or whole shards (block="shard")'
+            )
 
     @property
     def permutes_rows(self) -> bool:

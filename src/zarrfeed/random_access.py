@@ -25,17 +25,17 @@ import torch.utils.data
 from zarrfeed.checks import check_num_threads
 from zarrfeed.collate import SampleList
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
-from zarrfeed.errors import ClosedError, ConfigError
+from zarrfeed.errors import ClosedError, ConfigError, MemoryBudgetError
 from zarrfeed.feed import Reader, shared_memory
 from zarrfeed.fields import Batch, ListField, StoredField, Values
-from zarrfeed.identity import in_worker, usable_cores
-from zarrfeed.memory import parse_bytes, plan_memory
+from zarrfeed.identity import in_worker, physical_bytes, usable_cores
+from zarrfeed.memory import MemoryPlan, parse_bytes, plan_memory
 from zarrfeed.order import EpochPlan, Order
 from zarrfeed.readers import fits_shared_memory
 from zarrfeed.schedule import DEFAULT_BUDGET
 from zarrfeed.selection import Int64, Select, Selection, make_selection
 from zarrfeed.sources import Source, read_fields
-from zarrfeed.stats import Stats
+from zarrfeed.stats import Stats, format_bytes
 from zarrfeed.windows import Offsets, samples_with_windows
 from zarrfeed.xarray_backed import stored_arrays
 
@@ -64,6 +64,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     ------
     ConfigError, UnsupportedError, StoreReadError
         At construction, for what cannot work.
+    MemoryBudgetError
+        Where the machine has not the memory, at construction or for a request.
     CorruptChunkError, StoreReadError
         From reading, for a chunk that cannot be decoded or read; the message names array and chunk.
 
@@ -124,6 +126,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         )
         self._closed = False
         self._reset_process()
+        self._resources(1)  # what no request can be read with is refused here
 
     @classmethod
     def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
@@ -275,16 +278,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             return self._reader
         rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
         self._drop_reader()
-        info = torch.utils.data.get_worker_info()
-        workers = 1 if info is None else info.num_workers
-        num_threads = self._num_threads or max(1, usable_cores() // workers)
-        memory = plan_memory(
-            self._fields.fields,
-            batch_size=rows,
-            num_threads=num_threads,
-            budget=DEFAULT_BUDGET // workers,
-            min_open_batches=1,
-        )
+        memory, workers = self._resources(rows)
         # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
         stored = sum(isinstance(f, StoredField | ListField) for f in self._fields.fields)
         kept = self._cache_bytes // workers
@@ -301,6 +295,29 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         )
         self._capacity = rows
         return self._reader
+
+    def _resources(self, rows: int) -> tuple[MemoryPlan, int]:
+        """Return what a batch takes, and how many workers there are.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the machine does not have the memory.
+        """
+        info = torch.utils.data.get_worker_info()
+        workers = 1 if info is None else info.num_workers
+        num_threads = self._num_threads or max(1, usable_cores() // workers)
+        budget = DEFAULT_BUDGET // workers
+        memory = plan_memory(
+            self._fields.fields, batch_size=rows, num_threads=num_threads, budget=budget, min_open_batches=1
+        )
+        needed, there = budget - memory.batch_room + memory.batch_bytes, physical_bytes()
+        if needed > there:
+            raise MemoryBudgetError(
+                f"{rows} sample{'s' * (rows != 1)} at once: {format_bytes(needed, round_up=True)} are needed to read, "
+                f"decode and hold them, and the machine has {format_bytes(there)}"
+            )
+        return memory, workers
 
     def _drop_reader(self) -> None:
         if self._reader is not None:

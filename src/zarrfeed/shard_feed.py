@@ -134,9 +134,13 @@ class ShardFeed:
                 )
         return ((piece.ticket, data[piece.begin - first : piece.end - first]) for piece in group)
 
+    def inner_name(self, position: int) -> str:
+        """Return the place of an inner chunk in its shard, such as "3/0"."""
+        return self._reading.spec.inner_chunk_name(position)
+
     def label(self, position: int) -> str:
         """Return what messages call an inner chunk, behind the key of its shard."""
-        return f"inner chunk {self._reading.spec.inner_chunk_name(position)}"
+        return f"inner chunk {self.inner_name(position)}"
 
     async def _try_index(self, key: str) -> Index | BaseException:
         """Return the index, or what was raised: an interrupt that leaves a task would end the loop."""

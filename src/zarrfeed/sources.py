@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.checks import check_flags, check_int
 from zarrfeed.conversion import Conversion, ConversionOptions, Items, by_field
 from zarrfeed.dtypes import TORCH_DTYPES
-from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, ZarrfeedError
+from zarrfeed.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, ZarrfeedError, printable
 from zarrfeed.fields import (
     BLOCK_UNITS,
     BlockUnit,
@@ -30,13 +31,18 @@ from zarrfeed.fields import (
     StoredField,
     with_path,
 )
-from zarrfeed.layout import ArrayLike, open_array, open_node, printable, read_layout
+from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, read_layout
+from zarrfeed.local_files import check_members
 from zarrfeed.windows import Offsets, Window, parse_window
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
 _MEMORY_INT64_MAX = 2**63 - 1
+#: The engine keeps about 600 bytes for each chunk that a sample lies in.
+_MOST_CELLS = 1 << 18
+#: Text of a chunk becomes Python objects all at once.
+_MOST_LIST_ITEMS = 1 << 27
 
 
 def read_fields(
@@ -203,6 +209,7 @@ class _PartReader:
             dimensions = dimension_names(array)
             spec = read_layout(source, sample_axis=self._find_axis(name, dimensions))
             shape, axis = spec.shape, spec.sample_axis
+            _check_counts(spec)
             if spec.item_type:
                 field, dtype = ListField(name, spec), None
             else:
@@ -225,6 +232,20 @@ class _PartReader:
         return dimensions.index(self._sample_dim)
 
 
+def _check_counts(spec: ArraySpec) -> None:
+    """Refuse what would take memory for each of too many parts."""
+    if spec.num_cells > _MOST_CELLS:
+        raise ConfigError(
+            f"{spec.name}: a sample lies in {spec.num_cells} chunks, must be at most {_MOST_CELLS}; chunks are "
+            f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
+        )
+    items = math.prod(spec.chunk_shape)
+    if spec.item_type and items > _MOST_LIST_ITEMS:
+        raise MemoryBudgetError(
+            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
+        )
+
+
 def _select(part: str, arrays: Mapping[str, FieldSource], variables: Sequence[str]) -> dict[str, FieldSource]:
     if isinstance(variables, str) or not all(isinstance(name, str) for name in variables):
         raise ConfigError(f"variables = {variables!r}, must be a list of names")
@@ -239,6 +260,7 @@ def _select(part: str, arrays: Mapping[str, FieldSource], variables: Sequence[st
 
 def _arrays_of(part: str, group: zarr.Group) -> dict[str, zarr.Array[Any]]:
     path = printable(str(group.store_path).removeprefix("file://"))
+    check_members(group)
     try:
         arrays = dict(sorted(group.arrays()))
         groups = sorted(group.group_keys()) if not arrays else []

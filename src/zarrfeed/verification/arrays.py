@@ -1,0 +1,181 @@
+"""The arrays of a store: all of them, in groups of any depth, or those that are named. Reads metadata only.
+
+What holds: one array or group that cannot be opened is a problem of its own, and the others are still found. Groups are
+entered one after the other, not one inside of the other, so depth costs no stack. In a local store each directory is
+entered once, however many links lead to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, StorePath
+
+from zarrfeed.errors import ConfigError, ZarrfeedError, printable
+from zarrfeed.layout import open_node
+from zarrfeed.local_files import METADATA_NAMES, check_metadata_files
+
+
+@dataclass
+class Found:
+    """What a store consists of.
+
+    Attributes
+    ----------
+    store
+        What it is called, the same in every run.
+    arrays
+        By path.
+    problems
+        Path of an array or group that cannot be opened -> why.
+    ignored
+        Paths in groups where neither is.
+    root
+        Directory of a local store; None for others.
+    """
+
+    store: str
+    arrays: dict[str, zarr.Array[Any]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    root: Path | None = None
+
+
+def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequence[str] | None) -> Found:
+    """Find the arrays of a store.
+
+    Parameters
+    ----------
+    source
+        A path, a URL, or what zarr-python opened.
+    names
+        Paths of arrays or groups in it; None: all.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing by such a name, or `source` is no store.
+    StoreReadError
+        If it cannot be read.
+    """
+    if not isinstance(source, str | Path | zarr.Array | zarr.Group):
+        raise ConfigError(f"got a {type(source).__name__}, a store must be a path, a URL, a zarr.Array or a zarr.Group")
+    node = open_node(source) if isinstance(source, str | Path) else source
+    found = Found(str(node.store_path).removeprefix("file://"))
+    if type(node.store) is LocalStore:
+        found.root = Path(os.path.realpath(Path(node.store.root) / node.path))
+        found.store = str(found.root)
+    if isinstance(names, str):
+        raise ConfigError(f"arrays = {names!r}, must be a list of names")
+    if isinstance(node, zarr.Array):
+        if names is not None:
+            raise ConfigError(
+                f"arrays = {list(names)!r}: {printable(found.store)} is an array, and not a group of some"
+            )
+        found.arrays[""] = node
+        return found
+    walk = _Walk(node, found)
+    if names is None:
+        walk.enter("", node)
+    for name in names or ():
+        segments = name.strip("/").split("/")
+        if {"", ".", ".."} & set(segments) or "\\" in name or not walk.visit("/".join(segments)):
+            raise ConfigError(f"arrays: {printable(found.store)} has no array or group {name!r}")
+    walk.run()
+    found.arrays = dict(sorted(found.arrays.items()))
+    return found
+
+
+class _Walk:
+    def __init__(self, root: zarr.Group, found: Found) -> None:
+        self._root, self._found = root, found
+        self._store, self._format = root.store, root.metadata.zarr_format
+        self._groups: list[tuple[str, zarr.Group]] = []
+        self._entered: set[str] = set()
+        self._lists = self._store.supports_listing and self._can_list()
+
+    def run(self) -> None:
+        while self._groups:
+            path, group = self._groups.pop()
+            try:
+                names = self._children(path, group)
+            except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+                self._found.problems[path] = f"the group cannot be listed: {error!r}"
+                continue
+            for name in names:
+                below = f"{path}/{name}" if path else name
+                if not self.visit(below):
+                    self._found.ignored.append(below)
+
+    def enter(self, path: str, group: zarr.Group) -> None:
+        directory = self._directory(path)
+        if directory is not None:
+            real = os.path.realpath(directory)
+            if real in self._entered:
+                return
+            self._entered.add(real)
+        self._groups.append((path, group))
+
+    def visit(self, path: str) -> bool:
+        """Note the array or the group at a path below the root; return whether there is one, or was meant to be."""
+        found = self._found
+        if path in found.arrays or path in found.problems:
+            return True
+        try:
+            directory = self._directory(path)
+            if directory is not None:
+                check_metadata_files(directory)
+            node: Any = self._open(path)
+        except (FileNotFoundError, KeyError):
+            return False
+        except ZarrfeedError as error:
+            found.problems[path] = str(error)
+            return True
+        except Exception as error:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)
+            found.problems[path] = f"zarr-python cannot open it: {error!r}"
+            return True
+        if isinstance(node, zarr.Array):
+            found.arrays[path] = node
+        else:
+            self.enter(path, node)
+        return True
+
+    def _open(self, path: str) -> zarr.Array[Any] | zarr.Group:
+        if not self._lists:
+            return self._root[path]
+        whole = f"{self._root.path}/{path}".strip("/")
+        return zarr.open(store=StorePath(self._store, whole), mode="r", zarr_format=self._format)
+
+    def _can_list(self) -> bool:
+        """Return whether the store can be listed; where it cannot, as most web servers, consolidated metadata serve."""
+        try:
+            sync(self._names(""))
+        except Exception:  # noqa: BLE001 (of any class: a store is anybody's code)
+            return self._root.metadata.consolidated_metadata is None  # then it is told that it cannot be listed
+        return True
+
+    async def _names(self, path: str) -> list[str]:
+        prefix = f"{self._root.path}/{path}".strip("/")
+        return [name.strip("/") async for name in self._store.list_dir(prefix)]
+
+    def _directory(self, path: str) -> Path | None:
+        if self._found.root is None or ".." in path.split("/"):
+            return None
+        return self._found.root / path
+
+    def _children(self, path: str, group: zarr.Group) -> Iterator[str]:
+        """Return the names of what lies in a group, but for its metadata and, in a local store, files."""
+        if not self._lists:
+            return iter(sorted(group.keys()))
+        directory = self._directory(path)
+        return (
+            name
+            for name in sorted(sync(self._names(path)))
+            if name not in METADATA_NAMES and (directory is None or not (directory / name).is_file())
+        )
