@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.random import Philox  # named, since numpy imports it late: not while the first batch is awaited
 
 from zarrfeed.errors import ConfigError
 from zarrfeed.selection import Int64, Selection
@@ -145,7 +146,7 @@ class Order:
         if self.shuffle:
             low_bits = np.uint64((1 << max(1, (self.num_blocks - 1).bit_length())) - 1)
             # 128-bit key: seed and epoch side by side, so that no two pairs share one
-            keys = np.random.Philox(key=self.seed | (epoch << 64)).random_raw(self.num_blocks)
+            keys = Philox(key=self.seed | (epoch << 64)).random_raw(self.num_blocks)
             keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | places.astype(np.uint64)
             keys.sort()
             places = (keys & low_bits).astype(np.int64)
@@ -225,7 +226,7 @@ class Order:
         np.minimum.at(first_step, extra_group[once], extra_step[once])
         np.maximum.at(last_step, extra_group[once], extra_step[once])
         visits = [(np.arange(len(starts)), np.zeros(len(starts), dtype=np.int64), first_step, last_step)]
-        for again in np.unique(turn[~once]):
+        for again in np.unique(turn[~once]) if not once.all() else ():
             of_turn = turn == again
             group, inverse = np.unique(extra_group[of_turn], return_inverse=True)
             earliest, latest = np.full(len(group), _NEVER), np.full(len(group), -1)
