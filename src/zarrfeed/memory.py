@@ -295,7 +295,16 @@ def _buffer_bytes(size: int) -> int:
 def _block_bytes(spec: ArraySpec) -> int:
     """Return the most that a Blosc block of this array may take; 0 where the engine decodes no Blosc."""
     blocks = [c.block_bytes for c in spec.codecs if c.name == "blosc"]
-    return min(spec.decoded_bytes, max(_BLOCK_BYTES, *blocks)) if blocks and not spec.slow_codecs else 0
+    if not blocks or spec.slow_codecs:
+        return 0
+    # Of several codecs, Blosc may have compressed what another one made of the chunk.
+    whole = spec.decoded_bytes if len(spec.codecs) == 1 else _intermediate_bytes(spec.decoded_bytes)
+    return min(whole, max(_BLOCK_BYTES, *blocks))
+
+
+def _intermediate_bytes(size: int) -> int:
+    """Return the most that a chunk of `size` bytes takes between two decompressors (cpp/codecs/codec_pipeline.cc)."""
+    return size + size // 8 + 65536
 
 
 def _scratch_bytes(fields: Sequence[StoredField]) -> int:
@@ -308,7 +317,7 @@ def _scratch_bytes(fields: Sequence[StoredField]) -> int:
         of_field = (
             _stored_bytes(spec),
             0 if fused or not decompressors else _buffer_bytes(size),
-            min(2, max(0, decompressors - 1)) * _buffer_bytes(size + size // 8 + 65536),
+            min(2, max(0, decompressors - 1)) * _buffer_bytes(_intermediate_bytes(size)),
             _buffer_bytes(_block_bytes(spec)),  # before its items are put in order,
             _buffer_bytes(_block_bytes(spec)) if fused else 0,  # and after
         )

@@ -17,7 +17,7 @@ import hashlib
 import json
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import context
 from typing import Any, NoReturn, TypeAlias
@@ -292,6 +292,10 @@ class _ShapesOfOriginal(FieldSet):
         """Return a tensor or a dict of them, or a list of these."""
         parts = super().assemble(tensors)
         return list(parts) if isinstance(parts, tuple) else parts
+
+    def assembler(self) -> Callable[[Sequence[Values]], Batch]:
+        """Return what does so."""
+        return self.assemble
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
         """Yield samples one by one: NumPy scalars where they have no axes and NumPy has their dtype."""
