@@ -44,11 +44,11 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def build() -> None:
-    """Configure and compile the targets."""
+def build(targets: list[str]) -> None:
+    """Configure, and compile the targets."""
     subprocess.run(["cmake", "--preset", "fuzz"], cwd=ROOT, check=True)
-    targets = [f"{target}_fuzz" for target in TARGETS]
-    subprocess.run(["cmake", "--build", "--preset", "fuzz", "--target", *targets], cwd=ROOT, check=True)
+    programs = [f"{target}_fuzz" for target in targets]
+    subprocess.run(["cmake", "--build", "--preset", "fuzz", "--target", *programs], cwd=ROOT, check=True)
 
 
 def run_round(target: str, seconds: float, result: Result) -> None:
@@ -99,10 +99,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="processor time of each target")
     parser.add_argument("--target", action="append", choices=TARGETS, help="may be given several times; all if not")
     arguments = parser.parse_args()
-    build()
+    targets = arguments.target or TARGETS
+    build(targets)
     print(f"{'target':12} {'CPU minutes':>12} {'executions':>12} {'edges':>8}  result")
     failed = False
-    for target in arguments.target or TARGETS:
+    for target in targets:
         result = run(target, arguments.seconds)
         failed = failed or result.failed
         outcome = "FINDING, see build/fuzz/findings" if result.failed else "nothing found"
