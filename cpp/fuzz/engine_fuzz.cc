@@ -153,7 +153,7 @@ void read(Reader& reader, Changer& changer, Draw& draw, int64_t late, int64_t la
 
 void run_input(Bytes input) {
   Draw draw(input);
-  const Store& one = store(static_cast<size_t>(draw.pick(0, static_cast<int64_t>(num_stores()) - 1)));
+  const Store& one = draw_store(draw);
   const Reading reading = draw_reading(draw, one);
   const int64_t early = draw.pick(0, 4);
   const int64_t late = draw.pick(0, 2);
@@ -177,11 +177,7 @@ void run_input(Bytes input) {
 }
 
 std::vector<ByteVector> make_seeds() {
-  std::vector<ByteVector> seeds;
-  for (int64_t number = 0; number < static_cast<int64_t>(num_stores()) * 12; ++number) {
-    Pen pen;
-    pen.pick(number % static_cast<int64_t>(num_stores()), 0, static_cast<int64_t>(num_stores()) - 1);
-    write_reading(pen, number);
+  return make_reading_seeds([](Pen& pen, int64_t number) {
     const int64_t early = number % 3;
     const int64_t late = number % 4 == 0 ? 1 : 0;
     pen.pick(early, 0, 4).pick(late, 0, 2).pick(number % 4, 0, 3);
@@ -190,9 +186,7 @@ std::vector<ByteVector> make_seeds() {
       pen.pick(0, 0, 0).pick(kind, 0, kNumChanges - 1).byte(static_cast<uint8_t>(number * 5 + i));
       pen.byte(1).byte(static_cast<uint8_t>(number)).byte(static_cast<uint8_t>(number * 3)).byte(0xff);
     }
-    seeds.push_back(pen.input());
-  }
-  return seeds;
+  });
 }
 
 std::vector<Finding> findings() {

@@ -46,6 +46,14 @@ const std::vector<std::vector<ArrayLayout>>& layouts() {
   return all;
 }
 
+/// What draw_reading() takes, so that every number of threads, batch size and so on appears.
+void write_reading(Pen& pen, int64_t number) {
+  pen.pick(1 + number % 4, 1, 4).pick(1 + number % 3, 1, 3).pick(1 + number % 8, 1, 8).pick(1 + number * 3 % 16, 1, 16);
+  pen.byte(number % 2 == 0 ? 1 : 0).byte(number % 5 == 0 ? 1 : 0).byte(number % 3 == 0 ? 1 : 0);
+  pen.pick(1 + number * 7 % 20, 1, 20).pick(1 + number % 6, 1, 6).byte(static_cast<uint8_t>(number));
+  pen.pick(number % 4, 0, 3).pick(number % 4 == 3 ? 2 : 50, 0, 50);
+}
+
 }  // namespace
 
 Store::Store(std::vector<ArrayLayout> arrays, bool with_resident, bool with_index, bool with_windows)
@@ -75,12 +83,9 @@ Store::Store(std::vector<ArrayLayout> arrays, bool with_resident, bool with_inde
   }
 }
 
-size_t num_stores() {
-  return layouts().size();
-}
-
-Store& store(size_t number) {
-  static std::vector<std::unique_ptr<Store>> all(num_stores());
+const Store& draw_store(Draw& draw) {
+  static std::vector<std::unique_ptr<Store>> all(layouts().size());
+  const auto number = static_cast<size_t>(draw.pick(0, std::ssize(layouts()) - 1));
   std::unique_ptr<Store>& one = all[number];
   if (one == nullptr) {
     one = std::make_unique<Store>(layouts()[number], number % 2 == 0, number % 3 != 0, number == kWithWindows);
@@ -114,11 +119,17 @@ Reading draw_reading(Draw& draw, const Store& store) {
   return reading;
 }
 
-void write_reading(Pen& pen, int64_t number) {
-  pen.pick(1 + number % 4, 1, 4).pick(1 + number % 3, 1, 3).pick(1 + number % 8, 1, 8).pick(1 + number * 3 % 16, 1, 16);
-  pen.byte(number % 2 == 0 ? 1 : 0).byte(number % 5 == 0 ? 1 : 0).byte(number % 3 == 0 ? 1 : 0);
-  pen.pick(1 + number * 7 % 20, 1, 20).pick(1 + number % 6, 1, 6).byte(static_cast<uint8_t>(number));
-  pen.pick(number % 4, 0, 3).pick(number % 4 == 3 ? 2 : 50, 0, 50);
+std::vector<ByteVector> make_reading_seeds(const std::function<void(Pen&, int64_t)>& write_rest) {
+  std::vector<ByteVector> seeds;
+  const int64_t count = std::ssize(layouts());
+  for (int64_t number = 0; number < count * 12; ++number) {
+    Pen pen;
+    pen.pick(number % count, 0, count - 1);
+    write_reading(pen, number);
+    write_rest(pen, number);
+    seeds.push_back(pen.input());
+  }
+  return seeds;
 }
 
 Reader::Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading)

@@ -2,6 +2,7 @@
 // What the two targets of the engine share: stores of many kinds, epochs that are drawn, and the check of what arrives.
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,9 +28,8 @@ struct Store {
   std::vector<std::vector<std::vector<uint8_t>>> expected;  ///< field, sample
 };
 
-/// Stores are made when they are first asked for, and live as long as the process.
-Store& store(size_t number);
-size_t num_stores();
+/// One of the stores. They are made when they are first asked for, and live as long as the process.
+const Store& draw_store(Draw& draw);
 
 /// A chunk of a field, by the object that it lies in, or by its place in there where it is touched alone.
 using Touched = std::set<std::pair<size_t, std::string>>;
@@ -43,8 +43,9 @@ struct Reading {
   int64_t stop_after = 0;  ///< batches; more than there are: to the end
 };
 Reading draw_reading(Draw& draw, const Store& store);
-/// The same numbers, for seeds.
-void write_reading(Pen& pen, int64_t number);
+/// Seeds for targets whose input is a store, a reading of it, and what `write_rest(pen, number)` adds: each store in
+/// several readings.
+std::vector<ByteVector> make_reading_seeds(const std::function<void(Pen&, int64_t)>& write_rest);
 
 /// Reads epochs with an engine over a store, and checks the rows of chunks that are not touched.
 class Reader {

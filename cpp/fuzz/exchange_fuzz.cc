@@ -174,7 +174,7 @@ void read(Reader& reader, Feeder& feeder, Draw& draw, bool works) {
 
 void run_input(Bytes input) {
   Draw draw(input);
-  const Store& one = store(static_cast<size_t>(draw.pick(0, static_cast<int64_t>(num_stores()) - 1)));
+  const Store& one = draw_store(draw);
   const Reading reading = draw_reading(draw, one);
   Reader reader(one, testing::fed_fields(one.data), reading);
   Feeder feeder(one, reader.engine());
@@ -193,18 +193,12 @@ void run_input(Bytes input) {
 }
 
 std::vector<ByteVector> make_seeds() {
-  std::vector<ByteVector> seeds;
-  for (int64_t number = 0; number < static_cast<int64_t>(num_stores()) * 12; ++number) {
-    Pen pen;
-    pen.pick(number % static_cast<int64_t>(num_stores()), 0, static_cast<int64_t>(num_stores()) - 1);
-    write_reading(pen, number);
+  return make_reading_seeds([](Pen& pen, int64_t number) {
     for (int64_t i = 0; i < number % 30; ++i) {
       pen.byte(static_cast<uint8_t>(i * 3 + number));
       pen.pick(i % 5 == 4 ? number % kNumAnswers : 0, 0, kNumAnswers - 1);
     }
-    seeds.push_back(pen.input());
-  }
-  return seeds;
+  });
 }
 
 std::vector<Finding> findings() {
