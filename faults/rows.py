@@ -1,0 +1,13 @@
+"""All rows, in the order of the table."""
+
+from __future__ import annotations
+
+from faults.row import Row
+
+#: Modules of rows are added here, each with its `ROWS`.
+ROWS: tuple[Row, ...] = ()
+
+
+def row_named(name: str) -> Row:
+    """Return the row of that name; KeyError if there is none."""
+    return {row.name: row for row in ROWS}[name]

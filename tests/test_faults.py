@@ -1,0 +1,50 @@
+"""Every row of the table of faults, a few tries of each; and the harness itself, which must not miss a bad one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # faults/ is not installed
+
+from faults.harness import run_row  # noqa: E402
+from faults.row import Row  # noqa: E402
+from faults.rows import ROWS  # noqa: E402
+from faults.run import main, to_markdown  # noqa: E402
+
+from fault_rows import mixed  # noqa: E402
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_row_ends_as_specified(row: Row) -> None:
+    count = run_row(row, row.short_runs)
+    assert count.is_good, (count.wrong, count.hangs)
+    assert count.runs == row.short_runs
+
+
+def test_the_harness_misses_nothing() -> None:
+    variables = {"PYTHONPATH": str(Path(__file__).parent), "FAULT": "in the environment"}
+    row = Row(
+        "mixed", "each kind of end", "each is counted", mixed, runs=6, patience_s=1.5, variables=lambda: variables
+    )
+    count = run_row(row, 6)
+    assert count.outcomes.total() == 2
+    assert count.outcomes["in the environment"] == 1
+    assert sorted(count.wrong) == [1, 2, 4]
+    assert count.wrong[1] == "a wrong value"
+    assert "KeyError: 'a surprise'" in count.wrong[2]
+    assert "status -11" in count.wrong[4]
+    assert count.hangs == [3]
+    assert not count.is_good
+    assert count.runs == 6
+    assert run_row(row, 1, first=5).outcomes == {what: 1 for what in count.outcomes if what.startswith("fine")}
+    assert to_markdown(row, count).endswith("| 3 | 1 |")
+
+
+def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--rows", "nonsense"])
+    assert "no such row: nonsense" in capsys.readouterr().err
