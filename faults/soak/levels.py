@@ -2,11 +2,11 @@
 
 The tolerance for memory. glibc by itself keeps up to 64 MiB of freed memory at the end of each of its arenas, so the
 soak fixes its thresholds at 128 KiB, and measures after a garbage collection and after giving back free pages: what is
-left is held by somebody. A leak grows with the number of configurations: one of a decoded chunk or a batch in each, some
-KiB to some MiB, or of a thread's stack, comes to far more than 4 KiB a configuration. Making and reading the stores with
-zarr-python alone took 2 KiB each, of 400. So a line is fitted to the measurements behind the first fifth of the time
-(caches of Python, zarr and torch fill up there), and its rise must not exceed 4 KiB a configuration, or 16 MiB where
-that is more. For the fit the median of the slopes between all pairs is taken (Theil and Sen), which a few high
+left is held by somebody. A leak grows with the number of configurations: one of a decoded chunk or a batch in each,
+some KiB to some MiB, or of a thread's stack, comes to far more than 4 KiB a configuration. Making and reading the
+stores with zarr-python alone took 2 KiB each, of 400. So a line is fitted to the measurements behind the first fifth of
+the time (caches of Python, zarr and torch fill up there), and its rise must not exceed 4 KiB a configuration, or 16 MiB
+where that is more. For the fit the median of the slopes between all pairs is taken (Theil and Sen), which a few high
 measurements do not move.
 
 File descriptors and mappings of shared memory must be as many as after the first configurations, and no thread may be
