@@ -1,0 +1,227 @@
+"""Rows of local files that fail, come in pieces, or take their time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from faults.io_common import (
+    LAYOUTS,
+    check_errno,
+    check_injected,
+    check_names,
+    check_right,
+    chunk_files,
+    copied,
+    opened,
+    read_epoch,
+    stored,
+)
+from faults.row import Row, Try, UnspecifiedError
+from faults.shim import Calls, Fault, injected, preloaded
+from zarrfeed import StoreReadError
+
+
+def cold(path: Path) -> Fault:
+    """Return the fault that lets the page cache look empty, so that fetch threads read every chunk."""
+    return Fault(Calls.READ_CACHED, path, error=errno.EAGAIN)
+
+
+def _fails(attempt: Try, calls: Calls, *codes: int) -> str:
+    """Let one file fail for ever; then read it after all, with the same dataset."""
+    path = stored(attempt.shared, attempt.random.choice(sorted(LAYOUTS)))
+    file = attempt.random.choice(chunk_files(path))
+    code = attempt.random.choice(codes)
+    with opened(str(path), attempt.random) as dataset:
+        with injected(Fault(calls, file, error=code), cold(path)) as acted:
+            try:
+                read_epoch(dataset)
+            except StoreReadError as error:
+                check_names(error, path, file)
+                check_errno(error, code)
+            else:
+                raise UnspecifiedError("a file that cannot be read gave an epoch")
+        check_injected(acted[0])
+        check_right(dataset)
+    return "error, then right"
+
+
+def read_eio(attempt: Try) -> str:
+    """Let reads fail for ever."""
+    return _fails(attempt, Calls.READ, errno.EIO)
+
+
+def open_fails(attempt: Try) -> str:
+    """Let opens fail for ever."""
+    return _fails(attempt, Calls.OPEN, errno.EIO, errno.ESTALE, errno.ENOMEM, errno.ETIMEDOUT)
+
+
+def open_eacces(attempt: Try) -> str:
+    """Let opens be forbidden."""
+    return _fails(attempt, Calls.OPEN, errno.EACCES, errno.EPERM)
+
+
+def open_emfile(attempt: Try) -> str:
+    """Let there be no more descriptors, in the process or on the machine."""
+    return _fails(attempt, Calls.OPEN, errno.EMFILE, errno.ENFILE)
+
+
+@contextlib.contextmanager
+def _descriptors(free: int) -> Iterator[None]:
+    """Let the process open no more than so many further files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 (names alone, and one descriptor)
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(max(used) + 1 - len(used))]  # no gaps below the highest
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max([*used, *held]) + 1 + free, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def descriptors_end(attempt: Try) -> str:
+    """Take the process its descriptors, really."""
+    path = stored(attempt.shared, attempt.random.choice(sorted(LAYOUTS)))
+    free = attempt.random.randint(0, 6)
+    with opened(str(path), attempt.random) as dataset:
+        outcome = "right"
+        with injected(*[cold(path)] * attempt.random.randint(0, 1)), _descriptors(free):
+            try:
+                check_right(dataset)
+            except StoreReadError as error:
+                check_errno(error, errno.EMFILE)
+                if str(path) not in str(error):
+                    raise UnspecifiedError(f"the error names not the array: {error!r}") from error
+                outcome = "error, then right"
+        check_right(dataset)
+    return outcome
+
+
+def short_reads(attempt: Try) -> str:
+    """Let reads return a part of what was asked for."""
+    path = stored(attempt.shared, attempt.random.choice(sorted(LAYOUTS)))
+    fault = Fault(
+        Calls.READ | Calls.READ_CACHED,
+        path,
+        most_bytes=attempt.random.choice((1, 7, 100, 400)),
+        chance=attempt.random.choice((0.5, 1.0)),
+        seed=attempt.number,
+    )
+    with opened(str(path), attempt.random) as dataset:
+        is_cold = [cold(path)] * attempt.random.randint(0, 1)
+        with injected(*is_cold, fault) as acted:
+            check_right(dataset)
+        check_injected(acted[len(is_cold)])
+    return "right"
+
+
+def interrupted(attempt: Try) -> str:
+    """Let most opens and reads be interrupted by signals, in the middle of a file too."""
+    path = stored(attempt.shared, attempt.random.choice(sorted(LAYOUTS)))
+    calls = Calls.OPEN | Calls.READ | Calls.READ_CACHED
+    chance = attempt.random.choice((0.5, 0.9, 0.98))
+    storm = Fault(calls, path, error=errno.EINTR, chance=chance, seed=attempt.number)
+    pieces = Fault(Calls.READ | Calls.READ_CACHED, path, most_bytes=attempt.random.choice((0, 200)))
+    with opened(str(path), attempt.random) as dataset:
+        with injected(storm, *[cold(path)] * attempt.random.randint(0, 1), pieces) as acted:
+            check_right(dataset)
+        check_injected(acted[0])
+    return "right"
+
+
+def unlinked(attempt: Try) -> str:
+    """Remove files between open and read, as another process may; the next epoch misses them."""
+    layout = attempt.random.choice(sorted(LAYOUTS))
+    path = copied(attempt, layout)
+    removed: set[Path] = set()
+
+    def remove(file: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+        removed.add(file)
+
+    fault = Fault(Calls.READ, path / "c", chance=0.3, seed=attempt.number, hook=remove)
+    with opened(str(path), attempt.random) as dataset:
+        with injected(fault, cold(path)) as acted:  # cold: what the page cache has is not opened for this read alone
+            epoch = read_epoch(dataset)
+        check_injected(acted[0])
+        gone = sum(epoch.lies_in(file, layout) for file in removed).astype(bool)
+        # A shard is opened for each chunk of it: it may be gone from the second one on.
+        in_shards = gone & epoch.is_fill() if "shards" in LAYOUTS[layout] else gone & False
+        epoch.must(epoch.is_of(0) | in_shards, "right")
+        epoch = read_epoch(dataset)
+        gone = sum(epoch.lies_in(file, layout) for file in removed).astype(bool)
+        epoch.must((gone & epoch.is_fill()) | (~gone & epoch.is_of(0)), "right, or fill values where the chunk is gone")
+    return "right, then fill values"
+
+
+def slow(attempt: Try) -> str:
+    """Let some opens and reads take 20 ms."""
+    path = stored(attempt.shared, attempt.random.choice(sorted(LAYOUTS)))
+    fault = Fault(Calls.OPEN | Calls.READ, path, stall_ms=20, times=5, chance=0.2, seed=attempt.number)
+    with opened(str(path), attempt.random) as dataset:
+        with injected(fault, cold(path)) as acted:
+            check_right(dataset)
+        check_injected(acted[0])
+    return "right"
+
+
+_ERROR = "StoreReadError with this errno that names array and chunk; without the fault the same dataset reads on, right"
+
+ROWS = (
+    Row("read-EIO", "reads of a chunk fail with EIO for ever", _ERROR, read_eio, 500, 2, variables=preloaded),
+    Row(
+        "open-fails",
+        "opening a chunk fails for ever with EIO, ESTALE, ENOMEM or ETIMEDOUT",
+        _ERROR,
+        open_fails,
+        500,
+        2,
+        variables=preloaded,
+    ),
+    Row("EACCES", "opening a chunk fails with EACCES or EPERM", _ERROR, open_eacces, 500, 2, variables=preloaded),
+    Row("EMFILE", "opening a chunk fails with EMFILE or ENFILE", _ERROR, open_emfile, 500, 2, variables=preloaded),
+    Row(
+        "no-descriptors",
+        "the process has 0 to 6 descriptors left (`RLIMIT_NOFILE`)",
+        "right, or StoreReadError with EMFILE that names the array; afterwards right",
+        descriptors_end,
+        500,
+        3,
+        variables=preloaded,
+    ),
+    Row(
+        "short-reads",
+        "reads return 1 byte to a part of what was asked for",
+        "every batch right",
+        short_reads,
+        500,
+        3,
+        variables=preloaded,
+    ),
+    Row(
+        "EINTR",
+        "50% to 98% of opens and reads fail with EINTR, in the middle of files too",
+        "every batch right",
+        interrupted,
+        500,
+        3,
+        variables=preloaded,
+    ),
+    Row(
+        "unlinked",
+        "chunks are removed between open and read",
+        "the epoch right (a shard from its next chunk on fill values); the next one fill values for them alone",
+        unlinked,
+        500,
+        3,
+        variables=preloaded,
+    ),
+    Row("slow-reads", "opens and reads take 20 ms", "every batch right", slow, 200, 2, variables=preloaded),
+)
