@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from faults.harness import Count, run_row
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, what in list(count.wrong.items())[:3]:
             print(f"try {number} of {row.name}: {what}", file=sys.stderr)
         if options.json is not None:
-            options.json.write_text(json.dumps({name: asdict(c) for name, c in counts.items()}, indent=2) + "\n")
+            options.json.write_text(json.dumps({name: vars(c) for name, c in counts.items()}, indent=2) + "\n")
     return 0 if all(count.is_good for count in counts.values()) else 1
 
 
