@@ -57,9 +57,7 @@ def read_fails(attempt: Try) -> str:
 
 def open_fails(attempt: Try) -> str:
     """Let opens fail for ever."""
-    return _fails(
-        attempt, Calls.OPEN, errno.EIO, errno.ESTALE, errno.ENOMEM, errno.EACCES, errno.EMFILE, errno.ENFILE
-    )
+    return _fails(attempt, Calls.OPEN, errno.EIO, errno.ESTALE, errno.ENOMEM, errno.EACCES, errno.EMFILE, errno.ENFILE)
 
 
 @contextlib.contextmanager

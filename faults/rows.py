@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from faults import io_changed, io_local
+from faults import io_changed, io_full, io_local
 from faults.row import Row
 
 #: Modules of rows are added here, each with its `ROWS`.
-ROWS: tuple[Row, ...] = (*io_local.ROWS, *io_changed.ROWS)
+ROWS: tuple[Row, ...] = (*io_local.ROWS, *io_changed.ROWS, *io_full.ROWS)
 
 
 def row_named(name: str) -> Row:
