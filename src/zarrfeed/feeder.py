@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,9 +40,11 @@ from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.local_files import check_chunk_file
 from zarrfeed.pipeline import ChunkDecoder, DecodeError
+from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
 
+_DEFAULT_POLICY = FaultPolicy()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
 #: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
@@ -169,6 +171,8 @@ class Feeder:
         Chunks that zarr-python decodes at once, where it does.
     keep_indices
         Whether indices of shards are kept from epoch to epoch.
+    policy
+        How often reads are tried, and whether the engine goes on after errors.
     """
 
     def __init__(
@@ -179,8 +183,10 @@ class Feeder:
         *,
         max_decodes: int = 1,
         keep_indices: bool = False,
+        policy: FaultPolicy = _DEFAULT_POLICY,
     ) -> None:
         self._engine = engine
+        self.policy = policy
         self._shards = shards or {}
         self._kept: dict[int, KeptIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
         self._max_decodes = max_decodes
@@ -245,6 +251,7 @@ class _Session:
         self._engine = engine
         self._sources = sources
         self._counts = feeder.counts
+        self._policy = feeder.policy
         self._shards = {
             n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts, kept.get(n))
             for n, reading in shards.items()
@@ -362,7 +369,8 @@ class _Session:
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(wanted[0][0], error)
+            for ticket, _ in wanted:
+                self._fail(ticket, error)
             return
         self._answer((ticket, None) for ticket in missing)
         if self._closing:
@@ -374,7 +382,12 @@ class _Session:
         try:
             answers = await shards.read(key, group)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(group[0].ticket, error)
+            if self._policy.skips and len(group) > 1 and not self._closing:
+                # Which of them is bad must not depend on what else was asked for.
+                for piece in group:
+                    self._spawn(self._fetch_group(shards, decoder, key, [piece]))
+            else:
+                self._fail(group[0].ticket, error)
             return
         if decoder is None:
             self._answer(answers)
@@ -402,8 +415,12 @@ class _Session:
         self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
     ) -> npt.NDArray[Any] | None:
         """Return a stored object, or a part of it; None if the array lacks it."""
-        self._counts.requests += 1
-        return await source.get(key, byte_range)
+
+        def read() -> Awaitable[npt.NDArray[Any] | None]:
+            self._counts.requests += 1
+            return source.get(key, byte_range)
+
+        return await self._policy.retrying(read, self._counts.on_retry)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
