@@ -59,7 +59,7 @@ def truncated(attempt: Try) -> str:
             handle.truncate(size)
 
     outcome = "right, then error"
-    with opened(str(path), attempt.random) as dataset:
+    with opened(str(path), attempt.random, retries=1) as dataset:
         with injected(Fault(calls, file, skip=skip, times=1, hook=cut), cold(path)) as acted:
             try:
                 check_right(dataset)
@@ -136,7 +136,7 @@ def overwritten(attempt: Try) -> str:
             handle.write(content[:done])
 
     outcome = "old or new"
-    with opened(str(path), attempt.random) as dataset:
+    with opened(str(path), attempt.random, retries=1) as dataset:
         with injected(Fault(calls, file, skip=skip, times=1, hook=write), cold(path)) as acted:
             try:
                 epoch = read_epoch(dataset)

@@ -123,13 +123,18 @@ class Epoch:
             raise UnspecifiedError(f"{len(wrong)} rows are not {what}: {wrong[:5]}, {self.rows[~right][:2].tolist()}")
 
 
-def read_epoch(dataset: Iterable[Any]) -> Epoch:
-    """Read an epoch; UnspecifiedError unless every sample is there once, in batches that are full but for the last."""
+def read_batches(dataset: Iterable[Any]) -> Epoch:
+    """Read an epoch; UnspecifiedError unless all batches are full but for the last."""
     batches = [(rows.numpy().copy(), index.numpy().copy()) for rows, index in dataset]
     lengths = [len(index) for _, index in batches]
     if len(set(lengths[:-1])) > 1 or lengths[-1] > lengths[0]:
         raise UnspecifiedError(f"batches have {lengths} samples")
-    epoch = Epoch(np.concatenate([index for _, index in batches]), np.concatenate([rows for rows, _ in batches]))
+    return Epoch(np.concatenate([index for _, index in batches]), np.concatenate([rows for rows, _ in batches]))
+
+
+def read_epoch(dataset: Iterable[Any]) -> Epoch:
+    """Read an epoch; UnspecifiedError unless every sample is there once, in batches that are full but for the last."""
+    epoch = read_batches(dataset)
     if not np.array_equal(np.sort(epoch.index), np.arange(SAMPLES)):
         raise UnspecifiedError(f"the samples of an epoch are not each there once: {epoch.index.tolist()}")
     return epoch

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from faults import io_changed, io_full, io_local
+from faults import io_rows
 from faults.row import Row
 
 #: Modules of rows are added here, each with its `ROWS`.
-ROWS: tuple[Row, ...] = (*io_local.ROWS, *io_changed.ROWS, *io_full.ROWS)
+ROWS: tuple[Row, ...] = (*io_rows.ROWS,)
+
+#: What the tests run in their place: a row of rows where these can share a process.
+SHORT: tuple[Row, ...] = (io_rows.TOGETHER,)
 
 
 def row_named(name: str) -> Row:
