@@ -275,12 +275,16 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   if (delivered_ == ring_->num_batches()) return NextStatus::kEnd;
   {
     const StageTimer timer(stats_.consumer_wait_ns);
-    if (options_.consumer_works) work_until_ready(lock, deadline);
-    ready_cv_.wait_until(lock, deadline, [this] { return !running_ || error_ || is_ready(); });
+    const auto is_over = [this] { return !running_ || error_ || is_ready(); };
+    const auto interval = std::max<Clock::duration>(kPollInterval, options_.timeout / 8);
+    while (!is_over() && Clock::now() < deadline) {
+      const auto until = std::min(deadline, Clock::now() + interval);
+      if (options_.consumer_works) work_until_ready(lock, until);
+      if (!ready_cv_.wait_until(lock, until, is_over)) check_waits();
+    }
   }
   if (!running_) throw Error(ErrorKind::kClosed, "reading was stopped while a batch was awaited");
   if (!is_ready()) {
-    if (!error_) check_waits();
     if (error_) std::rethrow_exception(error_);
     return NextStatus::kTimeout;
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <random>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -94,10 +95,10 @@ void Engine::check_waits() {
     if (now - since < options_.timeout) return;
     const FieldReader& reader = (*fields_)[field];
     const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(options_.timeout).count();
-    std::string text = std::to_string(seconds);
-    text.resize(text.find('.') + 2);
-    fail_locked(std::make_exception_ptr(Error::io("the store did not answer within " + text + " s (timeout)", ETIMEDOUT)
-                                            .at(reader.spec().array.name, reader.label(chunk, cell))));
+    std::ostringstream text;
+    text << "the store did not answer within " << seconds << " s (timeout)";
+    fail_locked(std::make_exception_ptr(
+        Error::io(text.str(), ETIMEDOUT).at(reader.spec().array.name, reader.label(chunk, cell))));
   };
   for (const Worker& worker : workers_) {
     if (const auto wait = worker.watch->waiting()) check(wait->field, wait->chunk, wait->cell, wait->since);

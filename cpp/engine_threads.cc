@@ -318,7 +318,6 @@ void Engine::skip(const Task& task, const Error& error) {
       skipped->slots.push_back({step % options_.batch_size, p.sample - offset});
     }
   }
-  stats_.chunks_skipped.fetch_add(1, std::memory_order_relaxed);
   publish(task);
 }
 

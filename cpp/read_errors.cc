@@ -32,7 +32,8 @@ bool is_of_chunk(int errno_value) {
 }
 
 bool is_of_chunk(const Error& error) {
-  if (error.kind() == ErrorKind::kCorrupt) return true;
+  // Unsupported: a chunk may name a compressor that its array does not use.
+  if (error.kind() == ErrorKind::kCorrupt || error.kind() == ErrorKind::kUnsupported) return true;
   return error.kind() == ErrorKind::kIo && is_of_chunk(error.errno_value());
 }
 

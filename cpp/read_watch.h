@@ -7,65 +7,53 @@
 //   * Either abandon() or leave() comes first, and the other one fails. A thread whose leave() fails touches nothing from
 //     then on but what it holds; whoever's abandon() failed waits for the thread.
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
 namespace zarrfeed {
 
+/// Thread-safe. The lock is the thread's own but for moments, so that it costs next to nothing.
 class ReadWatch {
  public:
-  using Clock = std::chrono::steady_clock;
-
   /// What the thread waits for, and since when.
   struct Wait {
     size_t field = 0;
     int64_t chunk = 0;
     size_t cell = 0;
-    Clock::time_point since;
+    std::chrono::steady_clock::time_point since;
   };
 
   /// By the thread: it goes to storage, for what it may have begun to wait for before.
   void enter(const Wait& wait) {
-    // Who sees any of what follows sees that the last wait is over.
-    std::atomic_thread_fence(std::memory_order_release);
-    field_.store(wait.field, std::memory_order_relaxed);
-    chunk_.store(wait.chunk, std::memory_order_relaxed);
-    cell_.store(wait.cell, std::memory_order_relaxed);
-    since_.store(wait.since.time_since_epoch().count(), std::memory_order_release);
+    const std::lock_guard lock(mutex_);
+    wait_ = wait;
   }
   /// By the thread: it is back. False if it was left behind.
   [[nodiscard]] bool leave() {
-    int64_t since = since_.load(std::memory_order_relaxed);
-    return since != kAbandoned && since_.compare_exchange_strong(since, kElsewhere, std::memory_order_acq_rel);
+    const std::lock_guard lock(mutex_);
+    wait_.reset();
+    return !abandoned_;
   }
 
   /// By others: leaves the thread behind, if it is in storage.
   [[nodiscard]] bool abandon() {
-    int64_t since = since_.load(std::memory_order_acquire);
-    return since > kElsewhere && since_.compare_exchange_strong(since, kAbandoned, std::memory_order_acq_rel);
+    const std::lock_guard lock(mutex_);
+    abandoned_ = wait_.has_value();
+    return abandoned_;
   }
   /// By others: nothing if the thread is not in storage.
   [[nodiscard]] std::optional<Wait> waiting() const {
-    const int64_t since = since_.load(std::memory_order_acquire);
-    if (since <= kElsewhere) return std::nullopt;
-    const Wait wait{field_.load(std::memory_order_relaxed), chunk_.load(std::memory_order_relaxed),
-                    cell_.load(std::memory_order_relaxed), Clock::time_point(Clock::duration(since))};
-    // Else the thread went on meanwhile, and this is a mixture.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return since_.load(std::memory_order_relaxed) == since ? std::optional(wait) : std::nullopt;
+    const std::lock_guard lock(mutex_);
+    return wait_;
   }
 
  private:
-  static constexpr int64_t kElsewhere = 0;
-  static constexpr int64_t kAbandoned = -1;
-
-  std::atomic<int64_t> since_{kElsewhere};
-  std::atomic<size_t> field_{0};
-  std::atomic<int64_t> chunk_{0};
-  std::atomic<size_t> cell_{0};
+  mutable std::mutex mutex_;
+  std::optional<Wait> wait_;
+  bool abandoned_ = false;
 };
 
 /// Thrown in a thread that was left behind, past everything that belongs to the engine.

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from zarrfeed._import_core import core
 from zarrfeed.checks import check_int
-from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError, ZarrfeedError
+from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrfeedError
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Missing: TypeAlias = Literal["fill", "raise"]
@@ -111,7 +111,7 @@ def is_of_chunk(error: BaseException) -> bool:
     """Return whether an error says something of a chunk, and not of what this process lacks to read any."""
     if isinstance(error, StoreReadError):
         return core.is_of_chunk(error.errno or 0)
-    return isinstance(error, CorruptChunkError)
+    return isinstance(error, CorruptChunkError | UnsupportedError)
 
 
 def is_transient(error: Exception) -> bool:
