@@ -39,11 +39,13 @@ def _full(attempt: Try, directory: Path, room: int) -> Iterator[int]:
             yield code
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a module's would be cut off without a word
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # Python ignores the signal
     try:
         yield code
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = writes_none
 
 
 def _check_complaint(status: int, err: str, code: int, *names: object) -> None:
