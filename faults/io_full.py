@@ -190,7 +190,7 @@ ROWS = (
         "no room (ENOSPC, EDQUOT, EFBIG) for the progress file of `verify`, after 0 to 1,500 bytes",
         _STATUS + "the older file stays, nothing else; the next run reports the bad chunk",
         verify_progress,
-        300,
+        100,
         variables=preloaded,
     ),
     Row(
@@ -207,7 +207,7 @@ ROWS = (
         "no room for the stores or the plot of `demo`",
         _STATUS + "no part of a store or plot is left; the next run is complete",
         demo,
-        20,
+        16,
         1,
         variables=preloaded,
         patience_s=240,
