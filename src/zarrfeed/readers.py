@@ -85,7 +85,7 @@ class ReaderPool:
     def take_back(self, ended: Pass, reader: Reader) -> None:
         """Keep the reader of a pass that ended for the next one."""
         self._running.discard(ended)
-        if self.closed:
+        if self.closed or reader.has_bad_rows:  # they may be mended until the next pass
             self._retire(reader)
         else:
             self._idle.append(reader)
