@@ -255,7 +255,8 @@ class Case:
         assert oracle.stored is not None
         held = oracle.stored.samples_of(key)
         rows = oracle.read_rows(index).reshape(len(index), -1 if len(index) else 1)
-        return np.any((rows >= held.start) & (rows < held.stop), axis=1, keepdims=True)[:, 0]
+        needed: npt.NDArray[np.bool_] = np.any((rows >= held.start) & (rows < held.stop), axis=1, keepdims=True)
+        return needed[:, 0]
 
 
 def _as_batch(values: Any) -> Any:
