@@ -302,7 +302,6 @@ py::dict stats_dict(const Engine& engine) {
   const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {{"chunks_read", &s.chunks_read},
                                                                            {"chunks_missing", &s.chunks_missing},
                                                                            {"chunks_waited", &s.chunks_waited},
-                                                                           {"chunks_skipped", &s.chunks_skipped},
                                                                            {"retries", &s.retries},
                                                                            {"bytes_read", &s.bytes_read},
                                                                            {"bytes_decoded", &s.bytes_decoded},

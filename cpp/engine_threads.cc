@@ -318,7 +318,6 @@ void Engine::skip(const Task& task, const Error& error) {
       skipped->slots.push_back({step % options_.batch_size, p.sample - offset});
     }
   }
-  stats_.chunks_skipped.fetch_add(1, std::memory_order_relaxed);
   publish(task);
 }
 
@@ -328,7 +327,8 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   const ChunkCache::Key key{task.field, task.chunk, task.cell};
   const bool is_missing = task.status == ReadStatus::kMissing;
   if (is_missing && options_.missing_is_error) {
-    throw at_chunk(task, Error::io("is missing from the store", ENOENT));
+    const Error error = Error::io("is missing from the store", ENOENT);
+    throw error.at(field.spec().array.name, field.label(task.chunk, task.cell));
   }
   if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
     auto chunk = std::make_shared<DecodedChunk>();

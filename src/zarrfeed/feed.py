@@ -284,8 +284,13 @@ class Reader:
         """Return the counters since this reader was made."""
         lists = sum((reader.stats() for reader in self._lists.values()), Stats())
         # The consumer waits for lists too, but the engine cannot know that.
-        waited = Stats(list_s=self._list_s, consumer_wait_s=self._list_s, consumer_busy_s=-self._list_s)
-        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + waited
+        here = Stats(
+            chunks_skipped=len(self.skipped),
+            list_s=self._list_s,
+            consumer_wait_s=self._list_s,
+            consumer_busy_s=-self._list_s,
+        )
+        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + here
 
     def _lend(self) -> None:
         assert self._allocator is not None

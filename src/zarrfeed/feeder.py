@@ -38,7 +38,7 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore, Zip
 
 from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
-from zarrfeed.local_files import check_chunk_file
+from zarrfeed.local_files import read_chunk_file
 from zarrfeed.pipeline import ChunkDecoder, DecodeError
 from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
@@ -119,10 +119,13 @@ class StoreSource:
             If the array is gone. And whatever the store raises.
         """
         if type(self.store) is LocalStore:
-            await asyncio.to_thread(check_chunk_file, Path(self.store.root), self.prefix + key)
-        data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
-        if data is not None:
-            return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+            # In one go, since to change threads takes as long as to read a small chunk.
+            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range)
+        else:
+            data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
+            found = None if data is None else np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+        if found is not None:
+            return found
         if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
             # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
             raise FileNotFoundError(
