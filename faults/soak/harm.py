@@ -273,7 +273,7 @@ def stall(r: Random, case: Case, tally: Tally) -> None:
     found = _any_object(r, case)
     if case.faulty is None or found is None:
         return
-    name, stored, key = found
+    name, _, key = found
     setup = replace(draw_setup(r, case, timeout=0.2, on_error=r.choice(("raise", "skip"))), even="off", world_size=1)
     case.faulty.stalls.add(key)
     try:
