@@ -109,7 +109,13 @@ def _all_stored() -> Iterator[Stored]:
     for layout in ("index at end", "index at start"):
         for codec in ("none", "blosc-lz4-shuffle", "zstd", "zstd-crc32c", "gzip"):
             yield Stored(codec, 3, layout)
-    for codec in ("blosc-many-blocks", "blosc-zstd-bitshuffle", "blosc-lz4-shuffle", "blosc-blosclz-noshuffle"):
+    for codec in (
+        "blosc-many-blocks",
+        "blosc-many-blocks-zstd",
+        "blosc-zstd-bitshuffle",
+        "blosc-lz4-shuffle",
+        "blosc-blosclz-noshuffle",
+    ):
         yield Stored(codec, 3, "long rows")
     for pair in zip_longest(blosc, others):
         for codec in filter(None, pair):
