@@ -72,7 +72,9 @@ class ReaderPool:
             raise
 
     def take_back(self, ended: Pass, reader: Reader) -> None:
-        """Keep the reader of a pass that ended for the next one."""
+        """Keep the reader of a pass that ended for the next one; once, however often it is closed."""
+        if ended not in self._running:
+            return
         self._running.discard(ended)
         if self.closed:
             self._past_stats = self._past_stats + reader.stats()
