@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
-
-from faults.process_stores import check, check_epoch, make, make_iterable, write_stores
+from faults.process_stores import check, check_epoch, make_iterable, write_stores
 from zarrfeed import ClosedError, ZarrDataLoader
 from zarrfeed.errors import ZarrfeedError
 
@@ -102,17 +100,6 @@ def _read_in_thread(dataset: Any, again: bool) -> None:
         # Python gives no more threads to asyncio when the main thread has ended.
         if threading.main_thread().is_alive() or "cannot schedule new futures" not in str(error):
             raise
-
-
-def workers_without_end(kind: str, folder: str, method: str, loader: str, seed: int) -> None:
-    """Read with DataLoader workers until the process is killed."""
-    dataset = make(kind, Path(folder), seed=seed)
-    settings: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method, "timeout": _LONG_S}
-    batches: Any = ZarrDataLoader(dataset, **settings)
-    if loader == "torch":
-        batches = DataLoader(dataset, batch_size=None, persistent_workers=True, **settings)
-    for _ in _endless(batches, time.monotonic() + _LONG_S):
-        pass
 
 
 def fork_while_reading(kind: str, folder: str, number: int, child: str, in_thread: bool) -> None:

@@ -101,27 +101,37 @@ class Surroundings:
         return session_processes() - self.processes
 
     def _forgotten(self) -> set[str]:
-        """Return new names that no process has in use: those of others come and go, too."""
+        """Return new files that no process has in use: those of others come and go, too."""
         new = _names() - self.shared_memory
-        return new - _names_in_use() if new else new
+        used = _files_in_use() if new else set()
+        return {name for name in new if _inode(name) not in used}
 
 
 def _names() -> set[str]:
-    return {path.name for path in _SHARED_MEMORY.iterdir()}
+    return {path.name for path in _SHARED_MEMORY.iterdir() if path.is_file()}
 
 
-def _names_in_use() -> set[str]:
-    """Return names in shared memory that a process has open or mapped, or works in."""
-    prefix, used = f"{_SHARED_MEMORY}/", set()
+def _inode(name: str) -> int:
+    try:
+        return (_SHARED_MEMORY / name).stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _files_in_use() -> set[int]:
+    """Return the inodes in shared memory that a process has open or mapped, maybe under another name; and 0."""
+    prefix, used = str(_SHARED_MEMORY), {0}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
         try:
-            places = [str(link.readlink()) for link in (*(folder / "fd").iterdir(), folder / "cwd")]
-            places += [line.split(maxsplit=5)[-1] for line in (folder / "maps").read_text().splitlines()]
+            used |= {
+                link.stat().st_ino for link in (folder / "fd").iterdir() if str(link.readlink()).startswith(prefix)
+            }
+            mapped = [line.split(maxsplit=5) for line in (folder / "maps").read_text().splitlines()]
         except OSError:
             continue
-        used |= {place.removeprefix(prefix).split("/")[0] for place in places if place.startswith(prefix)}
+        used |= {int(fields[4]) for fields in mapped if fields[-1].startswith(prefix)}
     return used
 
 

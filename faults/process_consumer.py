@@ -38,7 +38,7 @@ class OwnError(BaseException):
         super().__init__(what, number)
 
 
-#: What a transform raises. Of a worker torch can hand over an `Exception`; another ends the worker.
+#: What a transform raises.
 _EXCEPTIONS: tuple[BaseException, ...] = (
     ValueError("on purpose"),
     KeyError("on purpose"),
@@ -52,6 +52,8 @@ _EXCEPTIONS: tuple[BaseException, ...] = (
     GeneratorExit("on purpose"),
     OwnError("on purpose", 1),
 )
+#: What torch hands over from a worker. Others end it: that is in process_kills.py.
+_OF_WORKERS = tuple(error for error in _EXCEPTIONS if isinstance(error, Exception))
 #: Of these tries each has DataLoader workers, which take longer.
 _WORKERS_EVERY = 4
 
@@ -82,10 +84,11 @@ def transform_raises(attempt: Try) -> str:
     choose = attempt.random
     kind = _ITERABLE[attempt.number % len(_ITERABLE)]
     dataset, transform = _raising(kind, attempt.shared)
-    error = transform.error = choose.choice(_EXCEPTIONS)
+    with_workers = attempt.number % _WORKERS_EVERY == 1
+    error = transform.error = choose.choice(_OF_WORKERS if with_workers else _EXCEPTIONS)
     transform.calls_left = choose.randint(1, NUM_BATCHES // 2)
     warnings.simplefilter("ignore", DeprecationWarning)
-    if attempt.number % _WORKERS_EVERY == 1:
+    if with_workers:
         return _raises_in_worker(dataset, transform, choose)
     census = Census.take()
     caught = _caught(dataset)
@@ -111,13 +114,10 @@ def _raises_in_worker(dataset: Any, transform: _Raising, choose: random.Random) 
     loader: Any = ZarrDataLoader(dataset, **settings)
     if choose.random() < 0.5:
         loader = DataLoader(dataset, batch_size=None, **settings)
-    # torch makes a new exception of the class with the worker's traceback as its text, or a RuntimeError.
+    # torch makes a new exception of the class, with the worker's traceback as its text, or a RuntimeError.
     caught = _caught(loader)
-    expected = (type(error), RuntimeError) if isinstance(error, Exception) else (RuntimeError,)
-    if type(caught) not in expected:
+    if type(caught) not in (type(error), RuntimeError) or "on purpose" not in str(caught):
         raise UnspecifiedError(f"{error!r} in a worker came as {caught!r}")
-    if isinstance(error, Exception) and "on purpose" not in str(caught):
-        raise UnspecifiedError(f"{error!r} in a worker came as {caught!r}, without its text")
     caught.__traceback__ = None
     transform.calls_left = -1
     del loader
@@ -125,7 +125,7 @@ def _raises_in_worker(dataset: Any, transform: _Raising, choose: random.Random) 
     surroundings.check(_ALONE_S)
     check_epoch(dataset)
     _check_apart_from_reader(census)
-    return "the exception, of a worker" if isinstance(error, Exception) else "the loss of the worker"
+    return "the exception, of a worker"
 
 
 def _caught(batches: Any) -> BaseException:

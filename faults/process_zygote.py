@@ -12,7 +12,6 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import select
 import signal
 import subprocess
@@ -22,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: What children run is in here, and imports all that is slow to import.
-BODIES = "faults.process_bodies"
+#: What children run is in here: functions by name. These import all that is slow to import.
+BODIES = ("faults.process_bodies", "faults.process_losses")
 _PATIENCE_S = 40.0
 
 
@@ -73,6 +72,7 @@ class Zygote:
 
     def ends_within(self, patience_s: float) -> bool:
         """Return whether the child ends in so many seconds."""
+        assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], patience_s)[0])
 
     def wait(self) -> Ended:
@@ -142,10 +142,13 @@ def _run(request: dict[str, Any]) -> None:
     temporary = f"{request['directory']}/tmp"
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    pkgutil.resolve_name(f"{BODIES}:{request['body']}")(*request["arguments"])
+    for module in map(importlib.import_module, BODIES):
+        if hasattr(module, request["body"]):
+            getattr(module, request["body"])(*request["arguments"])
 
 
 if __name__ == "__main__":
-    importlib.import_module(BODIES)
+    for name in BODIES:
+        importlib.import_module(name)
     gc.freeze()  # else children copy all memory that holds an object, only to count references
     _run(json.loads(sys.argv[1]) if len(sys.argv) > 1 else serve())

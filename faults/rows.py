@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from faults import process_consumer, process_exits, process_signals
+from faults import process_consumer, process_exits, process_kills, process_signals
 from faults.row import Row
 
 #: Modules of rows are added here, each with its `ROWS`.
-ROWS: tuple[Row, ...] = (*process_signals.ROWS, *process_exits.ROWS, *process_consumer.ROWS)
+ROWS: tuple[Row, ...] = (*process_signals.ROWS, *process_kills.ROWS, *process_exits.ROWS, *process_consumer.ROWS)
 
 
 def row_named(name: str) -> Row:
