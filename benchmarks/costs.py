@@ -25,6 +25,7 @@ from benchmarks.measure import CpuWatch
 from benchmarks.options import names, positive
 from benchmarks.report import make_console, markdown_rows, print_rows, say_if_not_quiet
 from benchmarks.stores import prepare_store, warm_page_cache
+from zarrfeed.whole_file import write_whole
 
 _HERE = Path(__file__).parent
 
@@ -181,8 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     about = {"machine": describe_machine(), "scale": options.scale, "foreign_cores": foreign_cores}
     everything = {**about, "rows": [{**asdict(row), "met": row.met} for row in rows]}
-    (options.out / "costs.json").write_text(json.dumps(everything, indent=1))
-    (options.out / "costs.md").write_text(to_markdown(rows))
+    write_whole(options.out / "costs.json", json.dumps(everything, indent=1).encode())
+    write_whole(options.out / "costs.md", to_markdown(rows).encode())
     curves: dict[str, dict[int, float]] = {}
     for row in rows:
         if row.threads is not None and row.value is not None:

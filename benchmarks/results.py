@@ -11,6 +11,7 @@ from statistics import median
 from benchmarks.layouts import Layout
 from benchmarks.loaders import OURS, YARDSTICK
 from benchmarks.measure import Timing
+from zarrfeed.whole_file import write_whole
 
 #: The `repeat` of a loader's first epoch: with fresh memory, and with the start of its workers.
 FIRST_EPOCH = -1
@@ -113,4 +114,4 @@ def _rates(group: Sequence[Measurement]) -> list[float]:
 def write_rows(path: Path, measurements: Iterable[Measurement], common: dict[str, object]) -> None:
     """Write a JSON list, one measurement a line, each with what is common to the run."""
     rows = [json.dumps({**m.to_row(), **common}) for m in measurements]
-    path.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    write_whole(path, ("[\n" + ",\n".join(rows) + "\n]\n").encode())

@@ -28,6 +28,7 @@ from benchmarks.options import names, positive
 from benchmarks.report import make_console, print_table, say_if_not_quiet
 from benchmarks.results import FIRST_EPOCH, Measurement, summarise, write_rows
 from benchmarks.stores import Store, prepare_store, warm_page_cache
+from zarrfeed.whole_file import write_whole
 
 _HERE = Path(__file__).parent
 
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_table(console, summaries)
     foreign_cores = max((m.timing.foreign_cores or 0.0 for m in measurements), default=0.0)
     say_if_not_quiet(console, foreign_cores, "up to")
-    (options.out / "results.md").write_text(to_markdown(verdicts(summaries)))
+    write_whole(options.out / "results.md", to_markdown(verdicts(summaries)).encode())
     console.print((options.out / "results.md").read_text(), highlight=False, soft_wrap=True, markup=False)
     draw_results(summaries, machine_line()).savefig(options.out / "results.png")
     console.print(f"wrote results.json, results.md and results.png to {options.out}", highlight=False, soft_wrap=True)

@@ -1,9 +1,8 @@
-// The only file that knows Python. It translates arguments, results and errors, and holds no logic of its own.
+// What translates between Python and the engine: arguments, results and errors. It holds no logic of its own.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -14,6 +13,8 @@
 #include "chunk_checker.h"
 #include "engine.h"
 #include "error.h"
+#include "gil_release.h"
+#include "read_errors.h"
 #include "shard_index.h"
 #include "tensors.h"
 
@@ -21,25 +22,6 @@ namespace py = pybind11;
 
 namespace zarrfeed {
 namespace {
-
-/// Releases the GIL. When the interpreter has ended, it ends a daemon thread that takes the GIL again, by unwinding its
-/// stack; that would be the end of the process, in a destructor. Such a thread sleeps here while the process exits.
-class GilRelease {
- public:
-  GilRelease() : state_(PyEval_SaveThread()) {}
-  GilRelease(const GilRelease&) = delete;
-  GilRelease& operator=(const GilRelease&) = delete;
-  ~GilRelease() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (...) {
-      for (;;) pause();
-    }
-  }
-
- private:
-  PyThreadState* state_;
-};
 
 using Int64Array = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 
@@ -226,7 +208,31 @@ py::object borrow(const Engine& engine, size_t field, uint8_t* buffer, int64_t r
   return py::reinterpret_steal<py::object>(capsule);
 }
 
-/// (rows, one DLPack capsule a field, or its address if it was lent), or None at the end of the epoch.
+/// What an error says; it may hold bytes of a path, in no encoding.
+py::str message_of(const Error& error) {
+  const std::string_view what = error.what();
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(what.data(), static_cast<py::ssize_t>(what.size()), "backslashreplace"));
+}
+
+/// ([slot], [its sample], [(field, chunk along the sample axis, key, class of the error, errno, message)])
+py::tuple skipped_tuple(const Skipped& skipped) {
+  py::list slots;
+  py::list samples;
+  for (const SkippedSlot& one : skipped.slots) {
+    slots.append(one.slot);
+    samples.append(one.sample);
+  }
+  py::list chunks;
+  for (const SkippedChunk& c : skipped.chunks) {
+    chunks.append(py::make_tuple(c.field, c.chunk, c.key, error_class(c.error.kind()), c.error.errno_value(),
+                                 message_of(c.error)));
+  }
+  return py::make_tuple(slots, samples, chunks);
+}
+
+/// (rows, one DLPack capsule a field, or its address if it was lent, None or what is not in the batch), or None at the
+/// end of the epoch.
 py::object next_batch(Engine& engine) {
   ReadyBatch batch;
   NextStatus status = engine.take_ready(batch) ? NextStatus::kBatch : NextStatus::kTimeout;
@@ -246,7 +252,9 @@ py::object next_batch(Engine& engine) {
       out[f] = borrow(engine, f, batch.buffers[f], batch.rows);
     }
   }
-  return py::make_tuple(batch.rows, std::move(out));
+  py::object skipped = py::none();
+  if (!batch.skipped.slots.empty()) skipped = skipped_tuple(batch.skipped);
+  return py::make_tuple(batch.rows, std::move(out), std::move(skipped));
 }
 
 Exchange& exchange_of(const Engine& engine) {
@@ -295,6 +303,7 @@ py::dict stats_dict(const Engine& engine) {
   const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {{"chunks_read", &s.chunks_read},
                                                                            {"chunks_missing", &s.chunks_missing},
                                                                            {"chunks_waited", &s.chunks_waited},
+                                                                           {"retries", &s.retries},
                                                                            {"bytes_read", &s.bytes_read},
                                                                            {"bytes_decoded", &s.bytes_decoded},
                                                                            {"bytes_scattered", &s.bytes_scattered},
@@ -313,9 +322,7 @@ py::dict stats_dict(const Engine& engine) {
   uint64_t mapped = 0;
   for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
   d["batch_memory_bytes"] = mapped;
-  uint64_t indices = 0;
-  for (const FieldReader& field : engine.fields()) indices += field.indices_read();
-  d["indices_read"] = indices;
+  d["indices_read"] = engine.indices_read();
   d["scratch_bytes"] = engine.scratch_bytes();
   return d;
 }
@@ -330,12 +337,7 @@ py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
   py::list findings;
   for (const ChunkFinding& f : check.findings) {
     py::object bad = py::none();
-    if (f.bad) {
-      const std::string_view what = f.bad->what();  // it may hold bytes of a path, in no encoding
-      bad = py::make_tuple(error_class(f.bad->kind()),
-                           py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-                               what.data(), static_cast<py::ssize_t>(what.size()), "backslashreplace")));
-    }
+    if (f.bad) bad = py::make_tuple(error_class(f.bad->kind()), message_of(*f.bad));
     findings.append(py::make_tuple(f.number, f.chunks, f.key, f.inner, bad));
   }
   return py::make_tuple(check.good, check.stored_bytes, check.decoded_bytes, findings);
@@ -357,17 +359,29 @@ PYBIND11_MODULE(_core, m) {
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
       .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
                        size_t max_requests, bool lent_memory, size_t cache_bytes, bool consumer_works,
-                       size_t max_block_bytes) {
+                       size_t max_block_bytes, size_t max_retries, double timeout_s, bool missing_is_error,
+                       bool skip_bad) {
              std::vector<FieldSpec> specs;
              for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
-             const EngineOptions options{num_threads, num_fetch_threads, max_requests,   batch_size,
-                                         lent_memory, cache_bytes,       consumer_works, max_block_bytes};
+             const EngineOptions options{.num_threads = num_threads,
+                                         .num_fetch_threads = num_fetch_threads,
+                                         .max_requests = max_requests,
+                                         .batch_size = batch_size,
+                                         .lent_memory = lent_memory,
+                                         .cache_bytes = cache_bytes,
+                                         .consumer_works = consumer_works,
+                                         .max_block_bytes = max_block_bytes,
+                                         .max_retries = max_retries,
+                                         .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)),
+                                         .missing_is_error = missing_is_error,
+                                         .skip_bad = skip_bad};
              return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
            }),
            py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
            py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
            py::arg("cache_bytes") = 0, py::arg("consumer_works") = false,
-           py::arg("max_block_bytes") = std::numeric_limits<size_t>::max())
+           py::arg("max_block_bytes") = std::numeric_limits<size_t>::max(), py::arg("max_retries") = 0,
+           py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false)
       .def(
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
@@ -410,6 +424,8 @@ PYBIND11_MODULE(_core, m) {
           },
           py::arg("stored"));
 
+  m.def("is_transient", &is_transient, py::arg("errno_value"));
+  m.def("is_of_chunk", py::overload_cast<int>(&is_of_chunk), py::arg("errno_value"));
   m.def(
       "required_open_batches",
       [](const py::dict& plan, int64_t batch_size) {

@@ -19,6 +19,16 @@ constexpr size_t kPastCacheBytes = size_t{32} << 20;
 constexpr size_t kAloneDecodedBytes = size_t{512} << 10;
 constexpr size_t kAloneCopiedBytes = size_t{4} << 20;
 
+/// How long stop() waits for threads that wait for storage. An interrupt has to take effect within a second.
+constexpr std::chrono::milliseconds kPatience{500};
+constexpr std::chrono::milliseconds kPollInterval{20};
+
+std::shared_ptr<WorkerScratch> make_scratch(const EngineOptions& options) {
+  auto scratch = std::make_shared<WorkerScratch>();
+  scratch->codecs.max_block_bytes = options.max_block_bytes;
+  return scratch;
+}
+
 }  // namespace
 
 void OwnedPlan::bind() {
@@ -40,9 +50,10 @@ void OwnedPlan::bind() {
 }
 
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(options), owner_(process_id()) {
-  fields_.reserve(fields.size());
+  fields_ = std::make_shared<std::vector<FieldReader>>();
+  fields_->reserve(fields.size());
   for (FieldSpec& field : fields) {
-    const FieldReader& reader = fields_.emplace_back(std::move(field));
+    const FieldReader& reader = fields_->emplace_back(std::move(field));
     const size_t bytes = reader.sample_bytes() * static_cast<size_t>(options_.batch_size);
     memory_.push_back(std::make_shared<BatchMemory>(bytes, options_.lent_memory));
     pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()) * reader.num_offsets());
@@ -52,9 +63,7 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
   reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
   requests_.limit = std::max<size_t>(1, options_.max_requests);
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
-  for (size_t i = 0; i < options_.num_threads; ++i) {
-    scratch_.emplace_back(std::make_unique<WorkerScratch>())->codecs.max_block_bytes = options_.max_block_bytes;
-  }
+  for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
 }
 
 Engine::~Engine() {
@@ -85,19 +94,20 @@ void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bo
                                         " batches open at once, the memory " + "budget has room for " +
                                         std::to_string(max_open_batches));
   }
-  for (FieldReader& field : fields_) field.open(options_.consumer_works);
+  if (lost_threads_) renew_sources();
+  for (FieldReader& field : *fields_) field.open(options_.consumer_works);
   plan_ = std::move(plan);
-  num_batches_ = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
-  max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches_, 1));
+  const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
+  max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
   short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
-  for (const FieldReader& field : fields_) sample_bytes += field.sample_bytes();
+  for (const FieldReader& field : *fields_) sample_bytes += field.sample_bytes();
   past_cache_ = static_cast<size_t>(max_open_) * batch_bytes > kPastCacheBytes;
   // Steps of a lane are as far apart as this consumer has lanes.
   const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
-  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_.size());
+  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_->size());
   stopping_ = fetchers_started_ = false;
   error_ = nullptr;
   next_group_ = 0;
@@ -132,9 +142,25 @@ void Engine::start_decode_threads(size_t count) {
   const std::lock_guard lock(mutex_);
   if (stopping_) return;
   for (size_t i = options_.consumer_works ? 1 : 0; count > 0; ++i, --count) {
-    threads_.emplace_back([this, i] { work(i); });
+    start_thread([this, i](Worker& self) { work(self, i); });
     ++busy_threads_;
   }
+}
+
+void Engine::start_thread(const std::function<void(Worker&)>& body) {
+  Worker& worker = workers_.emplace_back();
+  try {
+    worker.thread = std::thread([body, &worker] { body(worker); });
+  } catch (...) {
+    workers_.pop_back();
+    throw;
+  }
+}
+
+void Engine::end_thread(Worker& self) {
+  const std::lock_guard lock(mutex_);
+  self.ended = true;
+  ended_cv_.notify_all();
 }
 
 void Engine::ask_for_help() {
@@ -161,12 +187,11 @@ void Engine::stop_locked() {
   }
   work_cv_.notify_all();
   fetch_cv_.notify_all();
-  // `threads_` grows under the lock and only while not stopping, so it is final now.
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  pause_cv_.notify_all();
   {
-    // The consumer may be waiting in next() on another thread.
     std::unique_lock lock(mutex_);
+    end_threads(lock);
+    // The consumer may be waiting in next() on another thread.
     ready_cv_.wait(lock, [this] { return !consumer_in_work_; });
     consumer_claim_.tasks.clear();
     tasks_.clear();
@@ -175,26 +200,65 @@ void Engine::stop_locked() {
     reads_.waiting.clear();
     requests_.waiting.clear();
     awaited_.clear();
+    skipped_.clear();
     if (exchange_) exchange_->clear();
     for (int64_t b = delivered_; b < opened_; ++b) {
-      for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
+      for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
     }
     ring_.reset();
-    size_t scratch_bytes = 0;
-    for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
-    for (const auto& buffer : spare_buffers_) scratch_bytes += buffer->capacity();
-    scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
+    if (!lost_threads_) {
+      size_t scratch_bytes = 0;
+      for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
+      for (const auto& buffer : spare_buffers_) scratch_bytes += buffer->capacity();
+      scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
+    }
     running_ = false;
   }
   ready_cv_.notify_all();
   if (options_.lent_memory) {
     for (const auto& memory : memory_) memory->retire();  // every epoch is lent its memory anew
   }
-  for (FieldReader& field : fields_) field.close();
+  if (lost_threads_) return;  // they may be using the directories
+  for (FieldReader& field : *fields_) field.close();
+}
+
+void Engine::end_threads(std::unique_lock<std::mutex>& lock) {
+  const auto patience_ends = Clock::now() + kPatience;
+  // `workers_` grows under the lock and only while not stopping, so it is final now.
+  for (Worker& worker : workers_) {
+    while (!worker.ended) {
+      const auto until = std::max(patience_ends, Clock::now() + kPollInterval);
+      if (ended_cv_.wait_until(lock, until, [&] { return worker.ended; })) break;
+      if (worker.watch->abandon()) break;
+    }
+    if (worker.ended) {
+      worker.thread.join();  // it wants no lock any more
+    } else {
+      worker.thread.detach();
+      lost_threads_ = true;
+    }
+  }
+  workers_.clear();
+}
+
+void Engine::renew_sources() {
+  auto fields = std::make_shared<std::vector<FieldReader>>();
+  fields->reserve(fields_->size());
+  for (const FieldReader& field : *fields_) fields->emplace_back(field.spec());
+  past_indices_ = indices_read();
+  fields_ = std::move(fields);
+  for (auto& scratch : scratch_) scratch = make_scratch(options_);
+  lost_threads_ = false;
+}
+
+uint64_t Engine::indices_read() const {
+  uint64_t indices = past_indices_;
+  for (const FieldReader& field : *fields_) indices += field.indices_read();
+  return indices;
 }
 
 void Engine::lend(const std::vector<uint8_t*>& buffers) {
-  for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->lend(buffers[f]);
+  for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->lend(buffers[f]);
   {
     const std::lock_guard lock(mutex_);
     ++lent_sets_;
@@ -208,11 +272,16 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
   end_of_busy_time();
-  if (delivered_ == num_batches_) return NextStatus::kEnd;
+  if (delivered_ == ring_->num_batches()) return NextStatus::kEnd;
   {
     const StageTimer timer(stats_.consumer_wait_ns);
-    if (options_.consumer_works) work_until_ready(lock, deadline);
-    ready_cv_.wait_until(lock, deadline, [this] { return !running_ || error_ || is_ready(); });
+    const auto is_over = [this] { return !running_ || error_ || is_ready(); };
+    const auto interval = std::max<Clock::duration>(kPollInterval, options_.timeout / 8);
+    while (!is_over() && Clock::now() < deadline) {
+      const auto until = std::min(deadline, Clock::now() + interval);
+      if (options_.consumer_works) work_until_ready(lock, until);
+      if (!ready_cv_.wait_until(lock, until, is_over)) check_waits();
+    }
   }
   if (!running_) throw Error(ErrorKind::kClosed, "reading was stopped while a batch was awaited");
   if (!is_ready()) {
@@ -242,6 +311,13 @@ void Engine::deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock) {
   const auto buffers = ring_->buffers(delivered_);
   out.buffers.assign(buffers.begin(), buffers.end());
   out.rows = ring_->rows(delivered_);
+  out.skipped = {};
+  if (!skipped_.empty()) {
+    if (auto skipped = skipped_.extract(delivered_)) out.skipped = std::move(skipped.mapped());
+    std::vector<SkippedSlot>& slots = out.skipped.slots;
+    std::sort(slots.begin(), slots.end());
+    slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  }
   ++delivered_;
   taken_at_ = Clock::now();
   const bool wake = can_admit();
@@ -288,9 +364,15 @@ void Engine::fail_request(uint64_t ticket, const Error& error) {
   const std::lock_guard lock(mutex_);
   const auto entry = awaited_.find(ticket);
   if (entry == awaited_.end()) return;
-  const Task& task = entry->second;
-  const FieldReader& field = fields_[task.field];
-  fail_locked(std::make_exception_ptr(error.at(field.spec().array.name, field.key(task.chunk, task.cell))));
+  const Error at = at_chunk(entry->second, error);
+  if (!skips(at)) {
+    fail_locked(std::make_exception_ptr(at));
+    return;
+  }
+  Task& task = fetched_.emplace_back(std::move(entry->second));
+  awaited_.erase(entry);
+  task.error = at;
+  work_cv_.notify_one();
 }
 
 void Engine::fail(std::exception_ptr error) {
@@ -303,6 +385,7 @@ void Engine::fail_locked(std::exception_ptr error) {
   stopping_ = true;
   work_cv_.notify_all();
   fetch_cv_.notify_all();
+  pause_cv_.notify_all();
   ready_cv_.notify_all();
 }
 

@@ -22,27 +22,35 @@
 //     work. Others are started when there is much to do: starting one takes longer than to copy what is in the cache.
 //   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
 //     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
+//   * A thread that waits for storage holds all that it uses meanwhile (read_watch.h). So stop() need not wait for storage
+//     that does not answer: it leaves the thread behind, and the next epoch is read with new sources and memory.
+//   * With `skip_bad`, rows of a chunk that cannot be read or decoded count as finished. They are listed with their batch,
+//     which was not written where they belong, or in part. All of them are listed before the batch is complete.
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <limits>
+#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "batch_memory.h"
 #include "batch_ring.h"
 #include "chunk_cache.h"
+#include "error.h"
 #include "exchange.h"
 #include "field_reader.h"
+#include "read_watch.h"
 #include "shuffle.h"
 #include "stats.h"
 
@@ -60,6 +68,11 @@ struct EngineOptions {
   bool consumer_works = false;
   /// Larger Blosc blocks are errors, as there is no memory for them.
   size_t max_block_bytes = std::numeric_limits<size_t>::max();
+  size_t max_retries = 6;  ///< further tries after a read that failed with an error that may pass
+  /// A read that takes longer, all tries included, is an error. Looked at whenever next() has waited in vain.
+  std::chrono::milliseconds timeout = std::chrono::hours(1);
+  bool missing_is_error = false;  ///< chunks that the store lacks are not the fill value
+  bool skip_bad = false;          ///< chunks that cannot be read or decoded end nothing; see ReadyBatch
 };
 
 /// The arrays of an EpochPlan, owned.
@@ -74,10 +87,33 @@ struct OwnedPlan {
 
 enum class NextStatus { kBatch, kEnd, kTimeout };
 
+/// A chunk that was passed over, and why.
+struct SkippedChunk {
+  size_t field = 0;
+  int64_t chunk = 0;  ///< its index along the sample axis
+  std::string key;    ///< below the array; of an inner chunk with its place in the shard
+  Error error;
+};
+
+/// A slot of a batch that has not its sample, for want of a chunk.
+struct SkippedSlot {
+  int64_t slot = 0;
+  int64_t sample = 0;
+
+  auto operator<=>(const SkippedSlot&) const = default;
+};
+
+/// What is not in a batch.
+struct Skipped {
+  std::vector<SkippedSlot> slots;    ///< ascending, each once
+  std::vector<SkippedChunk> chunks;  ///< in no order, a chunk perhaps several times
+};
+
 /// A finished batch: one buffer a field, owned by the receiver.
 struct ReadyBatch {
   std::vector<uint8_t*> buffers;
   int64_t rows = 0;
+  Skipped skipped;
 };
 
 class Engine {
@@ -123,7 +159,10 @@ class Engine {
   /// there ever was, since it only grows.
   [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
   [[nodiscard]] const std::shared_ptr<BatchMemory>& memory(size_t field) const { return memory_[field]; }
-  [[nodiscard]] const std::vector<FieldReader>& fields() const { return fields_; }
+  /// Shard indices that the engine itself read.
+  [[nodiscard]] uint64_t indices_read() const;
+  /// The same until start() is called.
+  [[nodiscard]] const std::vector<FieldReader>& fields() const { return *fields_; }
   [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
 
  private:
@@ -144,8 +183,10 @@ class Engine {
     Bytes lent;                      ///< the answer to it
     Clock::time_point asked;
     ReadStatus status = ReadStatus::kWouldBlock;
+    std::optional<Error> error;  ///< why it was not fetched, where it is to be skipped
 
     [[nodiscard]] bool is_fetched() const { return stored != nullptr || ticket != 0; }
+    [[nodiscard]] Bytes bytes() const { return stored != nullptr ? Bytes{stored->data(), pending.size} : lent; }
     [[nodiscard]] std::span<const Placement> placements() const { return std::span(*rows).subspan(begin, end - begin); }
   };
 
@@ -165,18 +206,35 @@ class Engine {
     [[nodiscard]] bool has_room() const { return count < limit && waiting.empty(); }
   };
 
+  /// A thread of one epoch.
+  struct Worker {
+    std::thread thread;
+    std::shared_ptr<ReadWatch> watch = std::make_shared<ReadWatch>();
+    bool ended = false;  ///< under `mutex_`; not set by a thread that was left behind
+  };
+
   void stop_locked();
-  void work(size_t thread);
+  void end_threads(std::unique_lock<std::mutex>& lock);
+  void renew_sources();
+  void start_thread(const std::function<void(Worker&)>& body);
+  void end_thread(Worker& self);
+  void work(Worker& self, size_t thread);
   void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
   [[nodiscard]] bool is_ready();
   void end_of_busy_time();
   void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
   void take_work(Claim& claim);
-  void run_work(Claim& claim, WorkerScratch& scratch);
+  void run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch);
   void start_decode_threads(size_t count);
   void ask_for_help();
-  void fetch();
+  void fetch(Worker& self);
+  template <typename Read>
+  ReadStatus read_watched(const Task& task, ReadWatch& watch, Clock::time_point since, const Read& read);
+  void read_cached(Task& task, Buffer& out, ReadWatch& watch);
+  void read_patiently(Task& task, Buffer& out, ReadWatch& watch, std::atomic<uint64_t>& time);
+  bool pause(size_t tries, Clock::time_point since);
+  void check_waits();
 
   [[nodiscard]] bool can_admit() const;
   /// What counts the time of a decode thread that has nothing to do. Under `mutex_`.
@@ -189,8 +247,13 @@ class Engine {
   [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
-  void run(Task& task, WorkerScratch& scratch);
-  InFlight& in_flight(const Task& task) { return fields_[task.field].is_fed() ? requests_ : reads_; }
+  void run(Task& task, WorkerScratch& scratch, ReadWatch& watch);
+  void scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored);
+  [[nodiscard]] const FieldReader& field_of(const Task& task) const { return (*fields_)[task.field]; }
+  [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
+  [[nodiscard]] bool skips(const Error& error) const;
+  void skip(const Task& task, const Error& error);
+  InFlight& in_flight(const Task& task) { return field_of(task).is_fed() ? requests_ : reads_; }
   void request_fed(std::vector<Task>& tasks);
   void fetch_later(std::span<Task> tasks);
   void begin_fetch(Task task, std::vector<FetchRequest>& requests);
@@ -209,20 +272,22 @@ class Engine {
 
   const EngineOptions options_;
   const pid_t owner_;
-  std::vector<FieldReader> fields_;
+  std::shared_ptr<std::vector<FieldReader>> fields_;  ///< threads hold them while they read
   std::vector<std::shared_ptr<BatchMemory>> memory_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
-  std::vector<std::unique_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
+  std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   Claim consumer_claim_;                                 ///< of the consumer's work
-  int64_t pieces_per_sample_ = 0;                        ///< rows of chunks that one sample needs
-  size_t group_bytes_ = 0;                               ///< decoded bytes of a one-segment group: how much to claim
+  ReadWatch consumer_watch_;
+  bool lost_threads_ = false;      ///< since the sources were made, a thread was left behind with them
+  uint64_t past_indices_ = 0;      ///< read by sources that were given up
+  int64_t pieces_per_sample_ = 0;  ///< rows of chunks that one sample needs
+  size_t group_bytes_ = 0;         ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
   std::atomic<size_t> scratch_bytes_{0};
 
   // One epoch. Written by start() before threads exist.
   std::unique_ptr<OwnedPlan> plan_;
-  int64_t num_batches_ = 0;
   int64_t max_open_ = 0;
   bool short_of_memory_ = false;
   bool past_cache_ = false;  ///< open batches are more than the cache holds
@@ -233,7 +298,9 @@ class Engine {
   std::condition_variable work_cv_;   ///< decode threads, and a consumer that works: something to do
   std::condition_variable fetch_cv_;  ///< fetch threads: something to read
   std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
-  std::vector<std::thread> threads_;  ///< grows only while not stopping
+  std::condition_variable pause_cv_;  ///< threads between two tries: stop
+  std::condition_variable ended_cv_;  ///< stop(): a thread ended
+  std::list<Worker> workers_;         ///< grows only while not stopping
   bool stopping_ = false;
   std::atomic<bool> running_{false};
   bool fetchers_started_ = false;
@@ -250,7 +317,8 @@ class Engine {
   InFlight reads_;                             ///< with the fetch threads
   InFlight requests_;                          ///< with the exchange
   uint64_t last_ticket_ = 0;
-  std::unordered_map<uint64_t, Task> awaited_;  ///< ticket -> what its answer is for
+  std::map<uint64_t, Task> awaited_;    ///< ticket -> what its answer is for; the oldest first
+  std::map<int64_t, Skipped> skipped_;  ///< batch -> what is not in it
   std::deque<Task> tasks_;
   std::deque<Task> to_fetch_;
   std::deque<Task> fetched_;

@@ -1,13 +1,15 @@
-// What the threads of an engine do: decode threads admit groups, make tasks of them and run these; fetch threads wait for
-// storage. engine.cc is the consumer's side.
+// What decode threads do: admit groups, make tasks of them and run these. engine_reads.cc is how bytes are awaited, engine.cc
+// the consumer's side.
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "engine.h"
 #include "error.h"
+#include "read_errors.h"
 
 namespace zarrfeed {
 namespace {
@@ -49,7 +51,7 @@ void Engine::open_batches_until(int64_t last) {
     const auto buffers = ring_->buffers(opened_);
     size_t acquired = 0;
     try {
-      for (; acquired < fields_.size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
+      for (; acquired < fields_->size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
     } catch (...) {
       // The batch is not open, so nobody else would give these back.
       while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
@@ -67,7 +69,7 @@ void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>
   const auto rows = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
   for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
     if (placements.begin[s] == placements.begin[s + 1]) continue;
-    for (size_t f = 0; f < fields_.size(); ++f) {
+    for (size_t f = 0; f < fields_->size(); ++f) {
       add_field_tasks(f, rows, placements.begin[s], placements.begin[s + 1], out);
     }
   }
@@ -75,7 +77,7 @@ void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>
 
 void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
                              size_t end, std::vector<Task>& out) const {
-  const FieldReader& reader = fields_[field];
+  const FieldReader& reader = (*fields_)[field];
   const auto add = [&](const std::shared_ptr<const std::vector<Placement>>& of, size_t from, size_t to) {
     const int64_t chunk = reader.is_stored() ? (*of)[from].sample / reader.rows_per_chunk() : 0;
     for (size_t cell = 0; cell < std::max<size_t>(1, reader.num_cells()); ++cell) {
@@ -120,7 +122,7 @@ void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vect
 }
 
 std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Placement> samples) const {
-  const std::vector<int64_t>& offsets = fields_[field].spec().offsets;
+  const std::vector<int64_t>& offsets = (*fields_)[field].spec().offsets;
   if (offsets.empty()) return {samples.begin(), samples.end()};
   std::vector<Placement> rows;
   rows.reserve(samples.size() * offsets.size());
@@ -139,7 +141,7 @@ std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Plac
 }
 
 int64_t Engine::rows_per_sample(size_t field) const {
-  return static_cast<int64_t>(fields_[field].num_offsets());
+  return static_cast<int64_t>((*fields_)[field].num_offsets());
 }
 
 void Engine::share(std::vector<Task>& tasks) {
@@ -151,7 +153,11 @@ void Engine::share(std::vector<Task>& tasks) {
   work_cv_.notify_all();
 }
 
-void Engine::work(size_t thread) {
+void Engine::work(Worker& self, size_t thread) {
+  // Held here, since the engine lets go of them when it leaves this thread behind.
+  const auto watch = self.watch;
+  const auto fields = fields_;
+  const auto scratch = scratch_[thread];
   Claim claim;
   try {
     for (;;) {
@@ -166,15 +172,18 @@ void Engine::work(size_t thread) {
             timer.lap(idle_counter());
           }
         }
-        if (stopping_) return;
+        if (stopping_) break;
         ++busy_threads_;
         take_work(claim);
       }
-      run_work(claim, *scratch_[thread]);
+      run_work(claim, *scratch, *watch);
     }
+  } catch (const LeftBehind&) {
+    return;
   } catch (...) {
     fail(std::current_exception());
   }
+  end_thread(self);
 }
 
 void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
@@ -190,7 +199,7 @@ void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_po
       ++busy_threads_;
       take_work(consumer_claim_);
       lock.unlock();
-      run_work(consumer_claim_, *scratch_[0]);
+      run_work(consumer_claim_, *scratch_[0], consumer_watch_);
       lock.lock();
       --busy_threads_;
     }
@@ -216,7 +225,7 @@ void Engine::take_work(Claim& claim) {
   }
 }
 
-void Engine::run_work(Claim& claim, WorkerScratch& scratch) {
+void Engine::run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch) {
   std::vector<Task>& tasks = claim.tasks;
   if (!claim.groups.empty()) {
     const StageTimer timer(stats_.order_ns);
@@ -224,17 +233,17 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch) {
     request_fed(tasks);
     if (claim.groups.size() == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) share(tasks);
   }
-  for (Task& task : tasks) run(task, scratch);
+  for (Task& task : tasks) run(task, scratch, watch);
 }
 
-void Engine::run(Task& task, WorkerScratch& scratch) {
-  const FieldReader& field = fields_[task.field];
+void Engine::run(Task& task, WorkerScratch& scratch, ReadWatch& watch) {
+  const FieldReader& field = field_of(task);
   if (!field.is_stored()) {
     scatter(task, scratch, {});
     return;
   }
   if (task.is_fetched()) {
-    scatter(task, scratch, task.stored != nullptr ? Bytes{task.stored->data(), task.pending.size} : task.lent);
+    scatter_or_skip(task, scratch, task.bytes());
     end_fetch(task);
     return;
   }
@@ -254,140 +263,73 @@ void Engine::run(Task& task, WorkerScratch& scratch) {
     fetch_later({&task, 1});
     return;
   }
-  {
-    const StageTimer timer(stats_.fetch_ns);
-    task.status = field.read_cached(task.chunk, task.cell, scratch.stored, task.pending);
+  try {
+    read_cached(task, scratch.stored, watch);
+    if (task.status == ReadStatus::kWouldBlock && options_.num_fetch_threads == 0) {
+      stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
+      read_patiently(task, scratch.stored, watch, stats_.idle_storage_ns);
+    }
+  } catch (const Error& error) {
+    if (!skips(error)) throw;
+    task.error = error;
   }
-  if (task.status == ReadStatus::kWouldBlock && options_.num_fetch_threads == 0) {
-    const StageTimer timer(stats_.idle_storage_ns);
-    stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
-    task.status = field.read_blocking(task.chunk, task.cell, scratch.stored, task.pending);
-  }
-  if (task.status == ReadStatus::kWouldBlock) {
+  if (task.status == ReadStatus::kWouldBlock && !task.error) {
     cold_credit_.store(kColdCredit, std::memory_order_relaxed);
     fetch_later({&task, 1});
     return;
   }
-  scatter(task, scratch, {scratch.stored.data(), task.pending.size});
+  scatter_or_skip(task, scratch, {scratch.stored.data(), task.pending.size});
 }
 
-void Engine::request_fed(std::vector<Task>& tasks) {
-  const auto fed = std::stable_partition(tasks.begin(), tasks.end(), [this](const Task& task) {
-    return !fields_[task.field].is_fed() ||
-           (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
-  });
-  if (fed == tasks.end()) return;
-  fetch_later({fed, tasks.end()});
-  tasks.erase(fed, tasks.end());
-}
-
-void Engine::fetch_later(std::span<Task> tasks) {
-  stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
-  std::vector<FetchRequest> requests;
-  const std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  for (Task& task : tasks) {
-    task.pending.close();  // what was read so far is in the decode thread's buffer: begin again
-    InFlight& kind = in_flight(task);
-    if (kind.has_room()) {
-      begin_fetch(std::move(task), requests);
-    } else {
-      kind.waiting.push_back(std::move(task));
-    }
-  }
-  if (exchange_) exchange_->post(std::move(requests));
-}
-
-void Engine::begin_fetch(Task task, std::vector<FetchRequest>& requests) {
-  ++in_flight(task).count;
-  const FieldReader& field = fields_[task.field];
-  if (field.is_fed()) {
-    const uint64_t ticket = ++last_ticket_;
-    requests.push_back({ticket, task.field, field.key(task.chunk, task.cell), field.position(task.chunk, task.cell)});
-    task.ticket = ticket;
-    task.asked = Clock::now();
-    awaited_.emplace(ticket, std::move(task));
-    return;
-  }
-  if (!fetchers_started_) start_fetch_threads();
-  if (spare_buffers_.empty()) {
-    task.stored = std::make_unique<Buffer>();
-  } else {
-    task.stored = std::move(spare_buffers_.back());
-    spare_buffers_.pop_back();
-  }
-  to_fetch_.push_back(std::move(task));
-  fetch_cv_.notify_one();
-}
-
-void Engine::end_fetch(Task& task) {
-  const std::lock_guard lock(mutex_);
-  if (task.stored != nullptr) spare_buffers_.push_back(std::move(task.stored));
-  if (task.ticket != 0) exchange_->finish(task.ticket);
-  InFlight& kind = in_flight(task);
-  --kind.count;
-  if (kind.waiting.empty() || stopping_) return;
-  const bool half_is_free = kind.count <= kind.limit / 2;
-  std::vector<FetchRequest> requests;
-  while (!kind.waiting.empty() && kind.count < kind.limit && (half_is_free || !has_neighbour(kind.waiting))) {
-    Task next = std::move(kind.waiting.front());
-    kind.waiting.pop_front();
-    begin_fetch(std::move(next), requests);
-  }
-  if (exchange_) exchange_->post(std::move(requests));
-}
-
-bool Engine::has_neighbour(const std::deque<Task>& waiting) const {
-  const Task& first = waiting.front();
-  const FieldReader& field = fields_[first.field];
-  if (waiting.size() < 2 || !field.is_fed() || !field.spec().array.shard.is_sharded()) return false;
-  const Task& second = waiting[1];
-  return first.field == second.field && field.key(first.chunk, first.cell) == field.key(second.chunk, second.cell);
-}
-
-void Engine::start_fetch_threads() {
-  fetchers_started_ = true;
-  for (size_t i = 0; i < std::min(options_.num_fetch_threads, max_tasks_); ++i) {
+void Engine::scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored) {
+  if (!task.error) {
     try {
-      threads_.emplace_back([this] { fetch(); });
-    } catch (const std::system_error& error) {
-      if (i > 0) return;  // fewer do, too
-      throw Error::io(std::string("cannot start a fetch thread: ") + error.what(), error.code().value());
+      scatter(task, scratch, stored);
+      return;
+    } catch (const Error& error) {
+      if (!skips(error)) throw;
+      task.error = error;
     }
   }
+  skip(task, *task.error);
 }
 
-void Engine::fetch() {
-  try {
-    for (;;) {
-      Task task;
-      {
-        std::unique_lock lock(mutex_);
-        fetch_cv_.wait(lock, [this] { return stopping_ || !to_fetch_.empty(); });
-        if (stopping_) return;
-        task = std::move(to_fetch_.front());
-        to_fetch_.pop_front();
+bool Engine::skips(const Error& error) const {
+  return options_.skip_bad && is_of_chunk(error);
+}
+
+void Engine::skip(const Task& task, const Error& error) {
+  const FieldReader& field = field_of(task);
+  const int64_t in_sample = rows_per_sample(task.field);
+  const std::vector<int64_t>& offsets = field.spec().offsets;
+  const SkippedChunk chunk{task.field, task.chunk, field.label(task.chunk, task.cell), error};
+  {
+    const std::lock_guard lock(mutex_);
+    int64_t batch = -1;
+    Skipped* skipped = nullptr;
+    for (const Placement& p : task.placements()) {
+      const int64_t step = p.step / in_sample;
+      if (step / options_.batch_size != batch) {
+        batch = step / options_.batch_size;
+        skipped = &skipped_[batch];
+        skipped->chunks.push_back(chunk);
       }
-      {
-        const StageTimer timer(stats_.fetch_ns);
-        task.status = fields_[task.field].read_blocking(task.chunk, task.cell, *task.stored, task.pending);
-      }
-      {
-        const std::lock_guard lock(mutex_);
-        fetched_.push_back(std::move(task));
-      }
-      work_cv_.notify_one();
+      const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(p.step % in_sample)];
+      skipped->slots.push_back({step % options_.batch_size, p.sample - offset});
     }
-  } catch (...) {
-    fail(std::current_exception());
   }
+  publish(task);
 }
 
 void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
-  const FieldReader& field = fields_[task.field];
+  const FieldReader& field = field_of(task);
   if (field.is_stored()) ask_for_help();
   const ChunkCache::Key key{task.field, task.chunk, task.cell};
   const bool is_missing = task.status == ReadStatus::kMissing;
+  if (is_missing && options_.missing_is_error) {
+    const Error error = Error::io("is missing from the store", ENOENT);
+    throw error.at(field.spec().array.name, field.label(task.chunk, task.cell));
+  }
   if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
     auto chunk = std::make_shared<DecodedChunk>();
     if (!is_missing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
@@ -413,7 +355,7 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
 
 void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk) {
   const StageTimer timer(stats_.scatter_ns);
-  const FieldReader& field = fields_[task.field];
+  const FieldReader& field = field_of(task);
   find_targets(task, scratch.targets);
   if (chunk.bytes == nullptr) {
     field.scatter_fill(task.cell, scratch.targets);
@@ -423,7 +365,7 @@ void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChu
 }
 
 void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
-  ring_->find_targets(task.placements(), task.field, rows_per_sample(task.field), fields_[task.field].row_bytes(), out);
+  ring_->find_targets(task.placements(), task.field, rows_per_sample(task.field), field_of(task).row_bytes(), out);
 }
 
 void Engine::publish(const Task& task) {
@@ -441,7 +383,7 @@ bool Engine::is_exhausted() const {
 
 void Engine::check_complete() {
   // Nothing is left to do, and no thread does anything: what is not here will not come.
-  for (int64_t b = delivered_; b < num_batches_; ++b) {
+  for (int64_t b = delivered_; b < ring_->num_batches(); ++b) {
     if (b < opened_ && ring_->is_complete(b)) continue;
     const int64_t step = b < opened_ ? ring_->first_unclaimed(b) : b * options_.batch_size;
     fail_locked(

@@ -196,6 +196,7 @@ void FieldReader::scatter_resident(std::span<RowTarget> targets) const {
     for (const RowTarget& t : targets) std::memcpy(t.dest, &t.row, sizeof(int64_t));
     return;
   }
+  if (row_bytes_ == 0) return;  // rows of nothing may lie nowhere, where memcpy() may not look
   for (const RowTarget& t : targets) {
     const uint8_t* const row = spec_.rows + static_cast<size_t>(t.row) * spec_.sample_bytes;
     if (converter_) {

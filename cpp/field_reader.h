@@ -83,13 +83,14 @@ class FieldReader {
   [[nodiscard]] std::string key(int64_t chunk, size_t cell) const;
   /// Place of a read chunk in its shard, in C order; nothing if the array is not sharded.
   [[nodiscard]] std::optional<size_t> position(int64_t chunk, size_t cell) const;
+  /// The key, and which inner chunk it is where there are such.
+  [[nodiscard]] std::string label(int64_t chunk, size_t cell) const;
   /// Shard indices that the engine itself read.
   [[nodiscard]] uint64_t indices_read() const { return shards_ ? shards_->indices_read() : 0; }
   [[nodiscard]] const FieldSpec& spec() const { return spec_; }
 
  private:
   [[nodiscard]] int64_t grid_index(size_t axis, int64_t chunk, size_t cell) const;
-  [[nodiscard]] std::string label(int64_t chunk, size_t cell) const;
 
   FieldSpec spec_;
   std::unique_ptr<Converter> converter_;

@@ -11,6 +11,7 @@ struct Stats {
   std::atomic<uint64_t> chunks_read{0};
   std::atomic<uint64_t> chunks_missing{0};
   std::atomic<uint64_t> chunks_waited{0};    ///< not in the page cache: read by a fetch thread
+  std::atomic<uint64_t> retries{0};          ///< further tries after an error that may pass
   std::atomic<uint64_t> bytes_read{0};       ///< as stored
   std::atomic<uint64_t> bytes_decoded{0};    ///< of whole decoded chunks
   std::atomic<uint64_t> bytes_scattered{0};  ///< written to batches

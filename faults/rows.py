@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from faults import process_consumer, process_exits, process_kills, process_signals
+from faults import io_rows, payload, process_rows
 from faults.row import Row
 
 #: Modules of rows are added here, each with its `ROWS`.
-ROWS: tuple[Row, ...] = (*process_signals.ROWS, *process_kills.ROWS, *process_exits.ROWS, *process_consumer.ROWS)
+ROWS: tuple[Row, ...] = (*io_rows.ROWS, *process_rows.ROWS, *payload.ROWS)
+
+#: What the tests run in their place: a row of rows where these can share a process.
+SHORT: tuple[Row, ...] = (io_rows.TOGETHER, *process_rows.SHORT, *payload.ROWS)
 
 
 def row_named(name: str) -> Row:

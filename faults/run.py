@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from faults.harness import Count, run_row
 from faults.row import Row
@@ -41,13 +42,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, what in list(count.wrong.items())[:3]:
             print(f"try {number} of {row.name}: {what}", file=sys.stderr)
         if options.json is not None:
-            options.json.write_text(json.dumps({name: asdict(c) for name, c in counts.items()}, indent=2) + "\n")
+            options.json.write_text(json.dumps({name: to_json(c) for name, c in counts.items()}, indent=2) + "\n")
     return 0 if all(count.is_good for count in counts.values()) else 1
+
+
+def to_json(count: Count) -> dict[str, Any]:
+    """Return the counts; `dataclasses.asdict` cannot copy a Counter before Python 3.12."""
+    return {
+        "outcomes": dict(count.outcomes),
+        "wrong": count.wrong,
+        "hangs": count.hangs,
+        "seconds": count.seconds,
+    }
 
 
 def to_markdown(row: Row, count: Count) -> str:
     """Return the line of the table."""
-    outcomes = ", ".join(f"{n:,} {what}" for what, n in sorted(count.outcomes.items()))
+    summed: Counter[str] = Counter()
+    for what, n in count.outcomes.items():  # what stands behind a bar is for other tables
+        summed[what.partition(" | ")[0]] += n
+    outcomes = ", ".join(f"{n:,} {what}" for what, n in sorted(summed.items()))
     return (
         f"| {row.name}: {row.fault} | {row.expected} | {count.runs:,} | {outcomes or 0} | {len(count.wrong)} "
         f"| {len(count.hangs)} |"

@@ -236,7 +236,7 @@ class Layout:
     chunks: tuple[int, ...] = (5, 3, 2)
     dtype: str = "f4"
     big_endian: bool = False
-    codec: str = "none"
+    codec: str | Compression = "none"
     sample_axis: int = 0
     order: str = "C"
     transposes: tuple[tuple[int, ...], ...] = ()
@@ -255,7 +255,7 @@ class Layout:
         """Store `data`, or numbered samples, at `path` with zarr-python."""
         data = self.data() if data is None else data
         item_bytes = np.dtype(self.dtype).itemsize
-        compression = CODECS[self.codec]
+        compression = CODECS[self.codec] if isinstance(self.codec, str) else self.codec
         byte_order: Literal[">", "<"] = ">" if self.big_endian and item_bytes > 1 else "<"
         if self.zarr_format == 2:
             assert compression.v2 is not None

@@ -12,6 +12,7 @@ import pytest
 import torch
 import zarr
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.dlpack import from_dlpack
 
 from oracle import AnyArray, assert_rows_equal, numbered
 from zarrfeed.feed import Allocator, Reader, shared_memory
@@ -94,6 +95,64 @@ def test_a_buffer_is_lent_once(store: Path, data: AnyArray) -> None:
         check(batches, data)
     assert len(set(delivered)) == len(delivered)
     assert set(delivered) <= {tensor.data_ptr() for tensor in lent}
+
+
+@pytest.fixture(scope="module")
+def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """32 samples of 256 KiB, each full of its index: the engine's pool maps room for 8 batches of 4 at a time."""
+    path = tmp_path_factory.mktemp("wide") / "a.zarr"
+    rows = np.repeat(np.arange(32, dtype="u1"), 1 << 18).reshape(32, -1)
+    zarr.create_array(path, data=rows, chunks=(4, 1 << 18))
+    return path
+
+
+def make_wide_reader(wide_store: Path) -> Reader:
+    fields: list[Field] = [StoredField("samples", read_layout(wide_store)), IndexField(32)]
+    memory = plan_memory(fields, batch_size=4, num_threads=2, budget=1 << 26, min_open_batches=2)
+    return Reader(fields, batch_size=4, num_threads=2, memory=memory)
+
+
+def capsules_of(reader: Reader, epoch: int) -> Iterator[tuple[Any, Any]]:
+    """Yield DLPack capsules over the samples and the indices of each batch, as torch is given them."""
+    order = Order(num_samples=32, block_rows=4, shuffle=True, seed=1, lanes=1)
+    reader.start(order.plan(epoch), 2)
+    while (batch := reader._engine.next()) is not None:
+        assert batch[0] == 4
+        yield batch[1]
+    reader.stop()
+
+
+def test_memory_behind_capsules_that_nobody_took_is_recycled(wide_store: Path) -> None:
+    """A consumer may be interrupted between the engine and torch. Were a buffer lost then, the pool would grow."""
+    reader = make_wide_reader(wide_store)
+    mapped = []
+    for epoch in range(4):
+        assert len(list(capsules_of(reader, epoch))) == 8  # all at once, then dropped
+        mapped.append(reader.stats().batch_memory_bytes)
+    assert len(set(mapped)) == 1, mapped
+    assert mapped[0] <= 4 << 23
+
+
+def test_a_capsule_that_was_taken_leaves_its_memory_to_the_tensor(wide_store: Path) -> None:
+    reader = make_wide_reader(wide_store)
+    kept = []
+    for epoch in range(3):
+        for number, (samples, index) in enumerate(capsules_of(reader, epoch)):
+            if number % 2:
+                kept.append((from_dlpack(samples), from_dlpack(index)))
+            del samples, index  # taken or not: what a tensor lies over must not be free now
+    assert len({samples.data_ptr() for samples, _ in kept}) == len(kept) == 12
+    for samples, index in kept:
+        assert torch.equal(samples, index.to(torch.uint8)[:, None].expand_as(samples))
+
+
+def test_capsules_outlive_the_engine(wide_store: Path) -> None:
+    reader = make_wide_reader(wide_store)
+    capsules = list(capsules_of(reader, 0))
+    del reader
+    samples, index = map(from_dlpack, capsules.pop())
+    del capsules  # nobody takes these any more
+    assert torch.equal(samples, index.to(torch.uint8)[:, None].expand_as(samples))
 
 
 def test_shared_memory_is_shared_writable_and_of_the_size() -> None:

@@ -15,6 +15,8 @@ ERROR = """=================================================================
 UNDEFINED = """cpp/shard_index.cc:20:5: runtime error: shift exponent 64 is too large for 64-bit type
     #0 0x7f in zarrfeed::load_word cpp/shard_index.cc:20
 """
+FATAL = """==19==FATAL: AddressSanitizer: internal allocator is out of memory trying to allocate 0x8d bytes
+"""
 LEAKS = """=================================================================
 ==18==ERROR: LeakSanitizer: detected memory leaks
 
@@ -53,4 +55,5 @@ def test_errors_count_and_leaks_only_if_the_engine_allocated_them() -> None:
     assert "shift exponent" in error
     (leak,) = findings(LEAKS)
     assert "Engine::start" in leak
+    assert findings(FATAL) == [FATAL]
     assert len(findings(ERROR + LEAKS)) == 2

@@ -16,6 +16,7 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +45,11 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def build() -> None:
-    """Configure and compile the targets."""
+def build(targets: list[str]) -> None:
+    """Configure, and compile the targets."""
     subprocess.run(["cmake", "--preset", "fuzz"], cwd=ROOT, check=True)
-    targets = [f"{target}_fuzz" for target in TARGETS]
-    subprocess.run(["cmake", "--build", "--preset", "fuzz", "--target", *targets], cwd=ROOT, check=True)
+    programs = [f"{target}_fuzz" for target in targets]
+    subprocess.run(["cmake", "--build", "--preset", "fuzz", "--target", *programs], cwd=ROOT, check=True)
 
 
 def run_round(target: str, seconds: float, result: Result) -> None:
@@ -58,24 +59,23 @@ def run_round(target: str, seconds: float, result: Result) -> None:
     for directory in (corpus, seeds, findings):
         directory.mkdir(parents=True, exist_ok=True)
     subprocess.run([executable, f"--write-seeds={seeds}"], check=True)
-    environment = {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ}
-    if Path("/dev/shm").is_dir():
-        environment.setdefault("TMPDIR", "/dev/shm")  # stores that are written anew for every input
     before = children_cpu_s()
-    done = subprocess.run(
-        [
-            executable,
-            f"-max_total_time={max(1, round(seconds))}",
-            f"-timeout={TIMEOUT_S}",
-            f"-max_len={MAX_INPUT_BYTES}",
-            *("-rss_limit_mb=2048", "-malloc_limit_mb=512", "-print_final_stats=1"),
-            f"-artifact_prefix={findings}/{target}-",
-            *(corpus, seeds),
-        ],
-        env=environment,
-        capture_output=True,
-        check=False,
-    )
+    # Stores are written anew for every input, and left behind by a process that ends in a finding.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as stores:
+        done = subprocess.run(
+            [
+                executable,
+                f"-max_total_time={max(1, round(seconds))}",
+                f"-timeout={TIMEOUT_S}",
+                f"-max_len={MAX_INPUT_BYTES}",
+                *("-rss_limit_mb=2048", "-malloc_limit_mb=512", "-print_final_stats=1"),
+                f"-artifact_prefix={findings}/{target}-",
+                *(corpus, seeds),
+            ],
+            env={"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "TMPDIR": stores},
+            capture_output=True,
+            check=False,
+        )
     log = done.stderr.decode(errors="replace")
     result.cpu_s += children_cpu_s() - before
     result.executions += sum(int(n) for n in re.findall(r"number_of_executed_units: (\d+)", log))
@@ -99,10 +99,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="processor time of each target")
     parser.add_argument("--target", action="append", choices=TARGETS, help="may be given several times; all if not")
     arguments = parser.parse_args()
-    build()
+    targets = arguments.target or TARGETS
+    build(targets)
     print(f"{'target':12} {'CPU minutes':>12} {'executions':>12} {'edges':>8}  result")
     failed = False
-    for target in arguments.target or TARGETS:
+    for target in targets:
         result = run(target, arguments.seconds)
         failed = failed or result.failed
         outcome = "FINDING, see build/fuzz/findings" if result.failed else "nothing found"

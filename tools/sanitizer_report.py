@@ -12,8 +12,8 @@ def findings(log: str) -> list[str]:
 
     Memory that Python or pybind11 allocates while the extension is imported is theirs until the process ends.
     """
-    reports = re.split(r"(?m)^(?==+\d+=+(?:ERROR|WARNING))|(?=^\S+: runtime error: )", log)
-    errors = [part for part in reports if re.search(r"ERROR: (?!LeakSanitizer)|: runtime error: ", part)]
+    reports = re.split(r"(?m)^(?==+\d+=+(?:ERROR|FATAL|WARNING))|(?=^\S+: runtime error: )", log)
+    errors = [part for part in reports if re.search(r"ERROR: (?!LeakSanitizer)|=FATAL: |: runtime error: ", part)]
     leaks = [part for part in log.split("\n\n") if re.match(r"\s*(Direct|Indirect) leak of", part)]
     return errors + [part for part in leaks if "zarrfeed::" in part and "PyInit_" not in part]
 

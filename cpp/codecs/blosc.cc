@@ -101,8 +101,8 @@ BloscChunk::BloscChunk(Bytes in, size_t max_decoded_bytes) : in_(in) {
   if (payload / 4 < num_blocks_) {
     throw_corrupt("Blosc header implies " + std::to_string(num_blocks_) + " blocks, more than the chunk has room for");
   }
-  if ((flags_ & kByteShuffle) != 0) {
-    if (typesize_ > 1) filter_ = Filter::kByteShuffle;
+  if ((flags_ & kByteShuffle) != 0 && typesize_ > 1) {
+    filter_ = Filter::kByteShuffle;
   } else if ((flags_ & kBitShuffle) != 0) {
     filter_ = Filter::kBitShuffle;
   }

@@ -1,8 +1,9 @@
 // The whole engine on local stores whose files were changed: before an epoch and while it is read, on several threads.
 //
-// What must hold: an epoch ends with an error that the store explains or with every batch; rows of chunks that were not
-// changed are right in any case, and so are those of a changed chunk with a checksum; an epoch never hangs; when the
-// store is whole again, the same engine reads it right.
+// What must hold: an epoch ends with an error that the store explains or with every batch, and where bad chunks are passed
+// over with every batch; then what is said of these is so, and all of it. Rows of chunks that were not changed are right in
+// any case, and so are those of a changed chunk with a checksum; samples that cannot be read do not arrive; an epoch never
+// hangs; when the store is whole again, the same engine reads it right.
 
 #include <sys/stat.h>
 
@@ -20,19 +21,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Change { kByte, kTruncate, kAppend, kRemove, kSwap, kReplace, kDirectory, kPipe, kWord, kMetadata };
-constexpr int64_t kNumChanges = 10;
+enum class Change { kByte, kTruncate, kAppend, kRemove, kSwap, kReplace, kDirectory, kPipe, kWord, kMetadata, kLink };
+constexpr int64_t kNumChanges = 11;
 constexpr uint64_t kTelling[] = {0, 1, 16, 0x7fffffff, 0x80000000, 0xffffffff, 0x7fffffffffffffff, ~uint64_t{0}};
 
 /// The files of a store, changed and put back.
 class Changer {
  public:
-  explicit Changer(const Store& store) : store_(&store) {}
+  Changer(const Store& store, bool missing_is_error) : store_(&store), missing_is_error_(missing_is_error) {}
   ~Changer() { restore(); }
   Changer(const Changer&) = delete;
   Changer& operator=(const Changer&) = delete;
 
-  void change(Draw& draw) {
+  /// Changes a file. Before the epoch is read, it is known of some changes what follows.
+  void change(Draw& draw, bool is_early) {
     const auto array = static_cast<size_t>(draw.pick(0, std::ssize(store_->files) - 1));
     const std::vector<fs::path>& files = store_->files[array];
     const int64_t chunks = std::ssize(files) - 1;
@@ -75,7 +77,18 @@ class Changer {
       default:
         break;
     }
-    if (!seen_by_checksum || store_->layouts[array].packing != testing::Packing::kBloscThenCrc32c) touch(array, path);
+    const bool is_lost = kind == Change::kDirectory || kind == Change::kPipe || kind == Change::kLink ||
+                         (kind == Change::kRemove && missing_is_error_);
+    if (kind == Change::kMetadata) {
+      metadata_is_gone_ = true;
+    } else {
+      const std::pair<size_t, std::string> object(
+          array, fs::relative(path, store_->data.arrays[array]->root()).generic_string());
+      damage_.changed.insert(object);
+      seen_by_checksum = seen_by_checksum && store_->layouts[array].packing == testing::Packing::kBloscThenCrc32c;
+      if (!seen_by_checksum && !is_lost) damage_.other.insert(object);
+      if (is_lost && is_early) damage_.lost.insert(object);
+    }
     put(path, kind, content);
   }
 
@@ -87,16 +100,18 @@ class Changer {
     changed_.clear();
   }
 
-  [[nodiscard]] const Touched& touched() const { return touched_; }
-
- private:
-  void touch(size_t array, const fs::path& path) {
-    touched_.emplace(array, fs::relative(path, store_->data.arrays[array]->root()).generic_string());
+  [[nodiscard]] const Damage& damage() const { return damage_; }
+  /// True if what was done explains that an epoch ends in an error.
+  [[nodiscard]] bool explains_error(bool chunks_are_skipped) const {
+    return metadata_is_gone_ || (!chunks_are_skipped && !damage_.changed.empty());
   }
 
+ private:
   static void put(const fs::path& path, Change kind, const ByteVector& content) {
-    if (kind == Change::kRemove || kind == Change::kMetadata || kind == Change::kDirectory || kind == Change::kPipe) {
+    if (kind == Change::kRemove || kind == Change::kMetadata || kind == Change::kDirectory || kind == Change::kPipe ||
+        kind == Change::kLink) {
       fs::remove_all(path);
+      if (kind == Change::kLink) fs::create_symlink("nowhere", path);
       if (kind == Change::kDirectory) fs::create_directory(path);
       if (kind == Change::kPipe) CHECK_EQ(mkfifo(path.c_str(), 0600), 0);
       return;
@@ -126,25 +141,27 @@ class Changer {
   }
 
   const Store* store_;
+  bool missing_is_error_;
+  bool metadata_is_gone_ = false;
   std::set<fs::path> changed_;
-  Touched touched_;
+  Damage damage_;
 };
 
 /// Reads to the end or to an error; changes the store again after `late_at` batches.
-void read(Reader& reader, Changer& changer, Draw& draw, int64_t late, int64_t late_at) {
+void read(Reader& reader, bool skips, Changer& changer, Draw& draw, int64_t late, int64_t late_at) {
   try {
     reader.start();
     bool timed_out = false;
     int waits = 0;
     do {
       if (late > 0 && reader.taken() == late_at) {
-        for (; late > 0; --late) changer.change(draw);
+        for (; late > 0; --late) changer.change(draw, false);
       }
       waits = timed_out ? waits + 1 : 0;
       CHECK(waits < kMaxWaits);
-    } while (reader.take(std::chrono::milliseconds(100), changer.touched(), timed_out));
+    } while (reader.take(std::chrono::milliseconds(100), changer.damage(), timed_out));
   } catch (const std::exception& error) {
-    if (!is_refusal(error)) throw;
+    if (!is_refusal(error) || !changer.explains_error(skips)) throw;
   }
   reader.engine().stop();
 }
@@ -153,23 +170,22 @@ void read(Reader& reader, Changer& changer, Draw& draw, int64_t late, int64_t la
 
 void run_input(Bytes input) {
   Draw draw(input);
-  const Store& one = store(static_cast<size_t>(draw.pick(0, static_cast<int64_t>(num_stores()) - 1)));
+  const Store& one = draw_store(draw);
   const Reading reading = draw_reading(draw, one);
   const int64_t early = draw.pick(0, 4);
   const int64_t late = draw.pick(0, 2);
   const int64_t late_at = draw.pick(0, 3);
   Reader reader(one, one.data.fields(), reading);
-  Changer changer(one);
-  for (int64_t i = 0; i < early; ++i) changer.change(draw);
-  read(reader, changer, draw, late, late_at);
+  Changer changer(one, reading.options.missing_is_error);
+  for (int64_t i = 0; i < early; ++i) changer.change(draw, true);
+  read(reader, reading.options.skip_bad, changer, draw, late, late_at);
   changer.restore();
   // Decoded chunks and, where the consumer works, indices may be kept from epoch to epoch.
   if (reading.options.cache_bytes > 0 || reading.options.consumer_works) return;
-  Changer none(one);
   bool timed_out = false;
   int waits = 0;
   reader.start();
-  while (reader.take(std::chrono::milliseconds(100), none.touched(), timed_out)) {
+  while (reader.take(std::chrono::milliseconds(100), {}, timed_out)) {
     waits = timed_out ? waits + 1 : 0;
     CHECK(waits < kMaxWaits);
   }
@@ -177,11 +193,7 @@ void run_input(Bytes input) {
 }
 
 std::vector<ByteVector> make_seeds() {
-  std::vector<ByteVector> seeds;
-  for (int64_t number = 0; number < static_cast<int64_t>(num_stores()) * 12; ++number) {
-    Pen pen;
-    pen.pick(number % static_cast<int64_t>(num_stores()), 0, static_cast<int64_t>(num_stores()) - 1);
-    write_reading(pen, number);
+  return make_reading_seeds([](Pen& pen, int64_t number) {
     const int64_t early = number % 3;
     const int64_t late = number % 4 == 0 ? 1 : 0;
     pen.pick(early, 0, 4).pick(late, 0, 2).pick(number % 4, 0, 3);
@@ -190,9 +202,7 @@ std::vector<ByteVector> make_seeds() {
       pen.pick(0, 0, 0).pick(kind, 0, kNumChanges - 1).byte(static_cast<uint8_t>(number * 5 + i));
       pen.byte(1).byte(static_cast<uint8_t>(number)).byte(static_cast<uint8_t>(number * 3)).byte(0xff);
     }
-    seeds.push_back(pen.input());
-  }
-  return seeds;
+  });
 }
 
 std::vector<Finding> findings() {

@@ -46,6 +46,14 @@ const std::vector<std::vector<ArrayLayout>>& layouts() {
   return all;
 }
 
+/// What draw_reading() takes, so that every number of threads, batch size and so on appears.
+void write_reading(Pen& pen, int64_t number) {
+  pen.pick(1 + number % 4, 1, 4).pick(1 + number % 3, 1, 3).pick(1 + number % 8, 1, 8).pick(1 + number * 3 % 16, 1, 16);
+  pen.byte(number % 2 == 0 ? 1 : 0).byte(number % 5 == 0 ? 1 : 0).byte(static_cast<uint8_t>((number + number / 8) % 8));
+  pen.pick(1 + number * 7 % 20, 1, 20).pick(1 + number % 6, 1, 6).byte(static_cast<uint8_t>(number));
+  pen.pick(number % 4, 0, 3).pick(number % 4 == 3 ? 2 : 50, 0, 50);
+}
+
 }  // namespace
 
 Store::Store(std::vector<ArrayLayout> arrays, bool with_resident, bool with_index, bool with_windows)
@@ -75,12 +83,9 @@ Store::Store(std::vector<ArrayLayout> arrays, bool with_resident, bool with_inde
   }
 }
 
-size_t num_stores() {
-  return layouts().size();
-}
-
-Store& store(size_t number) {
-  static std::vector<std::unique_ptr<Store>> all(num_stores());
+const Store& draw_store(Draw& draw) {
+  static std::vector<std::unique_ptr<Store>> all(layouts().size());
+  const auto number = static_cast<size_t>(draw.pick(0, std::ssize(layouts()) - 1));
   std::unique_ptr<Store>& one = all[number];
   if (one == nullptr) {
     one = std::make_unique<Store>(layouts()[number], number % 2 == 0, number % 3 != 0, number == kWithWindows);
@@ -101,7 +106,10 @@ Reading draw_reading(Draw& draw, const Store& store) {
   options.batch_size = draw.pick(1, 16);
   options.lent_memory = draw.pick(0, 3) != 0;  // mostly: a sanitizer sees the end of such buffers
   options.cache_bytes = draw.coin() ? 3000 : 0;
-  options.consumer_works = draw.coin();
+  const uint8_t manner = draw.byte();
+  options.consumer_works = (manner & 1U) != 0;
+  options.skip_bad = (manner & 2U) != 0;
+  options.missing_is_error = (manner & 4U) != 0;
   const int64_t block_rows = draw.pick(1, 20);
   const int64_t lanes = draw.pick(1, 6);
   reading.line = testing::shuffled_line(store.data, block_rows, lanes, draw.byte());
@@ -114,11 +122,17 @@ Reading draw_reading(Draw& draw, const Store& store) {
   return reading;
 }
 
-void write_reading(Pen& pen, int64_t number) {
-  pen.pick(1 + number % 4, 1, 4).pick(1 + number % 3, 1, 3).pick(1 + number % 8, 1, 8).pick(1 + number * 3 % 16, 1, 16);
-  pen.byte(number % 2 == 0 ? 1 : 0).byte(number % 5 == 0 ? 1 : 0).byte(number % 3 == 0 ? 1 : 0);
-  pen.pick(1 + number * 7 % 20, 1, 20).pick(1 + number % 6, 1, 6).byte(static_cast<uint8_t>(number));
-  pen.pick(number % 4, 0, 3).pick(number % 4 == 3 ? 2 : 50, 0, 50);
+std::vector<ByteVector> make_reading_seeds(const std::function<void(Pen&, int64_t)>& write_rest) {
+  std::vector<ByteVector> seeds;
+  const int64_t count = std::ssize(layouts());
+  for (int64_t number = 0; number < count * 12; ++number) {
+    Pen pen;
+    pen.pick(number % count, 0, count - 1);
+    write_reading(pen, number);
+    write_rest(pen, number);
+    seeds.push_back(pen.input());
+  }
+  return seeds;
 }
 
 Reader::Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading)
@@ -145,7 +159,7 @@ void Reader::lend() {
   engine_.lend(addresses);
 }
 
-bool Reader::take(std::chrono::milliseconds patience, const Touched& touched, bool& timed_out) {
+bool Reader::take(std::chrono::milliseconds patience, const Damage& damage, bool& timed_out) {
   ReadyBatch batch;
   const NextStatus status = engine_.next(batch, patience);
   timed_out = status == NextStatus::kTimeout;
@@ -154,7 +168,7 @@ bool Reader::take(std::chrono::milliseconds patience, const Touched& touched, bo
     return false;
   }
   if (timed_out) return true;
-  check(batch, touched);
+  check(batch, damage);
   ++taken_;
   if (reading_.options.lent_memory) {
     lend();
@@ -164,35 +178,84 @@ bool Reader::take(std::chrono::milliseconds patience, const Touched& touched, bo
   return taken_ < reading_.stop_after;
 }
 
-void Reader::check(const ReadyBatch& batch, const Touched& touched) const {
-  const int64_t begin = taken_ * reading_.options.batch_size;
-  CHECK_EQ(batch.rows, std::min(reading_.options.batch_size, std::ssize(order_) - begin));
+void Reader::check(const ReadyBatch& batch, const Damage& damage) const {
+  CHECK_EQ(batch.rows,
+           std::min(reading_.options.batch_size, std::ssize(order_) - taken_ * reading_.options.batch_size));
+  check_rows(batch, damage);
+  check_skipped(batch, damage);
+}
+
+void Reader::check_rows(const ReadyBatch& batch, const Damage& damage) const {
   for (size_t f = 0; f < batch.buffers.size(); ++f) {
     const size_t bytes = engine_.fields()[f].sample_bytes();
     for (int64_t slot = 0; slot < batch.rows; ++slot) {
-      const int64_t sample = order_[static_cast<size_t>(begin + slot)];
-      const std::vector<uint8_t>& expected = store_->expected[f][static_cast<size_t>(sample)];
+      const std::vector<uint8_t>& expected = store_->expected[f][static_cast<size_t>(sample(slot))];
       CHECK_EQ(expected.size(), bytes);
       if (std::memcmp(batch.buffers[f] + static_cast<size_t>(slot) * bytes, expected.data(), bytes) == 0) continue;
-      bool may_differ = false;
-      const std::vector<int64_t>& offsets = engine_.fields()[f].spec().offsets;
-      for (size_t k = 0; k < std::max<size_t>(1, offsets.size()); ++k) {
-        may_differ = may_differ || is_touched(f, sample + (offsets.empty() ? 0 : offsets[k]), touched);
-      }
-      if (!may_differ)
-        FAIL("field " + std::to_string(f) + ": a row of an unchanged chunk is not sample " + std::to_string(sample));
+      const bool is_skipped = std::any_of(batch.skipped.chunks.begin(), batch.skipped.chunks.end(),
+                                          [&](const auto& c) { return c.field == f && needs(c, sample(slot)); });
+      if (!is_skipped && !needs(damage.other, f, sample(slot)))
+        FAIL("field " + std::to_string(f) + ": a row of a good chunk is not sample " + std::to_string(sample(slot)));
     }
   }
 }
 
-bool Reader::is_touched(size_t field, int64_t row, const Touched& touched) const {
+void Reader::check_skipped(const ReadyBatch& batch, const Damage& damage) const {
+  const auto& [slots, chunks] = batch.skipped;
+  CHECK(reading_.options.skip_bad || (slots.empty() && chunks.empty()));
+  std::set<int64_t> skipped;
+  for (const SkippedSlot& one : slots) {
+    CHECK(skipped.insert(one.slot).second);
+    CHECK(one.slot >= 0 && one.slot < batch.rows);
+    CHECK_EQ(one.sample, sample(one.slot));
+    CHECK(std::any_of(chunks.begin(), chunks.end(), [&](const auto& c) { return needs(c, one.sample); }));
+  }
+  for (const SkippedChunk& chunk : chunks) {
+    CHECK(std::any_of(slots.begin(), slots.end(), [&](const auto& one) { return needs(chunk, one.sample); }));
+    const FieldReader& reader = engine_.fields()[chunk.field];
+    bool may_be_bad = false;
+    for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
+      if (reader.label(chunk.chunk, cell) != chunk.key) continue;
+      may_be_bad = is_of(damage.changed, chunk.field, chunk.chunk, cell);
+    }
+    if (!may_be_bad) FAIL("chunk " + chunk.key + " is good and was passed over: " + chunk.error.what());
+  }
+  for (size_t f = 0; f < engine_.fields().size(); ++f) {
+    for (int64_t slot = 0; slot < batch.rows; ++slot) {
+      if (skipped.contains(slot) || !needs(damage.lost, f, sample(slot))) continue;
+      FAIL("field " + std::to_string(f) + ": sample " + std::to_string(sample(slot)) + " cannot be read, and arrived");
+    }
+  }
+}
+
+int64_t Reader::sample(int64_t slot) const {
+  return order_[static_cast<size_t>(taken_ * reading_.options.batch_size + slot)];
+}
+
+bool Reader::is_of(const Chunks& chunks, size_t field, int64_t chunk, size_t cell) const {
   const FieldReader& reader = engine_.fields()[field];
-  if (!reader.is_stored()) return false;
-  const int64_t chunk = row / reader.rows_per_chunk();
-  for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
-    const std::string key = reader.key(chunk, cell);
-    if (touched.contains({field, key}) || touched.contains({field, label(key, reader.position(chunk, cell))}))
-      return true;
+  const std::string key = reader.key(chunk, cell);
+  return chunks.contains({field, key}) || chunks.contains({field, label(key, reader.position(chunk, cell))});
+}
+
+bool Reader::needs(const Chunks& chunks, size_t field, int64_t sample) const {
+  const FieldReader& reader = engine_.fields()[field];
+  if (!reader.is_stored() || chunks.empty()) return false;
+  const std::vector<int64_t>& offsets = reader.spec().offsets;
+  for (size_t k = 0; k < reader.num_offsets(); ++k) {
+    const int64_t chunk = (sample + (offsets.empty() ? 0 : offsets[k])) / reader.rows_per_chunk();
+    for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
+      if (is_of(chunks, field, chunk, cell)) return true;
+    }
+  }
+  return false;
+}
+
+bool Reader::needs(const SkippedChunk& chunk, int64_t sample) const {
+  const FieldReader& reader = engine_.fields()[chunk.field];
+  const std::vector<int64_t>& offsets = reader.spec().offsets;
+  for (size_t k = 0; k < reader.num_offsets(); ++k) {
+    if ((sample + (offsets.empty() ? 0 : offsets[k])) / reader.rows_per_chunk() == chunk.chunk) return true;
   }
   return false;
 }

@@ -2,6 +2,7 @@
 // What the two targets of the engine share: stores of many kinds, epochs that are drawn, and the check of what arrives.
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,13 +28,19 @@ struct Store {
   std::vector<std::vector<std::vector<uint8_t>>> expected;  ///< field, sample
 };
 
-/// Stores are made when they are first asked for, and live as long as the process.
-Store& store(size_t number);
-size_t num_stores();
+/// One of the stores. They are made when they are first asked for, and live as long as the process.
+const Store& draw_store(Draw& draw);
 
-/// A chunk of a field, by the object that it lies in, or by its place in there where it is touched alone.
-using Touched = std::set<std::pair<size_t, std::string>>;
+/// Chunks of fields, by the object that they lie in, or by their place in there where they are meant alone.
+using Chunks = std::set<std::pair<size_t, std::string>>;
 std::string label(const std::string& key, std::optional<size_t> position);
+
+/// What was done to chunks of a store.
+struct Damage {
+  Chunks changed;  ///< may be refused
+  Chunks other;    ///< of these: may be taken for good, and be something else
+  Chunks lost;     ///< of these: cannot be had, so that their samples cannot arrive
+};
 
 /// One epoch, as drawn.
 struct Reading {
@@ -43,10 +50,11 @@ struct Reading {
   int64_t stop_after = 0;  ///< batches; more than there are: to the end
 };
 Reading draw_reading(Draw& draw, const Store& store);
-/// The same numbers, for seeds.
-void write_reading(Pen& pen, int64_t number);
+/// Seeds for targets whose input is a store, a reading of it, and what `write_rest(pen, number)` adds: each store in
+/// several readings.
+std::vector<ByteVector> make_reading_seeds(const std::function<void(Pen&, int64_t)>& write_rest);
 
-/// Reads epochs with an engine over a store, and checks the rows of chunks that are not touched.
+/// Reads epochs with an engine over a store, and checks what arrives, and what is said to be passed over.
 class Reader {
  public:
   Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading);
@@ -55,13 +63,21 @@ class Reader {
   void start();
   /// Takes a batch if there is one within `patience`, checks it and gives it back. False at the end of the epoch.
   /// kTimeout is told apart by `timed_out`.
-  bool take(std::chrono::milliseconds patience, const Touched& touched, bool& timed_out);
+  bool take(std::chrono::milliseconds patience, const Damage& damage, bool& timed_out);
   [[nodiscard]] int64_t taken() const { return taken_; }
 
  private:
   void lend();
-  void check(const ReadyBatch& batch, const Touched& touched) const;
-  [[nodiscard]] bool is_touched(size_t field, int64_t row, const Touched& touched) const;
+  void check(const ReadyBatch& batch, const Damage& damage) const;
+  void check_rows(const ReadyBatch& batch, const Damage& damage) const;
+  void check_skipped(const ReadyBatch& batch, const Damage& damage) const;
+  /// The sample of a slot of the batch that is checked.
+  [[nodiscard]] int64_t sample(int64_t slot) const;
+  [[nodiscard]] bool is_of(const Chunks& chunks, size_t field, int64_t chunk, size_t cell) const;
+  /// True if a field's part of a sample lies in one of these chunks.
+  [[nodiscard]] bool needs(const Chunks& chunks, size_t field, int64_t sample) const;
+  /// True if a sample lies in this one.
+  [[nodiscard]] bool needs(const SkippedChunk& chunk, int64_t sample) const;
 
   const Store* store_;
   Reading reading_;

@@ -1,8 +1,9 @@
 // The whole engine on stores that it does not read itself: what answers its requests may say anything.
 //
-// What must hold: an epoch ends with an error that the answers explain or with every batch; rows of chunks that were
-// answered as stored are right; the bytes of an answer are not looked at once the engine called them finished; answers to
-// nobody's request change nothing; the next epoch is right.
+// What must hold: an epoch ends with an error that the answers explain or with every batch, and where bad chunks are passed
+// over with every batch; then what is said of these is so, and all of it. Rows of chunks that were answered as stored are
+// right; samples of which there was no answer do not arrive; the bytes of an answer are not looked at once the engine called
+// them finished; answers to nobody's request change nothing; the next epoch is right.
 
 #include <poll.h>
 
@@ -38,7 +39,8 @@ constexpr int64_t kNumAnswers = 11;
 /// Answers an engine's requests on the thread that reads.
 class Feeder {
  public:
-  Feeder(const Store& store, Engine& engine) : store_(&store), engine_(&engine) {}
+  Feeder(const Store& store, Engine& engine, bool missing_is_error)
+      : store_(&store), engine_(&engine), missing_is_error_(missing_is_error) {}
 
   /// Takes what was asked for and finished, and answers some requests as `draw` says; when that is empty, all of them, as
   /// stored. Returns true if any request is left to answer.
@@ -57,6 +59,8 @@ class Feeder {
   /// The epoch is over: what was lent is the lender's again, and what was not answered will be, too late.
   void end() {
     lent_.clear();
+    damage_ = {};
+    given_.clear();
     std::move(open_.begin(), open_.end(), std::back_inserter(late_));
     open_.clear();
   }
@@ -70,7 +74,7 @@ class Feeder {
     late_.clear();
   }
 
-  Touched touched;
+  [[nodiscard]] const Damage& damage() const { return damage_; }
 
  private:
   [[nodiscard]] std::optional<ByteVector> stored(const FetchRequest& request) const {
@@ -88,6 +92,23 @@ class Feeder {
     return ByteVector(begin, begin + static_cast<std::ptrdiff_t>(range->size));
   }
 
+  /// What follows from an answer. A chunk may be asked for again, so it is lost as long as no answer had bytes.
+  void note(const FetchRequest& request, Answer kind) {
+    const std::pair<size_t, std::string> chunk(request.field, label(request.key, request.position));
+    const bool as_stored =
+        kind == Answer::kAsStored || kind == Answer::kTwice || kind == Answer::kNobody || kind == Answer::kLate;
+    const bool is_refused =
+        kind == Answer::kRefused || kind == Answer::kCorrupt || (kind == Answer::kMissing && missing_is_error_);
+    if (!as_stored) damage_.changed.insert(chunk);
+    if (!as_stored && !is_refused) damage_.other.insert(chunk);
+    if (!is_refused) given_.insert(chunk);
+    if (given_.contains(chunk)) {
+      damage_.lost.erase(chunk);
+    } else {
+      damage_.lost.insert(chunk);
+    }
+  }
+
   void answer(Draw& draw) {
     const auto which = static_cast<size_t>(draw.pick(0, std::ssize(open_) - 1));
     std::swap(open_[which], open_.back());
@@ -95,6 +116,7 @@ class Feeder {
     open_.pop_back();
     const auto kind = static_cast<Answer>(draw.pick(0, kNumAnswers - 1));
     std::optional<ByteVector> bytes = stored(request);
+    note(request, kind);
     switch (kind) {
       case Answer::kByte:
         if (bytes && !bytes->empty()) (*bytes)[static_cast<size_t>(draw.pick(0, 65'535)) % bytes->size()] = draw.byte();
@@ -112,10 +134,10 @@ class Feeder {
         break;
       case Answer::kRefused:
         engine_->refuse(request.ticket, "no luck", 5);
-        break;
+        return;
       case Answer::kCorrupt:
         engine_->refuse_corrupt(request.ticket, "no sense");
-        break;
+        return;
       case Answer::kOther:
         if (!open_.empty()) bytes = stored(open_.front());
         break;
@@ -127,10 +149,6 @@ class Feeder {
       default:
         break;
     }
-    const bool as_stored =
-        kind == Answer::kAsStored || kind == Answer::kTwice || kind == Answer::kNobody || kind == Answer::kLate;
-    if (!as_stored) touched.emplace(request.field, label(request.key, request.position));
-    if (kind == Answer::kRefused || kind == Answer::kCorrupt) return;
     FetchAnswer answers[2];
     answers[0].ticket = answers[1].ticket = request.ticket;
     if (bytes) {
@@ -146,6 +164,9 @@ class Feeder {
 
   const Store* store_;
   Engine* engine_;
+  bool missing_is_error_;
+  Damage damage_;
+  Chunks given_;
   std::vector<FetchRequest> open_;
   std::vector<FetchRequest> late_;
   std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> lent_;
@@ -164,7 +185,7 @@ void read(Reader& reader, Feeder& feeder, Draw& draw, bool works) {
       pollfd entry{reader.engine().exchange()->descriptor(), POLLIN, 0};
       poll(&entry, 1, 1);
     }
-    more = reader.take(std::chrono::milliseconds(asked || !works ? 0 : 1), feeder.touched, timed_out);
+    more = reader.take(std::chrono::milliseconds(asked || !works ? 0 : 1), feeder.damage(), timed_out);
     waits = timed_out && !asked ? waits + 1 : 0;
     CHECK(waits < 100 * kMaxWaits);  // of 1 ms
   }
@@ -174,37 +195,31 @@ void read(Reader& reader, Feeder& feeder, Draw& draw, bool works) {
 
 void run_input(Bytes input) {
   Draw draw(input);
-  const Store& one = store(static_cast<size_t>(draw.pick(0, static_cast<int64_t>(num_stores()) - 1)));
+  const Store& one = draw_store(draw);
   const Reading reading = draw_reading(draw, one);
   Reader reader(one, testing::fed_fields(one.data), reading);
-  Feeder feeder(one, reader.engine());
+  Feeder feeder(one, reader.engine(), reading.options.missing_is_error);
   try {
     read(reader, feeder, draw, reading.options.consumer_works);
   } catch (const std::exception& error) {
-    if (!is_refusal(error)) throw;
+    const bool is_explained = !reading.options.skip_bad && !feeder.damage().changed.empty();
+    if (!is_refusal(error) || !is_explained) throw;
   }
   reader.engine().stop();
   feeder.end();
   if (reading.options.cache_bytes > 0) return;
-  feeder.touched.clear();
   Draw none({});
   read(reader, feeder, none, reading.options.consumer_works);
   reader.engine().stop();
 }
 
 std::vector<ByteVector> make_seeds() {
-  std::vector<ByteVector> seeds;
-  for (int64_t number = 0; number < static_cast<int64_t>(num_stores()) * 12; ++number) {
-    Pen pen;
-    pen.pick(number % static_cast<int64_t>(num_stores()), 0, static_cast<int64_t>(num_stores()) - 1);
-    write_reading(pen, number);
+  return make_reading_seeds([](Pen& pen, int64_t number) {
     for (int64_t i = 0; i < number % 30; ++i) {
       pen.byte(static_cast<uint8_t>(i * 3 + number));
       pen.pick(i % 5 == 4 ? number % kNumAnswers : 0, 0, kNumAnswers - 1);
     }
-    seeds.push_back(pen.input());
-  }
-  return seeds;
+  });
 }
 
 std::vector<Finding> findings() {

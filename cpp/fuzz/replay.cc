@@ -2,7 +2,6 @@
 // ZARRFEED_FUZZ_CHANGES is how many changes, about a second's. A longer run is ZARRFEED_STRESS=100 subject_fuzz.
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
 #include <random>
 #include <string>
@@ -14,11 +13,6 @@ using namespace zarrfeed;
 using namespace zarrfeed::fuzzing;
 
 namespace {
-
-size_t stress() {
-  const char* const value = std::getenv("ZARRFEED_STRESS");
-  return value == nullptr ? 1 : std::max<size_t>(1, std::strtoul(value, nullptr, 10));
-}
 
 std::string to_hex(Bytes bytes) {
   constexpr const char* kDigits = "0123456789abcdef";
@@ -83,9 +77,9 @@ TEST(seeds_that_were_changed_at_random_run) {
   const std::vector<ByteVector> seeds = make_seeds();
   CHECK(!seeds.empty());
   std::mt19937_64 random(1);
-  for (size_t i = 0; i < ZARRFEED_FUZZ_CHANGES * stress(); ++i) {
+  for (int64_t i = 0; i < ZARRFEED_FUZZ_CHANGES * testing::stress(); ++i) {
     const testing::Context context("change " + std::to_string(i));
-    run(changed(seeds[i % seeds.size()], random));
+    run(changed(seeds[static_cast<size_t>(i) % seeds.size()], random));
   }
 }
 

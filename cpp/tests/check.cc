@@ -1,6 +1,8 @@
 #include "check.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <vector>
 
@@ -37,6 +39,11 @@ void fail(const Where& where, const std::string& what) {
 Test::Test(const char* test_name, void (*test_body)()) noexcept : name(test_name), body(test_body) {
   (last_test == nullptr ? first_test : last_test->next) = this;
   last_test = this;
+}
+
+int64_t stress() {
+  const char* const value = std::getenv("ZARRFEED_STRESS");
+  return value == nullptr ? 1 : std::max<int64_t>(1, std::strtoll(value, nullptr, 10));
 }
 
 Context::Context(std::string what) {

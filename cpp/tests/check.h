@@ -46,6 +46,9 @@ class Test {
 /// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
 int run_tests(std::string_view part);
 
+/// How many times the usual number of rounds to run: what the environment says in ZARRFEED_STRESS, or once.
+int64_t stress();
+
 /// While it lives, failures say `what` too: the numbers of a random case.
 class Context {
  public:

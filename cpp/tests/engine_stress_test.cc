@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -21,12 +20,6 @@ using namespace zarrfeed;
 using namespace zarrfeed::testing;
 
 namespace {
-
-/// How many times the usual number of rounds to run.
-int64_t stress() {
-  const char* const value = std::getenv("ZARRFEED_STRESS");
-  return value == nullptr ? 1 : std::max<int64_t>(1, std::strtoll(value, nullptr, 10));
-}
 
 std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   const int64_t num_samples = pick(random, 1, 200);

@@ -224,6 +224,14 @@ TEST(fields_that_are_not_stored_give_their_rows) {
   resident.scatter_resident(targets);
   CHECK_EQ(out, (std::vector<uint8_t>{30, 31, 10, 11}));
 
+  // A tensor without items has no memory, and torch says so: memcpy() from there is undefined, even of 0 bytes.
+  spec.rows = nullptr;
+  spec.sample_bytes = 0;
+  const FieldReader nothing(spec);
+  CHECK_EQ(nothing.sample_bytes(), size_t{0});
+  nothing.scatter_resident(targets);
+  CHECK_EQ(out, (std::vector<uint8_t>{30, 31, 10, 11}));
+
   spec = {};
   spec.kind = FieldSpec::Kind::kIndex;
   const FieldReader index(spec);

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.digest import Digest, audit
 from zarrfeed.errors import (
+    ChunkSkippedWarning,
     ClosedError,
     ConfigError,
     CorruptChunkError,
@@ -18,6 +19,7 @@ from zarrfeed.explain import Explanation
 from zarrfeed.identity import rank_from_slurm, rank_from_torchrun
 from zarrfeed.loader import ZarrDataLoader
 from zarrfeed.random_access import ZarrDataset
+from zarrfeed.skipping import SkippedChunk
 from zarrfeed.split import split
 from zarrfeed.stats import Stats
 from zarrfeed.verification import VerifyReport, verify
@@ -25,6 +27,7 @@ from zarrfeed.verification import VerifyReport, verify
 __version__ = version("zarrfeed")
 
 __all__ = [
+    "ChunkSkippedWarning",
     "ClosedError",
     "ConfigError",
     "CorruptChunkError",
@@ -32,6 +35,7 @@ __all__ = [
     "Explanation",
     "MemoryBudgetError",
     "ProgressFileError",
+    "SkippedChunk",
     "Stats",
     "StoreReadError",
     "UnsupportedError",

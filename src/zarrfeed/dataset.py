@@ -27,15 +27,16 @@ from zarrfeed.identity import (
     end_with_training_process,
     has_accelerator,
     in_worker,
-    worker_and_count,
 )
 from zarrfeed.options import check_pin_memory, order_options, schedule_options
 from zarrfeed.order import EpochPlan, Order, make_order
 from zarrfeed.passes import Cursor, Pass, SamplePass
+from zarrfeed.policy import DEFAULT_MAX_ERRORS, DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing, OnError
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
 from zarrfeed.selection import Int64, Select, Selection, make_selection
 from zarrfeed.shards import DEFAULT_COALESCE
+from zarrfeed.skipping import SkippedChunk
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
@@ -134,6 +135,19 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     segment_ends
         Where the array consists of segments, such as episodes: the index after the last sample of each, ascending, the
         last one being the number of samples. No window reaches from one into another.
+    on_error
+        What becomes of a chunk that cannot be read or decoded: "raise", or "skip". Then each of its samples is replaced
+        by the same row of the next block of the epoch that is good, the same on every rank. There is a
+        `ChunkSkippedWarning` for each, and `skipped_chunks()` lists them.
+    max_errors
+        How many chunks a pass may skip on this rank (in a worker: in this worker) before it raises.
+    missing
+        What becomes of a chunk that the store lacks: "fill", the fill value, as the specification says, or "raise".
+    retries
+        How often a read is tried again after an error that may pass, such as of a network or a device, with pauses that
+        grow from 0.1 to 10 s.
+    timeout
+        Seconds that a read may take, all tries included. After that it is an error, also with "skip".
     transform
         Called with every batch (or sample) in the process that iterates; what it returns is yielded.
 
@@ -191,12 +205,18 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         normalize_axis: int | str | None = None,
         offsets: Offsets | Mapping[str, Offsets] | None = None,
         segment_ends: npt.ArrayLike | None = None,
+        on_error: OnError = "raise",
+        max_errors: int = DEFAULT_MAX_ERRORS,
+        missing: Missing = "fill",
+        retries: int = DEFAULT_RETRIES,
+        timeout: float = DEFAULT_TIMEOUT_S,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
         super().__init__()
         check_pin_memory(pin_memory)
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform = {transform!r}, must be callable")
+        self._policy = FaultPolicy(on_error, max_errors, missing, retries, timeout)
         self._order_options = order_options(shuffle=shuffle, seed=seed, mix=mix)
         self._options = schedule_options(
             lanes=lanes,
@@ -272,7 +292,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _reset_process(self) -> None:
         """Forget engines and passes: they belong to the process that made them."""
         self._pid = os.getpid()
-        self._readers = ReaderPool()
+        self._readers = ReaderPool(self._policy)
         self._cursor: Cursor | None = None
         self._resumed: EpochState | None = None
         self._num_passes = 0
@@ -391,6 +411,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self._check_process()
         return self._readers.stats()
 
+    def skipped_chunks(self) -> list[SkippedChunk]:
+        """Return what was skipped since this dataset was made (in this process): array, key, epoch and cause."""
+        self._check_process()
+        return self._readers.skipped()
+
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
         self._check_process()
@@ -452,35 +477,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """Learn, in a DataLoader worker, which group of workers it belongs to."""
         self._check_process()
         self._worker_group = group
-
-    def _settle_for_workers(self, name: str, num_workers: int) -> Cursor:
-        """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
-        self._check_open()
-        schedule, consumer = self._schedule, self._place().consumer(num_workers=num_workers)
-        state = EpochState.from_json(self._epochs.begin(name), schedule.order.length)
-        return Cursor.at(schedule, state, consumer)
-
-    def _settle(self, name: str | None, resumed: EpochState | None) -> Cursor:
-        """Settle in which state a pass begins, and remember it as the one under way.
-
-        Parameters
-        ----------
-        name
-            In a DataLoader worker, what all workers of the pass call it.
-        resumed
-            The state that was loaded for this pass; None: the dataset's next.
-        """
-        worker, num_workers = worker_and_count()
-        consumer = self._place().consumer(worker, num_workers)
-        resumed, self._resumed = resumed or self._resumed, None
-        if resumed is not None:
-            self._epochs.name_next(EpochState(resumed.epoch + 1).to_json())
-            begin = resumed
-        else:
-            json = self._epochs.begin() if name is None else self._epochs.join(name, worker)
-            begin = EpochState.from_json(json, self._schedule.order.length)
-        self._cursor = Cursor.at(self._schedule, begin, consumer)
-        return self._cursor
 
     def _make_state_dict(self, state: EpochState) -> dict[str, Any]:
         return make_state_dict(state, self._schedule.order, self._schedule.fields.fields)

@@ -25,6 +25,10 @@ class StoreReadError(ZarrfeedError, OSError):
     """The store could not be read; `errno` tells why."""
 
 
+class ChunkSkippedWarning(UserWarning):
+    """A chunk could not be read or decoded, and other samples are delivered in place of its own."""
+
+
 class ClosedError(ZarrfeedError, RuntimeError):
     """A dataset was used after `close()`."""
 

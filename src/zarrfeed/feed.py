@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,22 @@ from zarrfeed.dtypes import dlpack_dtype
 from zarrfeed.errors import CorruptChunkError, StoreReadError
 from zarrfeed.feeder import Feeder, StoreSource
 from zarrfeed.fields import Field, IndexField, ListField, ResidentField, StoredField, TensorField, Values, sample_bytes
-from zarrfeed.lists import ListReader
+from zarrfeed.lists import ListReader, skipped_of_lists
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan, Order
+from zarrfeed.policy import FaultPolicy
+from zarrfeed.request_plan import plan_request
+from zarrfeed.selection import Int64
 from zarrfeed.shards import ShardReading
+from zarrfeed.skipping import Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.stats import Stats
 
 Allocator = Callable[[int], torch.Tensor]
+
+_DEFAULT_POLICY = FaultPolicy()
+
+#: Of chunks whose samples take the place of skipped ones: rows of one are wanted batch after batch.
+_MOST_SPARE_CACHE = 64 << 20
 
 
 def pinned_memory(size: int) -> torch.Tensor:
@@ -67,6 +77,13 @@ class Reader:
     consumer_works
         For plans that are small and many: `next` decodes, too, other threads are started for much work alone, and
         indices of shards are kept between plans.
+    policy
+        What to do where a chunk cannot be had.
+
+    Attributes
+    ----------
+    skipped
+        Chunks that were skipped, since the reader was made.
     """
 
     def __init__(
@@ -79,21 +96,25 @@ class Reader:
         allocator: Allocator | None = None,
         cache_bytes: int = 0,
         consumer_works: bool = False,
+        policy: FaultPolicy = _DEFAULT_POLICY,
     ) -> None:
         self._fields: list[TensorField] = []
+        self._policy = policy
+        self._memory = memory
+        self.skipped: list[SkippedChunk] = []
+        self._substitutes: Substitutes | None = None
+        self._spare: Reader | None = None  # reads what takes the place of skipped samples
         self._load_stats = Stats()
         self._lists: dict[int, ListReader] = {}
         self._list_s = 0.0
         for field in fields:
             if isinstance(field, ListField):
                 self._lists[len(self._fields)] = ListReader(
-                    field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads
+                    field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads, policy=policy
                 )
                 self._fields.append(IndexField(field.num_samples, field.name))
             elif isinstance(field, StoredField) and field.resident:
-                resident, stats = load_resident(field)
-                self._fields.append(resident)
-                self._load_stats = self._load_stats + stats
+                self._fields.append(self._load(field))
             else:
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
@@ -113,6 +134,7 @@ class Reader:
             cache_bytes=cache_bytes,
             consumer_works=consumer_works,
             max_block_bytes=memory.block_bytes,
+            **policy.to_core(),
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
@@ -120,7 +142,12 @@ class Reader:
             if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
         }
         self._feeder = Feeder(
-            self._engine, _sources(self._fields), shards, max_decodes=num_threads, keep_indices=consumer_works
+            self._engine,
+            _sources(self._fields),
+            shards,
+            max_decodes=num_threads,
+            keep_indices=consumer_works,
+            policy=policy,
         )
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
@@ -142,6 +169,7 @@ class Reader:
             reader.open()
         self._engine.start(plan.to_core(), max_open_batches, short_of_memory=short_of_memory)
         self._feeder.start()
+        self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
         if self._allocator is not None:
             self._to_lend = -(-plan.steps // self._batch_size)
             for _ in range(max_open_batches):
@@ -152,6 +180,21 @@ class Reader:
 
         Waits without the GIL; signals are looked at while waiting.
         """
+        batch = self._next_tensors()
+        if batch is None:
+            return None
+        tensors, skipped = batch
+        if skipped is not None:
+            self._substitute(tensors, skipped)
+        if not self._lists:
+            return tensors
+        begin = time.perf_counter()
+        values = self._with_lists(tensors)
+        self._list_s += time.perf_counter() - begin
+        return values
+
+    def _next_tensors(self) -> tuple[tuple[torch.Tensor, ...], Skipped | None] | None:
+        """Return the next batch, with the index in place of lists, and what is not in it."""
         try:
             result = self._engine.next()
         except (StoreReadError, CorruptChunkError) as error:
@@ -159,7 +202,7 @@ class Reader:
             raise
         if result is None:
             return None
-        rows, buffers = result
+        rows, buffers, skipped = result
         if self._allocator is None:
             tensors = tuple(map(from_dlpack, buffers))
         else:
@@ -168,27 +211,86 @@ class Reader:
                 values.view(dtype).view(rows, *shape) for values, (dtype, shape) in zip(flat, self._views, strict=True)
             )
             self._lend()
-        if not self._lists:
-            return tensors
-        begin = time.perf_counter()
-        values = tuple(
-            self._lists[number].take(tensor.numpy()) if number in self._lists else tensor
-            for number, tensor in enumerate(tensors)
-        )
-        self._list_s += time.perf_counter() - begin
-        return values
+        return tensors, skipped
+
+    def _with_lists(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Values, ...]:
+        values: list[Values] = list(tensors)
+        waiting = deque(self._lists)
+        while waiting:
+            number = waiting.popleft()
+            index, reader = tensors[number].numpy(), self._lists[number]
+            if self._substitutes is None:
+                values[number] = reader.take(index)
+                continue
+            values[number], errors = reader.take_what_is_good(index)
+            if errors:
+                self._substitute(tensors, skipped_of_lists(number, index, reader, errors))
+                waiting = deque(self._lists)  # all fields have another sample there
+        return tuple(values)
+
+    def _load(self, field: StoredField) -> TensorField:
+        """Return a small field in memory; one with bad chunks, where these are skipped, stays where it is."""
+        try:
+            resident, stats = load_resident(field, self._policy)
+        except (StoreReadError, CorruptChunkError):
+            if not self._policy.skips:
+                raise
+            return field
+        self._load_stats = self._load_stats + stats
+        return resident
+
+    def _make_substitutes(self, plan: EpochPlan) -> Substitutes:
+        fields = {
+            number: SkippedField(f.name, f.spec.rows_per_chunk, (0,) if f.window is None else f.window.offsets)
+            for number, f in enumerate(self._fields)
+            if isinstance(f, StoredField)
+        }
+        for number, reader in self._lists.items():
+            fields[number] = SkippedField(reader.name, reader.rows_per_chunk, (0,))
+        self._order = plan.order
+        return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
+
+    def _substitute(self, tensors: Sequence[torch.Tensor], skipped: Skipped) -> None:
+        assert self._substitutes is not None
+        self._substitutes.fill(tensors, skipped, self._read_samples)
+
+    def _read_samples(self, samples: Int64) -> tuple[tuple[torch.Tensor, ...], Skipped | None]:
+        """Read samples by their index in the array, at once."""
+        if self._spare is None:
+            self._spare = Reader(
+                self._fields,
+                batch_size=self._batch_size,
+                num_threads=1,
+                memory=self._memory,
+                cache_bytes=min(_MOST_SPARE_CACHE, self._memory.budget // 8),
+                consumer_works=True,
+                policy=self._policy,
+            )
+        try:
+            self._spare.start(plan_request(samples, self._order.num_samples, self._order.block_rows), 1)
+            batch = self._spare._next_tensors()
+        finally:
+            self._spare.stop()
+        assert batch is not None
+        return batch
 
     def stop(self) -> None:
         """End the epoch under way: threads finish their chunk and are gone when this returns."""
         self._feeder.stop_engine()
         self._lent.clear()
+        self._spare = None  # its cache, too: chunks may be mended until the next epoch
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
         lists = sum((reader.stats() for reader in self._lists.values()), Stats())
         # The consumer waits for lists too, but the engine cannot know that.
-        waited = Stats(list_s=self._list_s, consumer_wait_s=self._list_s, consumer_busy_s=-self._list_s)
-        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + waited
+        here = Stats(
+            chunks_skipped=len(self.skipped),
+            list_s=self._list_s,
+            consumer_wait_s=self._list_s,
+            consumer_busy_s=-self._list_s,
+        )
+        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + here
 
     def _lend(self) -> None:
         assert self._allocator is not None
@@ -221,12 +323,24 @@ def _field_to_core(field: TensorField, index_cache_bytes: int) -> dict[str, Any]
 
 def _stats_of(engine: core.Engine, feeder: Feeder) -> Stats:
     counts = feeder.counts
-    fed = Stats(requests=counts.requests, indices_read=counts.indices_read, python_decode_s=counts.decode_s)
+    fed = Stats(
+        requests=counts.requests,
+        retries=counts.retries,
+        indices_read=counts.indices_read,
+        python_decode_s=counts.decode_s,
+    )
     return Stats.from_core(engine.stats()) + fed
 
 
-def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
-    """Read a whole (small) stored field into memory, with the same engine; return it and what reading it took."""
+def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> tuple[ResidentField, Stats]:
+    """Read a whole (small) stored field into memory, with the same engine; return it and what reading it took.
+
+    Raises
+    ------
+    CorruptChunkError, StoreReadError
+        For a chunk that cannot be decoded or read, whatever the policy says of such.
+    """
+    policy = replace(policy, on_error="raise")
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
@@ -237,9 +351,10 @@ def load_resident(field: StoredField) -> tuple[ResidentField, Stats]:
         num_fetch_threads=1,
         max_requests=16,
         lent_memory=False,
+        **policy.to_core(),
     )
     shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
-    feeder = Feeder(engine, _sources([field]), shards)
+    feeder = Feeder(engine, _sources([field]), shards, policy=policy)
     try:
         engine.start(order.plan(0).to_core(), 1)
         feeder.start()

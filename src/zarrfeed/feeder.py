@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,11 +38,13 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore, Zip
 
 from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
-from zarrfeed.local_files import check_chunk_file
+from zarrfeed.local_files import read_chunk_file
 from zarrfeed.pipeline import ChunkDecoder, DecodeError
+from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
 
+_DEFAULT_POLICY = FaultPolicy()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
 #: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
@@ -117,10 +119,13 @@ class StoreSource:
             If the array is gone. And whatever the store raises.
         """
         if type(self.store) is LocalStore:
-            await asyncio.to_thread(check_chunk_file, Path(self.store.root), self.prefix + key)
-        data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
-        if data is not None:
-            return np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+            # In one go, since to change threads takes as long as to read a small chunk.
+            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range)
+        else:
+            data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
+            found = None if data is None else np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+        if found is not None:
+            return found
         if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
             # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
             raise FileNotFoundError(
@@ -169,6 +174,8 @@ class Feeder:
         Chunks that zarr-python decodes at once, where it does.
     keep_indices
         Whether indices of shards are kept from epoch to epoch.
+    policy
+        How often reads are tried, and whether the engine goes on after errors.
     """
 
     def __init__(
@@ -179,8 +186,10 @@ class Feeder:
         *,
         max_decodes: int = 1,
         keep_indices: bool = False,
+        policy: FaultPolicy = _DEFAULT_POLICY,
     ) -> None:
         self._engine = engine
+        self.policy = policy
         self._shards = shards or {}
         self._kept: dict[int, KeptIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
         self._max_decodes = max_decodes
@@ -243,6 +252,7 @@ class _Session:
         self._engine = engine
         self._sources = sources
         self._counts = feeder.counts
+        self._policy = feeder.policy
         self._shards = {
             n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts, kept.get(n))
             for n, reading in shards.items()
@@ -363,7 +373,8 @@ class _Session:
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(wanted[0][0], error)
+            for ticket, _ in wanted:
+                self._fail(ticket, error)
             return
         self._answer((ticket, None) for ticket in missing)
         if self._closing:
@@ -375,7 +386,12 @@ class _Session:
         try:
             answers = await shards.read(key, group)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(group[0].ticket, error)
+            if self._policy.skips and len(group) > 1 and not self._closing:
+                # Which of them is bad must not depend on what else was asked for.
+                for piece in group:
+                    self._spawn(self._fetch_group(shards, decoder, key, [piece]))
+            else:
+                self._fail(group[0].ticket, error)
             return
         if decoder is None:
             self._answer(answers)
@@ -403,8 +419,12 @@ class _Session:
         self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
     ) -> npt.NDArray[Any] | None:
         """Return a stored object, or a part of it; None if the array lacks it."""
-        self._counts.requests += 1
-        return await source.get(key, byte_range)
+
+        def read() -> Awaitable[npt.NDArray[Any] | None]:
+            self._counts.requests += 1
+            return source.get(key, byte_range)
+
+        return await self._policy.retrying(read, self._counts.on_retry)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""

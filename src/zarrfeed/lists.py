@@ -8,9 +8,11 @@ nothing to lock; a look-up that was interrupted ends there by itself, and touche
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import sys
 from collections import OrderedDict
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,8 +25,10 @@ from zarrfeed.errors import CorruptChunkError, StoreReadError, ZarrfeedError
 from zarrfeed.feeder import errno_of
 from zarrfeed.fields import ListField
 from zarrfeed.pipeline import DecodeError
+from zarrfeed.policy import FaultPolicy, is_of_chunk
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import ShardReading
+from zarrfeed.skipping import Skipped
 from zarrfeed.stats import Stats
 
 Objects: TypeAlias = npt.NDArray[np.object_]
@@ -58,7 +62,7 @@ class ListReader:
         Chunks that are decoded at once.
     """
 
-    def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int) -> None:
+    def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int, policy: FaultPolicy) -> None:
         spec = field.spec
         assert spec.source is not None
         assert spec.source.decoder is not None
@@ -67,6 +71,7 @@ class ListReader:
         self._decoder = spec.source.decoder
         self._cache_bytes = cache_bytes
         self._max_decodes = max_decodes
+        self._policy = policy
         self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._counts = FeedCounts()
@@ -75,6 +80,16 @@ class ListReader:
         self._cells = list(itertools.product(*(range(-(-spec.shape[a] // spec.chunk_shape[a])) for a in others)))
         self._others = others
         self._shards: ShardFeed | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call the array."""
+        return self._spec.name
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Samples of a chunk."""
+        return self._spec.rows_per_chunk
 
     def open(self) -> None:
         """Begin an epoch: make the store ready, forget indices of shards.
@@ -102,17 +117,29 @@ class ListReader:
         CorruptChunkError, StoreReadError
             If a chunk cannot be decoded or read; names array and chunk.
         """
-        taken, error = sync(self._take(index))
-        if error is not None:  # not raised on the loop, which an interrupt would end
+        listed, errors = self.take_what_is_good(index)
+        for _, error in errors:  # not raised on the loop, which an interrupt would end
             raise error
-        listed: list[Any] = taken.tolist()
         return listed
+
+    def take_what_is_good(self, index: npt.NDArray[np.int64]) -> tuple[list[Any], list[tuple[_Place, BaseException]]]:
+        """Return the same, and which chunks could not be had, and why; samples of these are incomplete."""
+        taken, errors = sync(self._take(index))
+        listed: list[Any] = taken.tolist()
+        return listed, errors
+
+    def label(self, place: _Place) -> str:
+        """Return the key of a chunk, and which inner chunk it is where there are such."""
+        key, position = self._locate(place)
+        return key if position is None or self._shards is None else f"{key} {self._shards.label(position)}"
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
-        return self._stats + Stats(requests=self._counts.requests, indices_read=self._counts.indices_read)
+        return self._stats + Stats(
+            requests=self._counts.requests, retries=self._counts.retries, indices_read=self._counts.indices_read
+        )
 
-    async def _take(self, index: npt.NDArray[np.int64]) -> tuple[Objects, BaseException | None]:
+    async def _take(self, index: npt.NDArray[np.int64]) -> tuple[Objects, list[tuple[_Place, BaseException]]]:
         taken = np.empty((len(index), *self._spec.sample_shape), dtype=object)
         chunk = index // self._spec.rows_per_chunk
         # chunk along the sample axis -> slots of the batch that it fills
@@ -135,8 +162,9 @@ class ListReader:
             taken[(where, *box)] = items[index[where] - place[0] * self._spec.rows_per_chunk]
             return None
 
-        results = await asyncio.gather(*(fill(place) for place in itertools.product(slots, self._cells)))
-        return taken, next((error for error in results if error is not None), None)
+        places = list(itertools.product(slots, self._cells))
+        results = await asyncio.gather(*map(fill, places))
+        return taken, [(place, error) for place, error in zip(places, results, strict=True) if error is not None]
 
     async def _items(self, place: _Place, decoding: asyncio.Semaphore) -> Objects:
         """Return a decoded chunk, of those that are kept or from the store."""
@@ -159,6 +187,8 @@ class ListReader:
         where = f"{self._spec.name} chunk {key}: "
         try:
             stored = await self._stored(key, position)
+            if stored is None and self._policy.missing == "raise":
+                raise StoreReadError(errno.ENOENT, f"{inner}is missing from the store")
             async with decoding:
                 buffer = None if stored is None else cpu.Buffer.from_array_like(stored)
                 items = await self._decoder.decode_items(buffer)
@@ -188,8 +218,17 @@ class ListReader:
         return stored
 
     async def _get(self, key: str, byte_range: Any = None) -> npt.NDArray[np.uint8] | None:
-        self._counts.requests += 1
-        return await self._source.get(key, byte_range)
+        def read() -> Awaitable[npt.NDArray[np.uint8] | None]:
+            self._counts.requests += 1
+            return self._source.get(key, byte_range)
+
+        try:
+            # Only this thread waits for it, so that nobody else could say that it takes too long.
+            async with asyncio.timeout(self._policy.timeout):
+                return await self._policy.retrying(read, self._counts.on_retry)
+        except TimeoutError as error:
+            text = f"the store did not answer within {self._policy.timeout:.1f} s (timeout)"
+            raise StoreReadError(errno.ETIMEDOUT, text) from error
 
     def _locate(self, place: _Place) -> tuple[str, int | None]:
         """Return the key of a chunk, or of its shard and its position there."""
@@ -213,3 +252,24 @@ class ListReader:
         inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)
         size = inside.size * _POINTER_BYTES + sum(map(sys.getsizeof, inside.flat))
         return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
+
+
+def skipped_of_lists(
+    number: int, index: npt.NDArray[np.int64], reader: ListReader, errors: list[tuple[_Place, BaseException]]
+) -> Skipped:
+    """Say which slots of a batch lack their sample, for want of chunks of field `number`, as the engine does.
+
+    Raises
+    ------
+    BaseException
+        Any of the errors that says nothing of a chunk.
+    """
+    bad = np.flatnonzero(np.isin(index // reader.rows_per_chunk, [place[0] for place, _ in errors]))
+    chunks = []
+    for place, error in errors:
+        if not is_of_chunk(error):
+            raise error
+        code = error.errno if isinstance(error, StoreReadError) and error.errno is not None else 0
+        what = error.strerror if isinstance(error, StoreReadError) else str(error)
+        chunks.append((number, place[0], reader.label(place), type(error).__name__, code, str(what)))
+    return bad.tolist(), index[bad].tolist(), chunks

@@ -14,7 +14,7 @@ from zarrfeed.checks import check_int
 from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Batch
-from zarrfeed.passes import Cursor
+from zarrfeed.passes import Cursor, settle_for_workers
 
 
 class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
@@ -121,7 +121,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         init = cast(_WorkerInit, self.worker_init_fn)
         if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
             init.new_group()
-        cursor = self._zarr_dataset._settle_for_workers(init.name_pass(), self.num_workers)
+        cursor = settle_for_workers(self._zarr_dataset, init.name_pass(), self.num_workers)
         self._cursor = cursor
         for batch in super().__iter__():
             cursor.delivered += 1

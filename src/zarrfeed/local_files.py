@@ -12,7 +12,10 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import zarr
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import LocalStore
 
 from zarrfeed.errors import ConfigError
@@ -69,6 +72,35 @@ def check_metadata_file(name: str, mode: int, size: int) -> None:
         raise ConfigError(f"{name}: is not a regular file, metadata must be one")
     if size > MOST_METADATA_BYTES:
         raise ConfigError(f"{name}: has {size} bytes, metadata must have at most {MOST_METADATA_BYTES}")
+
+
+def read_chunk_file(root: Path, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
+    """Return a file, or a part of it as far as it is there; None if there is none.
+
+    Raises
+    ------
+    OSError
+        If there is something that is not a regular file, or a link on the way leads to nothing. And if it cannot be
+        read.
+    """
+    path = root / key
+    check_chunk_file(root, key)
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            match byte_range:
+                case None:
+                    begin, end = 0, size
+                case RangeByteRequest():
+                    begin, end = byte_range.start, min(byte_range.end, size)
+                case OffsetByteRequest():
+                    begin, end = byte_range.offset, size
+                case SuffixByteRequest():
+                    begin, end = max(0, size - byte_range.suffix), size
+            file.seek(begin)
+            return np.fromfile(file, np.uint8, max(0, end - begin))
+    except FileNotFoundError:
+        return None
 
 
 def check_chunk_file(root: Path, key: str) -> None:

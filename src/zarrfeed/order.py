@@ -122,7 +122,7 @@ class Order:
 
     def block_order(self, epoch: int) -> Int64:
         """Return the blocks in the order of an epoch, shape (num_blocks,)."""
-        return self.blocks_at(self._places(epoch))
+        return self.blocks_at(self.places(epoch))
 
     def blocks_at(self, places: Int64) -> Int64:
         """Return blocks by their places among those that are read."""
@@ -135,7 +135,28 @@ class Order:
             return first, np.minimum(self.block_rows, self.num_samples - first)
         return self.selection.first[places], self.selection.rows[places]
 
-    def _places(self, epoch: int) -> Int64:
+    def locate(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Return for samples that are read the place of their block, and which row of it they are."""
+        block = samples // self.block_rows
+        selection = self.selection
+        if selection is None:
+            return block, samples - block * self.block_rows
+        place = np.searchsorted(selection.blocks, block)
+        if selection.samples is None:
+            return place, (samples - selection.first[place]) // selection.step
+        return place, np.searchsorted(selection.samples, samples) - selection.first[place]
+
+    def samples_in(self, places: Int64, rows: Int64) -> Int64:
+        """Return the samples that are some rows of blocks, given by their places: what `locate` takes apart."""
+        selection = self.selection
+        if selection is None:
+            return places * self.block_rows + rows
+        if selection.samples is None:
+            return selection.first[places] + selection.step * rows
+        found: Int64 = selection.samples[selection.first[places] + rows]
+        return found
+
+    def places(self, epoch: int) -> Int64:
         """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,).
 
         Random keys are sorted with the block's place in their low bits: no two are equal, so that the result depends
@@ -196,7 +217,7 @@ class Order:
         lane_end = lane_begin + quotient + (lane < longer)
 
         # Cut the line at the ends of blocks and lanes.
-        places = self._places(epoch)
+        places = self.places(epoch)
         first_row, block_rows = self.rows_at(places)
         line_begin = np.concatenate(([0], np.cumsum(block_rows)))
         first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1

@@ -16,7 +16,7 @@ from zarrfeed.assignment import Consumer, Division
 from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
 from zarrfeed.fields import Batch, FieldSet, Values
-from zarrfeed.identity import in_worker
+from zarrfeed.identity import in_worker, worker_and_count
 from zarrfeed.interrupts import Token, interrupt_after
 from zarrfeed.progress import Cut, Progress
 from zarrfeed.state import EpochState, WorkerShare
@@ -140,7 +140,7 @@ class Pass(Iterator[Batch]):
     def settle(self) -> None:
         """Take an epoch, before the first batch; an error in that is kept for `next()`."""
         try:
-            self.cursor = self._dataset._settle(self._name, self._resumed)
+            self.cursor = _settle(self._dataset, self._name, self._resumed)
         except ZarrfeedError as error:
             self._failure = error
 
@@ -210,6 +210,38 @@ class Pass(Iterator[Batch]):
         assert self.cursor is not None
         self._readers = dataset._readers
         self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
+
+
+def _settle(dataset: ZarrIterableDataset, name: str | None, loaded: EpochState | None) -> Cursor:
+    """Settle in which state a pass begins, and let the dataset remember it as the one under way.
+
+    Parameters
+    ----------
+    dataset
+        What is read.
+    name
+        In a DataLoader worker, what all workers of the pass call it.
+    loaded
+        The state that was loaded for this pass; None: the dataset's next.
+    """
+    worker, num_workers = worker_and_count()
+    consumer = dataset._place().consumer(worker, num_workers)
+    begin, dataset._resumed = loaded or dataset._resumed, None
+    if begin is not None:
+        dataset._epochs.name_next(EpochState(begin.epoch + 1).to_json())
+    else:
+        json = dataset._epochs.begin() if name is None else dataset._epochs.join(name, worker)
+        begin = EpochState.from_json(json, dataset._schedule.order.length)
+    dataset._cursor = Cursor.at(dataset._schedule, begin, consumer)
+    return dataset._cursor
+
+
+def settle_for_workers(dataset: ZarrIterableDataset, name: str, num_workers: int) -> Cursor:
+    """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
+    dataset._check_open()
+    schedule, consumer = dataset._schedule, dataset._place().consumer(num_workers=num_workers)
+    state = EpochState.from_json(dataset._epochs.begin(name), schedule.order.length)
+    return Cursor.at(schedule, state, consumer)
 
 
 class SamplePass(Pass):

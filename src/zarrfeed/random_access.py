@@ -1,10 +1,9 @@
 """`ZarrDataset`: samples of Zarr arrays by index, many at once, for any `Sampler`.
 
-The same engine with another plan: the distinct samples of a request, ascending, are a selection; its line is not
-shuffled, and every position of the request is handed to the engine by itself, so that any order and repetition is one
-run: samples are grouped by chunk, each chunk is decoded once, by many threads, and one batch comes out.
+The same engine with the plan of a request (`request_plan.py`): samples are grouped by chunk, each chunk is decoded
+once, by many threads, and one batch comes out.
 
-What holds: work for a plan grows with the request and not with the array. A batch owns its memory. One request is read
+What holds: a batch owns its memory. One request is read
 at a time in a process; threads wait for each other. Nothing of an engine crosses a fork or a pickle.
 """
 
@@ -30,10 +29,11 @@ from zarrfeed.feed import Reader, shared_memory
 from zarrfeed.fields import Batch, ListField, StoredField, Values
 from zarrfeed.identity import in_worker, physical_bytes, usable_cores
 from zarrfeed.memory import MemoryPlan, parse_bytes, plan_memory
-from zarrfeed.order import EpochPlan, Order
+from zarrfeed.policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing
 from zarrfeed.readers import fits_shared_memory
+from zarrfeed.request_plan import plan_request
 from zarrfeed.schedule import DEFAULT_BUDGET
-from zarrfeed.selection import Int64, Select, Selection, make_selection
+from zarrfeed.selection import Int64, Select, make_selection
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.stats import Stats, format_bytes
 from zarrfeed.windows import Offsets, samples_with_windows
@@ -59,6 +59,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         share them. A chunk that is kept is neither read nor decoded again. Once it is full, chunks are kept when they
         are wanted for the second time in a while; of others, where they are Blosc, only the wanted part is decoded.
         0: none.
+    missing, retries, timeout
+        As of `ZarrIterableDataset`.
 
     Raises
     ------
@@ -100,8 +102,12 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         segment_ends: npt.ArrayLike | None = None,
         num_threads: int | None = None,
         cache: int | str = DEFAULT_CACHE,
+        missing: Missing = "fill",
+        retries: int = DEFAULT_RETRIES,
+        timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         super().__init__()
+        self._policy = FaultPolicy(missing=missing, retries=retries, timeout=timeout)
         check_num_threads(num_threads)
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
@@ -211,53 +217,12 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
                 )
             reader = self._reader_for(len(wanted))
             try:
-                reader.start(self._plan(wanted), 1)
+                reader.start(plan_request(wanted, self._fields.num_samples, self._fields.block_rows), 1)
                 batch = reader.next()
             finally:
                 reader.stop()
         assert batch is not None
         return batch
-
-    def _plan(self, wanted: Int64) -> EpochPlan:
-        """Return a plan whose batch has these samples, named by their index in the array, in this order.
-
-        Its line has each of them once, in order and block by block; every block is a group, and every step of the
-        batch is an extra position on that line.
-        """
-        n, block_rows = self._fields.num_samples, self._fields.block_rows
-        by_position = np.argsort(wanted, kind="stable")
-        in_order = wanted[by_position]
-        is_new = _differ_from_last(in_order)
-        samples = in_order[is_new]
-        block = samples // block_rows
-        first = np.flatnonzero(_differ_from_last(block))
-        ends = np.append(first[1:], len(samples))
-        rows = ends - first
-        selection = Selection(block[first], rows, first, samples=samples)
-        nothing, last_step = np.zeros_like(first), np.full_like(first, len(wanted) - 1)
-        return EpochPlan(
-            order=Order(n, block_rows, shuffle=False, seed=0, lanes=1, selection=selection),
-            epoch=0,
-            first=0,
-            stride=1,
-            begin=0,
-            count=0,
-            steps=len(wanted),
-            extra_position=np.cumsum(is_new) - 1,
-            extra_step=by_position,
-            group_begin=np.arange(len(first) + 1),
-            group_lane=nothing,
-            group_offset=first,
-            group_number=nothing,
-            group_turn=nothing,
-            first_step=nothing,
-            last_step=last_step,
-            segment_place=np.arange(len(first)),
-            segment_first=first,
-            segment_rows=rows,
-            segment_start=nothing,
-            segment_length=rows,
-        )
 
     def _checked(self, named: npt.NDArray[Any]) -> Int64:
         """Return the samples, by their index in the array, that indices name."""
@@ -292,6 +257,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             allocator=shared_memory if shares else None,
             cache_bytes=kept - memory.list_bytes,
             consumer_works=True,
+            policy=self._policy,
         )
         self._capacity = rows
         return self._reader
@@ -323,10 +289,3 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         if self._reader is not None:
             self._past_stats = self._past_stats + self._reader.stats()
         self._reader = None
-
-
-def _differ_from_last(ascending: Int64) -> npt.NDArray[np.bool_]:
-    """Return which elements differ from the one before; the first does."""
-    differ = np.ones(len(ascending), dtype=bool)
-    np.not_equal(ascending[1:], ascending[:-1], out=differ[1:])
-    return differ

@@ -9,6 +9,8 @@ from weakref import WeakSet
 from zarrfeed.errors import ClosedError
 from zarrfeed.feed import Reader, pinned_memory, shared_memory
 from zarrfeed.identity import in_worker
+from zarrfeed.policy import FaultPolicy
+from zarrfeed.skipping import SkippedChunk
 from zarrfeed.stats import Stats
 
 if TYPE_CHECKING:
@@ -21,12 +23,20 @@ _SHARED_FOLDER = "/dev/shm"
 
 
 class ReaderPool:
-    """Readers that run, one a pass, and readers that wait for the next pass with their memory."""
+    """Readers that run, one a pass, and readers that wait for the next pass with their memory.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    policy
+        What all of them do where a chunk cannot be had.
+    """
+
+    def __init__(self, policy: FaultPolicy) -> None:
+        self._policy = policy
         self._idle: list[Reader] = []
         self._running: WeakSet[Pass] = WeakSet()  # one that its consumer drops ends itself
         self._past_stats = Stats()
+        self._past_skipped: list[SkippedChunk] = []
         self.closed = False
 
     def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> None:
@@ -58,6 +68,7 @@ class ReaderPool:
                 num_threads=memory.num_threads,
                 memory=memory,
                 allocator=allocator,
+                policy=self._policy,
             )
         # Before it starts, so that a thread that closes the dataset from now on ends it.
         running.reader = reader
@@ -77,17 +88,17 @@ class ReaderPool:
             return
         self._running.discard(ended)
         if self.closed:
-            self._past_stats = self._past_stats + reader.stats()
+            self._retire(reader)
         else:
             self._idle.append(reader)
 
     def stats(self) -> Stats:
         """Return the counters of all readers that there ever were."""
-        total = self._past_stats
-        for reader in (*self._idle, *(running.reader for running in self._running)):
-            if reader is not None:
-                total = total + reader.stats()
-        return total
+        return sum((reader.stats() for reader in self._readers()), self._past_stats)
+
+    def skipped(self) -> list[SkippedChunk]:
+        """Return what all readers that there ever were have skipped."""
+        return self._past_skipped + [chunk for reader in self._readers() for chunk in reader.skipped]
 
     def close(self) -> None:
         """End all passes, and free the memory of dropped batches."""
@@ -95,8 +106,16 @@ class ReaderPool:
         for running in list(self._running):
             running.close()
         for reader in self._idle:
-            self._past_stats = self._past_stats + reader.stats()
+            self._retire(reader)
         self._idle.clear()
+
+    def _retire(self, reader: Reader) -> None:
+        self._past_stats = self._past_stats + reader.stats()
+        self._past_skipped += reader.skipped
+
+    def _readers(self) -> list[Reader]:
+        running = [running.reader for running in self._running]
+        return [*self._idle, *(reader for reader in running if reader is not None)]
 
 
 def fits_shared_memory(size: int) -> bool:

@@ -36,11 +36,16 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 
 @dataclass
 class FeedCounts:
-    """How often stores were asked, for how many indices, and how long chunks were with zarr-python's decoders."""
+    """How often stores were asked, and again; for how many indices; how long zarr-python's decoders had chunks."""
 
     requests: int = 0
+    retries: int = 0
     indices_read: int = 0
     decode_s: float = 0.0
+
+    def on_retry(self) -> None:
+        """Count another try."""
+        self.retries += 1
 
 
 class ShardFeed:

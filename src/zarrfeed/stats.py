@@ -28,6 +28,8 @@ class Stats:
     ----------
     chunks_read, chunks_missing
         Stored chunks that were decoded; chunks that do not exist, hence are fill value.
+    chunks_skipped, retries
+        Chunks that could not be read or decoded and were passed over; further tries after errors that may pass.
     chunks_waited
         Chunks that were not in the page cache and were read by a fetch thread.
     bytes_read, bytes_decoded, bytes_scattered
@@ -63,6 +65,8 @@ class Stats:
     chunks_read: int = 0
     chunks_missing: int = 0
     chunks_waited: int = 0
+    chunks_skipped: int = 0
+    retries: int = 0
     bytes_read: int = 0
     bytes_decoded: int = 0
     bytes_scattered: int = 0
@@ -147,6 +151,7 @@ class Stats:
                 f"{format_bytes(self.bytes_decoded)} decoded, {format_bytes(self.bytes_scattered)} written to batches",
             ),
             ("missing", f"{self.chunks_missing} chunks (fill value)"),
+            ("errors", f"{self.chunks_skipped} chunks skipped, {self.retries} reads tried again"),
             ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
             ("indices", f"{self.indices_read} of shards read"),
             ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),

@@ -127,4 +127,6 @@ def _add(group: zarr.Group, name: str, values: npt.NDArray[Any], dimensions: tup
         compressors=BloscCodec(cname="lz4", clevel=5, shuffle=BloscShuffle.shuffle),
         dimension_names=dimensions,
     )
-    array[...] = values
+    # A chunk at a time: of several, zarr-python goes on to write the others after one has failed, as on a full disk.
+    for begin in range(0, len(values), chunks[0]):
+        array[begin : begin + chunks[0]] = values[begin : begin + chunks[0]]

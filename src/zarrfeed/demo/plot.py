@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from zarrfeed.demo.rates import BATCH_SIZE, Comparison
 from zarrfeed.demo.training import Training
+from zarrfeed.whole_file import write_whole
 
 _BLUE, _ORANGE, _GREY = "#1f6fb4", "#d95f02", "#8a8f98"
 
@@ -38,7 +40,9 @@ def save_plot(path: Path, training: Training, comparison: Comparison) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
         axes.grid(axis="y", color="#e4e6ea", linewidth=0.8)
-    figure.savefig(path, format="png")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
 
 
 def _draw_loss(axes: Axes, training: Training) -> None:

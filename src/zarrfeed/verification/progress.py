@@ -7,12 +7,10 @@ store and the same metadata of the array alone. A file that is none of ours, or 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +22,7 @@ import zarr
 from zarrfeed.errors import ConfigError, ProgressFileError
 from zarrfeed.verification.chunks import Part
 from zarrfeed.verification.report import MOST_LISTED, ArrayReport, Finding
+from zarrfeed.whole_file import write_whole
 
 _MARK = "zarrfeed verify, 1"
 
@@ -144,23 +143,11 @@ class ProgressFile:
         """
         content = {"what": _MARK, "store": self._store, "arrays": {path: asdict(of) for path, of in arrays.items()}}
         text = json.dumps(content)
-        temporary = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path.parent, prefix=f".{self.path.name}.", delete=False
-            ) as file:
-                temporary = file.name
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
+            write_whole(self.path, text.encode())
         except OSError as error:
-            raise self._failed("written", error) from error
-        finally:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    Path(temporary).unlink()  # gone already, unless something failed
+            raise self._failed("written", error.__cause__ if isinstance(error.__cause__, OSError) else error) from error
 
     def remove(self) -> None:
         """Remove the file: everything was checked."""

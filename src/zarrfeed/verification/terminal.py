@@ -6,12 +6,13 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zarrfeed.errors import one_line
 from zarrfeed.stats import format_bytes
+from zarrfeed.whole_file import write_whole
 
 if TYPE_CHECKING:
     from zarrfeed.verification import Progress, VerifyReport
@@ -63,9 +64,4 @@ def write_json(report: VerifyReport, path: str) -> None:
     if path == "-":
         print(text)
         return
-    try:
-        Path(path).write_text(text + "\n")
-    except OSError:
-        with suppress(OSError):
-            Path(path).unlink()  # half a report would be worse than none
-        raise
+    write_whole(Path(path), f"{text}\n".encode())

@@ -1,0 +1,40 @@
+#include "read_errors.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+namespace zarrfeed {
+namespace {
+
+constexpr int kShortOf[] = {EMFILE, ENFILE, ENOMEM, ENOBUFS};
+
+constexpr int kTransient[] = {EIO,          EAGAIN,   EBUSY,       EINTR,        ETIMEDOUT,    ESTALE, ECONNRESET,
+                              ECONNABORTED, ENETDOWN, ENETUNREACH, ECONNREFUSED, EHOSTUNREACH, EPIPE,
+#ifdef EREMOTEIO
+                              EREMOTEIO,
+#endif
+                              EHOSTDOWN};
+
+template <size_t n>
+bool contains(const int (&values)[n], int value) {
+  return std::find(std::begin(values), std::end(values), value) != std::end(values);
+}
+
+}  // namespace
+
+bool is_transient(int errno_value) {
+  return contains(kTransient, errno_value) || contains(kShortOf, errno_value);
+}
+
+bool is_of_chunk(int errno_value) {
+  return !contains(kShortOf, errno_value);
+}
+
+bool is_of_chunk(const Error& error) {
+  // Unsupported: a chunk may name a compressor that its array does not use.
+  if (error.kind() == ErrorKind::kCorrupt || error.kind() == ErrorKind::kUnsupported) return true;
+  return error.kind() == ErrorKind::kIo && is_of_chunk(error.errno_value());
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,51 @@
+"""Files that appear as a whole or not at all, whatever ends the process or fills the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file: what was there before stays until the new content is on the disk.
+
+    Parameters
+    ----------
+    path
+        Of the file. A link is followed. What is there and is not a regular file, such as a pipe or a terminal, is
+        written to as it is.
+    content
+        All that the file is to have.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; nothing is left of the new content, and the message names the file.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            _replace(path.resolve(), content)
+    except OSError as error:
+        why = error.strerror or repr(error)
+        raise OSError(error.errno or errno.EIO, f"{path}: cannot be written: {why}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
