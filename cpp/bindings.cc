@@ -1,4 +1,4 @@
-// The only file that knows Python. It translates arguments, results and errors, and holds no logic of its own.
+// What translates between Python and the engine: arguments, results and errors. It holds no logic of its own.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -15,6 +15,7 @@
 #include "chunk_checker.h"
 #include "engine.h"
 #include "error.h"
+#include "gil_release.h"
 #include "read_errors.h"
 #include "shard_index.h"
 #include "tensors.h"
@@ -89,7 +90,7 @@ py::object next_batch(Engine& engine) {
   NextStatus status = engine.take_ready(batch) ? NextStatus::kBatch : NextStatus::kTimeout;
   while (status == NextStatus::kTimeout) {
     {
-      const py::gil_scoped_release release;
+      const GilRelease release;
       status = engine.next(batch, kSignalInterval);
     }
     if (status == NextStatus::kTimeout && PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -118,7 +119,7 @@ py::tuple take_requests(Engine& engine) {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     exchange_of(engine).take(requests, finished);
   }
   py::list wanted;
@@ -144,7 +145,7 @@ void answer(Engine& engine, const py::list& pairs) {
     }
     one.bytes = Bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
   }
-  const py::gil_scoped_release release;
+  const GilRelease release;
   engine.answer(answers);
 }
 
@@ -182,7 +183,7 @@ py::dict stats_dict(const Engine& engine) {
 py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
   ChunkCheck check;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     check = checker.check(begin, end);
   }
   py::list findings;
@@ -237,18 +238,18 @@ PYBIND11_MODULE(_core, m) {
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
             auto owned = parse_plan(plan);
-            const py::gil_scoped_release release;
+            const GilRelease release;
             engine.start(std::move(owned), max_open_batches, short_of_memory);
           },
           py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false)
       .def("next", &next_batch)
-      .def("stop", &Engine::stop, py::call_guard<py::gil_scoped_release>())
+      .def("stop", &Engine::stop, py::call_guard<GilRelease>())
       .def(
           "lend",
           [](Engine& engine, const std::vector<uintptr_t>& addresses) {
             std::vector<uint8_t*> buffers;
             for (const uintptr_t address : addresses) buffers.push_back(reinterpret_cast<uint8_t*>(address));
-            const py::gil_scoped_release release;
+            const GilRelease release;
             engine.lend(buffers);
           },
           py::arg("addresses"))
@@ -256,9 +257,8 @@ PYBIND11_MODULE(_core, m) {
       .def("take_requests", &take_requests)
       .def("answer", &answer, py::arg("answers"))
       .def("refuse", &Engine::refuse, py::arg("ticket"), py::arg("what"), py::arg("errno_value"),
-           py::call_guard<py::gil_scoped_release>())
-      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"),
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
+      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"), py::call_guard<GilRelease>())
       .def("stats", &stats_dict);
 
   py::class_<ChunkChecker>(m, "ChunkChecker")
@@ -271,7 +271,7 @@ PYBIND11_MODULE(_core, m) {
           [](ChunkChecker& checker, const py::buffer& stored) {
             const py::buffer_info info = stored.request();
             const Bytes bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
-            const py::gil_scoped_release release;
+            const GilRelease release;
             checker.check_bytes(bytes);
           },
           py::arg("stored"));
@@ -290,7 +290,7 @@ PYBIND11_MODULE(_core, m) {
         const auto owned = parse_plan(plan);
         py::array_t<int64_t> out(owned->plan.steps);
         const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
-        const py::gil_scoped_release release;
+        const GilRelease release;
         list_order(owned->plan, view);
         return out;
       },
@@ -332,7 +332,7 @@ PYBIND11_MODULE(_core, m) {
         const FieldSpec spec = parse_field(field);
         CeilingResult result;
         {
-          const py::gil_scoped_release release;
+          const GilRelease release;
           result = measure_ceiling(spec, {num_threads, window_chunks, scatter, blocks});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
