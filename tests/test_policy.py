@@ -429,5 +429,6 @@ def test_which_errors_may_pass() -> None:
         assert is_transient(error), error
     for error in [*lasting, PermissionDeniedError(), ValueError(), RuntimeError(), CorruptChunkError("")]:
         assert not is_transient(error), error
-    assert not core.is_of_chunk(errno.EMFILE)
+    for code in (errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ESHUTDOWN):
+        assert not core.is_of_chunk(code)
     assert core.is_of_chunk(errno.EIO)
