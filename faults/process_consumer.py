@@ -118,9 +118,8 @@ def _raises_in_worker(dataset: Any, transform: _Raising, choose: random.Random) 
     caught = _caught(loader)
     if type(caught) not in (type(error), RuntimeError) or "on purpose" not in str(caught):
         raise UnspecifiedError(f"{error!r} in a worker came as {caught!r}")
-    caught.__traceback__ = None
     transform.calls_left = -1
-    del loader
+    del loader, caught  # which has, by its frames, the workers
     gc.collect()
     surroundings.check(_ALONE_S)
     check_epoch(dataset)
