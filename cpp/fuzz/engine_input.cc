@@ -141,7 +141,8 @@ Reader::Reader(const Store& store, std::vector<FieldSpec> fields, const Reading&
       order_(testing::reference_order(reading.line)),
       engine_(std::move(fields), reading.options) {}
 
-void Reader::start() {
+void Reader::start(int64_t stop_after) {
+  stop_after_ = stop_after;
   auto plan = testing::build_plan(reading_.line);
   const int64_t open = Engine::required_open_batches(plan->plan, reading_.options.batch_size) + reading_.more_open;
   taken_ = 0;
@@ -175,7 +176,7 @@ bool Reader::take(std::chrono::milliseconds patience, const Damage& damage, bool
   } else {
     testing::release(engine_, batch);
   }
-  return taken_ < reading_.stop_after;
+  return taken_ < stop_after_;
 }
 
 void Reader::check(const ReadyBatch& batch, const Damage& damage) const {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -60,8 +61,9 @@ class Reader {
   Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading);
 
   Engine& engine() { return engine_; }
-  void start();
-  /// Takes a batch if there is one within `patience`, checks it and gives it back. False at the end of the epoch.
+  /// Begins an epoch of which `stop_after` batches are wanted.
+  void start(int64_t stop_after = std::numeric_limits<int64_t>::max());
+  /// Takes a batch if there is one within `patience`, checks it and gives it back. False if no other is wanted.
   /// kTimeout is told apart by `timed_out`.
   bool take(std::chrono::milliseconds patience, const Damage& damage, bool& timed_out);
   [[nodiscard]] int64_t taken() const { return taken_; }
@@ -85,6 +87,7 @@ class Reader {
   std::vector<std::unique_ptr<uint8_t[]>> lent_;  ///< each of the size of a buffer, so that a sanitizer sees its end
   Engine engine_;
   int64_t taken_ = 0;
+  int64_t stop_after_ = 0;
 };
 
 /// Waits of 100 ms for one batch: after so many the engine hangs.

@@ -172,9 +172,9 @@ class Feeder {
   std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> lent_;
 };
 
-/// Reads to the end; `works` says that the consumer decodes, and has to be in next() for that.
-void read(Reader& reader, Feeder& feeder, Draw& draw, bool works) {
-  reader.start();
+/// Reads as much as is wanted; `works` says that the consumer decodes, and has to be in next() for that.
+void read(Reader& reader, Feeder& feeder, Draw& draw, bool works, int64_t stop_after) {
+  reader.start(stop_after);
   feeder.answer_late();
   bool timed_out = false;
   bool more = true;
@@ -200,7 +200,7 @@ void run_input(Bytes input) {
   Reader reader(one, testing::fed_fields(one.data), reading);
   Feeder feeder(one, reader.engine(), reading.options.missing_is_error);
   try {
-    read(reader, feeder, draw, reading.options.consumer_works);
+    read(reader, feeder, draw, reading.options.consumer_works, reading.stop_after);
   } catch (const std::exception& error) {
     const bool is_explained = !reading.options.skip_bad && !feeder.damage().changed.empty();
     if (!is_refusal(error) || !is_explained) throw;
@@ -209,7 +209,7 @@ void run_input(Bytes input) {
   feeder.end();
   if (reading.options.cache_bytes > 0) return;
   Draw none({});
-  read(reader, feeder, none, reading.options.consumer_works);
+  read(reader, feeder, none, reading.options.consumer_works, std::numeric_limits<int64_t>::max());
   reader.engine().stop();
 }
 

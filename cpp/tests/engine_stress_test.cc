@@ -235,12 +235,13 @@ class Neighbour {
   }
 
   /// Reads epochs of a store that is whole, or has a damaged chunk; some are given up, some by another thread, some are
-  /// read slowly. Returns what went wrong.
+  /// read slowly; some readers skip bad chunks. Returns what went wrong.
   std::string read_epochs(int64_t count) {
     Engine engine(data_->fields(), {.num_threads = static_cast<size_t>(pick(random_, 1, 4)),
                                     .num_fetch_threads = static_cast<size_t>(pick(random_, 1, 3)),
                                     .batch_size = batch_size_,
-                                    .consumer_works = random_() % 3 == 0});
+                                    .consumer_works = random_() % 3 == 0,
+                                    .skip_bad = skips_});
     const std::filesystem::path chunk = data_->arrays[0]->root() / first_file();
     const std::vector<uint8_t> content = read_file(chunk);
     for (int64_t epoch = 0; epoch < count; ++epoch) {
@@ -297,12 +298,15 @@ class Neighbour {
           const auto& expected = expected_[static_cast<size_t>(order[static_cast<size_t>(step)])];
           const bool same =
               std::equal(expected.begin(), expected.end(), batch.buffers[0] + static_cast<size_t>(slot) * bytes);
+          const bool is_skipped = std::any_of(batch.skipped.slots.begin(), batch.skipped.slots.end(),
+                                              [slot](const SkippedSlot& one) { return one.slot == slot; });
+          if (!whims.broken && is_skipped) return "step " + std::to_string(step) + " was skipped";
           if (!same && !whims.broken) return "step " + std::to_string(step) + " is another sample";
         }
         release(engine, batch);
       }
     } catch (const Error& error) {
-      const bool is_expected = (whims.broken && error.kind() != ErrorKind::kConfig) ||
+      const bool is_expected = (whims.broken && !skips_ && error.kind() != ErrorKind::kConfig) ||
                                (whims.is_stopped && error.kind() == ErrorKind::kClosed);
       if (!is_expected) return error.what();
     }
@@ -311,6 +315,7 @@ class Neighbour {
 
   std::mt19937_64 random_;
   int64_t batch_size_ = pick(random_, 1, 20);
+  bool skips_ = random_() % 2 == 0;
   std::unique_ptr<Dataset> data_;
   std::vector<std::vector<uint8_t>> expected_;  ///< of field 0
 };

@@ -24,8 +24,9 @@ import numcodecs
 import torch
 
 from faults.soak import levels
-from faults.soak.acts import ACTS, Tally
+from faults.soak.acts import ACTS
 from faults.soak.draw import draw_case
+from faults.soak.reader import Tally
 
 _PATIENCE_S = 120.0
 _MOST_WRONG = 10

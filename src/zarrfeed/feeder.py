@@ -474,9 +474,11 @@ class _Session:
 
 
 def errno_of(error: BaseException) -> int:
-    """Return the error number of an exception; EIO if it has none."""
+    """Return the error number of an exception; if it has none that of its class, or EIO."""
     code = getattr(error, "errno", None)
-    return code if isinstance(code, int) and code else errno.EIO
+    if isinstance(code, int) and code:
+        return code
+    return errno.ETIMEDOUT if isinstance(error, TimeoutError) else errno.EIO
 
 
 _live: weakref.WeakSet[Feeder] = weakref.WeakSet()
