@@ -21,6 +21,13 @@ from faults.soak.acts import ACTS  # noqa: E402
 from faults.soak.case import Case, FieldOracle, WrongError  # noqa: E402
 from faults.soak.levels import Level, rise_bytes  # noqa: E402
 
+from oracle import NUMCODECS_WARNING  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings(NUMCODECS_WARNING),
+    pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning"),
+]
+
 MINUTES = float(os.environ.get("ZARRFEED_SOAK_MINUTES", "1"))
 
 
