@@ -22,7 +22,7 @@ from zarrfeed.errors import ZarrfeedError
 faulthandler.enable()
 
 #: Longer than anything is read for; a process that gets so far was forgotten.
-_LONG_S = 60.0
+_LONG_S = 100.0
 _CHILD_PATIENCE_S = 30.0
 
 #: What is held here is held until the interpreter has gone.
@@ -68,7 +68,8 @@ def leave(kind: str, folder: str, reader: str, way: str, status: int, after_s: f
     if reader in ("thread", "daemon"):
         thread = threading.Thread(target=_read_in_thread, args=(dataset, reader == "daemon"), daemon=reader == "daemon")
         thread.start()
-        time.sleep(max(0, deadline - time.monotonic()))
+        while time.monotonic() < deadline:  # a signal that comes just before a sleep does not end it
+            time.sleep(0.01)
     else:
         if reader == "workers":
             dataset = ZarrDataLoader(

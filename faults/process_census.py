@@ -16,6 +16,8 @@ from pathlib import Path
 from faults.row import UnspecifiedError
 
 _SHARED_MEMORY = Path("/dev/shm")
+#: How long a name that is not ours may be there: that of a semaphore is, from when it is made until it is mapped.
+_OF_OTHERS_S = 60.0
 
 
 def native_threads() -> int:
@@ -93,8 +95,9 @@ class Surroundings:
         if not wait_until(lambda: session_processes() <= self.processes, patience_s):
             raise UnspecifiedError(f"processes live after {patience_s} s: {sorted(map(_command, self._new()))}")
         alone_s = time.monotonic() - begin
-        if not wait_until(lambda: not self._forgotten(), 5.0):
-            raise UnspecifiedError(f"in shared memory: {sorted(self._forgotten())}")
+        suspects = self._forgotten()
+        if not wait_until(lambda: suspects.isdisjoint(_names()), _OF_OTHERS_S):
+            raise UnspecifiedError(f"in shared memory: {sorted(suspects & _names())}")
         return alone_s
 
     def _new(self) -> set[int]:

@@ -21,7 +21,7 @@ _WORKERS_EVERY = 9
 #: Of these tries each has a new interpreter, not one that was forked before it had a thread.
 _FRESH_EVERY = 12
 _LONGEST_S = 0.15
-_ALONE_S = 20.0
+_ALONE_S = 40.0
 #: An interrupt that Python loses, as it comes in a function that runs in os.fork, is followed by another.
 _AGAIN_S = 8.0
 
@@ -151,6 +151,7 @@ ROWS = (
         fork,
         runs=300,
         short_runs=10,
+        patience_s=200,
     ),
     Row(
         "exit",
@@ -160,5 +161,6 @@ ROWS = (
         leave,
         runs=552,
         short_runs=13,
+        patience_s=200,
     ),
 )

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from faults.process_stores import check, check_epoch, make
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
-_LONG_S = 60.0
+_LONG_S = 100.0
 #: What ranks wait for each other, and a loader for its workers.
 TIMEOUT_S = 15.0
 

@@ -23,7 +23,7 @@ from typing import Any
 
 #: What children run is in here: functions by name. These import all that is slow to import.
 BODIES = ("faults.process_bodies", "faults.process_losses")
-_PATIENCE_S = 40.0
+_PATIENCE_S = 80.0
 
 
 @dataclass(frozen=True)

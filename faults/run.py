@@ -1,7 +1,7 @@
 """Inject every fault as often as the table says, and print the table.
 
 python -m faults.run
-python -m faults.run --rows EIO,EINTR --runs 100
+python -m faults.run --rows EINTR,fork --runs 100
 python -m faults.run --short
 """
 
