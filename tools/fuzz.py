@@ -1,6 +1,7 @@
 """Build the fuzz targets with libFuzzer, make their seeds, and run each for a time. Needs clang.
 
 python tools/fuzz.py --seconds 600                  all targets, 600 seconds of processor time each
+python tools/fuzz.py --seconds 600 --jobs 4         the same, four of them at once
 python tools/fuzz.py --seconds 60 --target codecs   one of them
 
 Inputs that reached new code are kept in ``build/fuzz/corpus``, so that the next run goes on from there; an input that
@@ -13,10 +14,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +40,6 @@ class Result:
     failed: bool = False
 
 
-def children_cpu_s() -> float:
-    """Return the processor time of all processes that were run and ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def build(targets: list[str]) -> None:
     """Configure, and compile the targets."""
     subprocess.run(["cmake", "--preset", "fuzz"], cwd=ROOT, check=True)
@@ -59,10 +54,13 @@ def run_round(target: str, seconds: float, result: Result) -> None:
     for directory in (corpus, seeds, findings):
         directory.mkdir(parents=True, exist_ok=True)
     subprocess.run([executable, f"--write-seeds={seeds}"], check=True)
-    before = children_cpu_s()
     # Stores are written anew for every input, and left behind by a process that ends in a finding.
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as stores:
-        done = subprocess.run(
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as stores,
+        tempfile.TemporaryFile() as log,
+    ):
+        process = subprocess.Popen(
             [
                 executable,
                 f"-max_total_time={max(1, round(seconds))}",
@@ -73,23 +71,28 @@ def run_round(target: str, seconds: float, result: Result) -> None:
                 *(corpus, seeds),
             ],
             env={"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "TMPDIR": stores},
-            capture_output=True,
-            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
         )
-    log = done.stderr.decode(errors="replace")
-    result.cpu_s += children_cpu_s() - before
-    result.executions += sum(int(n) for n in re.findall(r"number_of_executed_units: (\d+)", log))
-    result.edges = max([result.edges, *(int(n) for n in re.findall(r" cov: (\d+) ", log))])
-    result.failed = done.returncode != 0
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    result.cpu_s += usage.ru_utime + usage.ru_stime
+    result.executions += sum(int(n) for n in re.findall(r"number_of_executed_units: (\d+)", text))
+    result.edges = max([result.edges, *(int(n) for n in re.findall(r" cov: (\d+) ", text))])
+    result.failed = process.returncode != 0
     if result.failed:
-        print(log[-20_000:], file=sys.stderr)
+        print(text[-20_000:], file=sys.stderr)
 
 
 def run(target: str, seconds: float) -> Result:
-    """Run a target until it has used `seconds` of processor time or found something."""
+    """Run a target until it has used `seconds` of processor time or found something, and print what became of it."""
     result = Result()
     while result.cpu_s < seconds and not result.failed:
         run_round(target, seconds - result.cpu_s, result)
+    outcome = "FINDING, see build/fuzz/findings" if result.failed else "nothing found"
+    print(f"{target:12} {result.cpu_s / 60:12.1f} {result.executions:12} {result.edges:8}  {outcome}", flush=True)
     return result
 
 
@@ -98,17 +101,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="processor time of each target")
     parser.add_argument("--target", action="append", choices=TARGETS, help="may be given several times; all if not")
+    parser.add_argument("--jobs", type=int, default=1, help="targets that run at once")
     arguments = parser.parse_args()
     targets = arguments.target or TARGETS
     build(targets)
-    print(f"{'target':12} {'CPU minutes':>12} {'executions':>12} {'edges':>8}  result")
-    failed = False
-    for target in targets:
-        result = run(target, arguments.seconds)
-        failed = failed or result.failed
-        outcome = "FINDING, see build/fuzz/findings" if result.failed else "nothing found"
-        print(f"{target:12} {result.cpu_s / 60:12.1f} {result.executions:12} {result.edges:8}  {outcome}", flush=True)
-    return 1 if failed else 0
+    print(f"{'target':12} {'CPU minutes':>12} {'executions':>12} {'edges':>8}  result", flush=True)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        results = [pool.submit(run, target, arguments.seconds) for target in targets]
+    return 1 if any(result.result().failed for result in results) else 0
 
 
 if __name__ == "__main__":
