@@ -6,6 +6,7 @@ import functools
 import gc
 import math
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,12 @@ _WORKERS_EVERY = 10
 #: After these tries each a whole epoch is read.
 _EPOCH_EVERY = 4
 _LONGEST_DELAY_S = 0.12
+_LONG_S = 20.0
 
 
 @functools.cache
 def _kicker() -> Kicker:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what they start in the background ignore it
     return Kicker()
 
 
@@ -97,7 +100,7 @@ def _outcome(late_s: float, what: str) -> str:
 
 def _without_end(dataset: Any, choose: random.Random) -> Iterator[Any]:
     """Read epochs, some of them not to their end, with more or less work in between; for a while at most."""
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + _LONG_S
     pace_s = choose.choice((0, 0, 1e-5, 1e-3))
     whole = choose.random() < 0.5
     while time.monotonic() < deadline:
@@ -120,5 +123,6 @@ ROWS = (
         interrupt,
         runs=1000,
         short_runs=20,
+        patience_s=200,
     ),
 )

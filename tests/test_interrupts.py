@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -85,8 +86,9 @@ def test_an_interrupt_while_a_session_is_closed_leaves_nothing_on_the_loop(monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_Session, "close", interrupted_close)
-    with pytest.raises(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt):  # nothing keeps the traceback, which has the reader
         feed.close()  # type: ignore[attr-defined]
+        raise AssertionError("it was not interrupted")
     del feed
     gc.collect()
     assert sorted(i for batch in dataset for i in batch.tolist()) == list(range(N))

@@ -35,7 +35,7 @@ class ReaderPool:
         self._policy = policy
         self._idle: list[Reader] = []
         self._running: WeakSet[Pass] = WeakSet()  # one that its consumer drops ends itself
-        self._busy: set[Reader] = set()  # of the running passes
+        self._busy: WeakSet[Reader] = WeakSet()  # of the running passes; an interrupted one may lose its reader
         self._past_stats = Stats()
         self._past_skipped: list[SkippedChunk] = []
         self.closed = False
