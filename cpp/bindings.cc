@@ -1,4 +1,4 @@
-// The only file that knows Python. It translates arguments, results and errors, and holds no logic of its own.
+// What translates between Python and the engine: arguments, results and errors. It holds no logic of its own.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -6,13 +6,16 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "bindings_specs.h"
 #include "ceiling.h"
 #include "chunk_checker.h"
 #include "engine.h"
 #include "error.h"
+#include "gil_release.h"
 #include "read_errors.h"
 #include "shard_index.h"
 #include "tensors.h"
@@ -22,28 +25,8 @@ namespace py = pybind11;
 namespace zarrfeed {
 namespace {
 
-using Int64Array = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
-
 /// How long a wait may last before signals are looked at.
 constexpr std::chrono::milliseconds kSignalInterval{50};
-
-const char* error_class(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kConfig:
-      return "ConfigError";
-    case ErrorKind::kBudget:
-      return "MemoryBudgetError";
-    case ErrorKind::kUnsupported:
-      return "UnsupportedError";
-    case ErrorKind::kCorrupt:
-      return "CorruptChunkError";
-    case ErrorKind::kIo:
-      return "StoreReadError";
-    case ErrorKind::kClosed:
-      return "ClosedError";
-  }
-  return "ZarrfeedError";
-}
 
 void translate(std::exception_ptr pointer) {
   try {
@@ -54,136 +37,6 @@ void translate(std::exception_ptr pointer) {
         error.kind() == ErrorKind::kIo ? type(error.errno_value(), error.what()) : type(error.what());
     PyErr_SetObject(type.ptr(), value.ptr());
   }
-}
-
-CodecSpec parse_codec(const py::dict& codec) {
-  const auto name = codec["name"].cast<std::string>();
-  const std::pair<const char*, CodecSpec::Kind> known[] = {
-      {"blosc", CodecSpec::Kind::kBlosc}, {"zstd", CodecSpec::Kind::kZstd}, {"gzip", CodecSpec::Kind::kGzip},
-      {"zlib", CodecSpec::Kind::kZlib},   {"lz4", CodecSpec::Kind::kLz4},   {"crc32c", CodecSpec::Kind::kCrc32c}};
-  for (const auto& [known_name, kind] : known) {
-    if (name == known_name) return {kind, codec.contains("at_start") && codec["at_start"].cast<bool>()};
-  }
-  throw Error(ErrorKind::kUnsupported, "codec " + name);
-}
-
-ItemType parse_item_type(const std::string& name) {
-  const std::pair<const char*, ItemType> known[] = {
-      {"bool", ItemType::kBool},       {"int8", ItemType::kInt8},         {"uint8", ItemType::kUint8},
-      {"int16", ItemType::kInt16},     {"uint16", ItemType::kUint16},     {"int32", ItemType::kInt32},
-      {"uint32", ItemType::kUint32},   {"int64", ItemType::kInt64},       {"uint64", ItemType::kUint64},
-      {"float16", ItemType::kFloat16}, {"bfloat16", ItemType::kBfloat16}, {"float32", ItemType::kFloat32},
-      {"float64", ItemType::kFloat64}};
-  for (const auto& [known_name, type] : known) {
-    if (name == known_name) return type;
-  }
-  throw Error(ErrorKind::kUnsupported, "items of type " + name + " cannot be converted");
-}
-
-ConversionSpec parse_conversion(const py::dict& dict) {
-  ConversionSpec spec;
-  spec.from = parse_item_type(dict["from"].cast<std::string>());
-  spec.to = parse_item_type(dict["to"].cast<std::string>());
-  spec.decode_in_double = dict["decode_in_double"].cast<bool>();
-  spec.fills = dict["fills"].cast<std::vector<double>>();
-  spec.scale = dict["scale"].cast<std::optional<double>>();
-  spec.offset = dict["offset"].cast<std::optional<double>>();
-  spec.mean = dict["mean"].cast<std::vector<double>>();
-  spec.std = dict["std"].cast<std::vector<double>>();
-  spec.channel_items = dict["channel_items"].cast<size_t>();
-  return spec;
-}
-
-ShardSpec parse_shard(const py::dict& shard) {
-  ShardSpec spec;
-  spec.chunks = shard["chunks"].cast<std::vector<int64_t>>();
-  spec.index_at_start = shard["index_at_start"].cast<bool>();
-  spec.index_big_endian = shard["index_big_endian"].cast<bool>();
-  spec.index_has_crc32c = shard["index_has_crc32c"].cast<bool>();
-  if (shard.contains("cache_bytes")) spec.cache_bytes = shard["cache_bytes"].cast<size_t>();
-  return spec;
-}
-
-TensorSpec parse_tensor(const py::dict& tensor) {
-  return {tensor["code"].cast<uint8_t>(), tensor["bits"].cast<uint8_t>(),
-          tensor["sample_shape"].cast<std::vector<int64_t>>()};
-}
-
-FieldSpec parse_field(const py::dict& field) {
-  FieldSpec spec;
-  if (field.contains("conversion")) spec.conversion = parse_conversion(field["conversion"].cast<py::dict>());
-  if (field.contains("offsets")) spec.offsets = field["offsets"].cast<std::vector<int64_t>>();
-  if (field.contains("tensor")) spec.tensor = parse_tensor(field["tensor"].cast<py::dict>());
-  const auto kind = field["kind"].cast<std::string>();
-  if (kind == "index") {
-    spec.kind = FieldSpec::Kind::kIndex;
-    return spec;
-  }
-  if (kind == "resident") {
-    spec.kind = FieldSpec::Kind::kResident;
-    spec.rows = reinterpret_cast<const uint8_t*>(field["address"].cast<uintptr_t>());
-    spec.sample_bytes = field["sample_bytes"].cast<size_t>();
-    return spec;
-  }
-  ArraySpec& array = spec.array;
-  array.name = field["name"].cast<std::string>();
-  array.shape = field["shape"].cast<std::vector<int64_t>>();
-  array.chunk_shape = field["chunk_shape"].cast<std::vector<int64_t>>();
-  array.storage_order = field["storage_order"].cast<std::vector<int>>();
-  array.sample_axis = field["sample_axis"].cast<int>();
-  array.item_bytes = field["item_bytes"].cast<size_t>();
-  array.swap_bytes = field["swap_bytes"].cast<size_t>();
-  const auto fill = field["fill"].cast<std::string>();
-  array.fill.assign(fill.begin(), fill.end());
-  for (const py::handle codec : field["codecs"]) array.codecs.push_back(parse_codec(codec.cast<py::dict>()));
-  array.root = field["root"].cast<std::string>();
-  array.metadata_key = field["metadata_key"].cast<std::string>();
-  array.key.prefix = field["key_prefix"].cast<std::string>();
-  array.key.separator = field["key_separator"].cast<std::string>().at(0);
-  if (field.contains("key_axes")) array.key.axes = field["key_axes"].cast<size_t>();
-  if (field.contains("shard")) {
-    array.shard = parse_shard(field["shard"].cast<py::dict>());
-  }
-  array.fed = field.contains("fed") && field["fed"].cast<bool>();
-  return spec;
-}
-
-std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
-  auto owned = std::make_unique<OwnedPlan>();
-  EpochPlan& plan = owned->plan;
-  plan.seed = dict["seed"].cast<uint64_t>();
-  plan.epoch = dict["epoch"].cast<uint64_t>();
-  plan.shuffle = dict["shuffle"].cast<bool>();
-  plan.lanes = dict["lanes"].cast<int64_t>();
-  plan.length = dict["length"].cast<int64_t>();
-  plan.num_samples = dict["num_samples"].cast<int64_t>();
-  plan.sample_step = dict["sample_step"].cast<int64_t>();
-  plan.first = dict["first"].cast<int64_t>();
-  plan.stride = dict["stride"].cast<int64_t>();
-  plan.begin = dict["begin"].cast<int64_t>();
-  plan.count = dict["count"].cast<int64_t>();
-  plan.steps = dict["steps"].cast<int64_t>();
-  const auto copy = [&dict](const char* name, std::vector<int64_t>& out) {
-    const auto array = dict[name].cast<Int64Array>();
-    out.assign(array.data(), array.data() + array.size());
-  };
-  copy("group_begin", owned->group_begin);
-  copy("group_lane", owned->group_lane);
-  copy("group_offset", owned->group_offset);
-  copy("group_number", owned->group_number);
-  copy("group_turn", owned->group_turn);
-  copy("extra_position", owned->extra_position);
-  copy("extra_step", owned->extra_step);
-  copy("first_step", owned->first_step);
-  copy("last_step", owned->last_step);
-  copy("selected", owned->selected);
-  copy("segment_block", owned->segment_block);
-  copy("segment_first", owned->segment_first);
-  copy("segment_rows", owned->segment_rows);
-  copy("segment_start", owned->segment_start);
-  copy("segment_length", owned->segment_length);
-  owned->bind();
-  return owned;
 }
 
 /// Calls the deleter of a tensor that nobody took over.
@@ -237,7 +90,7 @@ py::object next_batch(Engine& engine) {
   NextStatus status = engine.take_ready(batch) ? NextStatus::kBatch : NextStatus::kTimeout;
   while (status == NextStatus::kTimeout) {
     {
-      const py::gil_scoped_release release;
+      const GilRelease release;
       status = engine.next(batch, kSignalInterval);
     }
     if (status == NextStatus::kTimeout && PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -266,7 +119,7 @@ py::tuple take_requests(Engine& engine) {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     exchange_of(engine).take(requests, finished);
   }
   py::list wanted;
@@ -292,7 +145,7 @@ void answer(Engine& engine, const py::list& pairs) {
     }
     one.bytes = Bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
   }
-  const py::gil_scoped_release release;
+  const GilRelease release;
   engine.answer(answers);
 }
 
@@ -330,7 +183,7 @@ py::dict stats_dict(const Engine& engine) {
 py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
   ChunkCheck check;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     check = checker.check(begin, end);
   }
   py::list findings;
@@ -385,18 +238,18 @@ PYBIND11_MODULE(_core, m) {
           "start",
           [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
             auto owned = parse_plan(plan);
-            const py::gil_scoped_release release;
+            const GilRelease release;
             engine.start(std::move(owned), max_open_batches, short_of_memory);
           },
           py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false)
       .def("next", &next_batch)
-      .def("stop", &Engine::stop, py::call_guard<py::gil_scoped_release>())
+      .def("stop", &Engine::stop, py::call_guard<GilRelease>())
       .def(
           "lend",
           [](Engine& engine, const std::vector<uintptr_t>& addresses) {
             std::vector<uint8_t*> buffers;
             for (const uintptr_t address : addresses) buffers.push_back(reinterpret_cast<uint8_t*>(address));
-            const py::gil_scoped_release release;
+            const GilRelease release;
             engine.lend(buffers);
           },
           py::arg("addresses"))
@@ -404,9 +257,8 @@ PYBIND11_MODULE(_core, m) {
       .def("take_requests", &take_requests)
       .def("answer", &answer, py::arg("answers"))
       .def("refuse", &Engine::refuse, py::arg("ticket"), py::arg("what"), py::arg("errno_value"),
-           py::call_guard<py::gil_scoped_release>())
-      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"),
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
+      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"), py::call_guard<GilRelease>())
       .def("stats", &stats_dict);
 
   py::class_<ChunkChecker>(m, "ChunkChecker")
@@ -419,7 +271,7 @@ PYBIND11_MODULE(_core, m) {
           [](ChunkChecker& checker, const py::buffer& stored) {
             const py::buffer_info info = stored.request();
             const Bytes bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
-            const py::gil_scoped_release release;
+            const GilRelease release;
             checker.check_bytes(bytes);
           },
           py::arg("stored"));
@@ -438,7 +290,7 @@ PYBIND11_MODULE(_core, m) {
         const auto owned = parse_plan(plan);
         py::array_t<int64_t> out(owned->plan.steps);
         const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
-        const py::gil_scoped_release release;
+        const GilRelease release;
         list_order(owned->plan, view);
         return out;
       },
@@ -480,7 +332,7 @@ PYBIND11_MODULE(_core, m) {
         const FieldSpec spec = parse_field(field);
         CeilingResult result;
         {
-          const py::gil_scoped_release release;
+          const GilRelease release;
           result = measure_ceiling(spec, {num_threads, window_chunks, scatter, blocks});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);

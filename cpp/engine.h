@@ -253,6 +253,8 @@ class Engine {
   [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
   [[nodiscard]] bool skips(const Error& error) const;
   void skip(const Task& task, const Error& error);
+  template <typename ChunkOf>
+  void list_skipped(const Task& task, const ChunkOf& chunk_of);
   InFlight& in_flight(const Task& task) { return field_of(task).is_fed() ? requests_ : reads_; }
   void request_fed(std::vector<Task>& tasks);
   void fetch_later(std::span<Task> tasks);

@@ -299,26 +299,28 @@ bool Engine::skips(const Error& error) const {
 }
 
 void Engine::skip(const Task& task, const Error& error) {
-  const FieldReader& field = field_of(task);
+  const SkippedChunk chunk{task.field, task.chunk, field_of(task).label(task.chunk, task.cell), error};
+  list_skipped(task, [&](int64_t /*row*/) { return chunk; });
+  publish(task);
+}
+
+template <typename ChunkOf>
+void Engine::list_skipped(const Task& task, const ChunkOf& chunk_of) {
   const int64_t in_sample = rows_per_sample(task.field);
-  const std::vector<int64_t>& offsets = field.spec().offsets;
-  const SkippedChunk chunk{task.field, task.chunk, field.label(task.chunk, task.cell), error};
-  {
-    const std::lock_guard lock(mutex_);
-    int64_t batch = -1;
-    Skipped* skipped = nullptr;
-    for (const Placement& p : task.placements()) {
-      const int64_t step = p.step / in_sample;
-      if (step / options_.batch_size != batch) {
-        batch = step / options_.batch_size;
-        skipped = &skipped_[batch];
-        skipped->chunks.push_back(chunk);
-      }
-      const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(p.step % in_sample)];
-      skipped->slots.push_back({step % options_.batch_size, p.sample - offset});
+  const std::vector<int64_t>& offsets = field_of(task).spec().offsets;
+  const std::lock_guard lock(mutex_);
+  for (const Placement& p : task.placements()) {
+    std::optional<SkippedChunk> chunk = chunk_of(p.sample);
+    if (!chunk) continue;
+    const int64_t step = p.step / in_sample;
+    const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(p.step % in_sample)];
+    Skipped& skipped = skipped_[step / options_.batch_size];
+    skipped.slots.push_back({step % options_.batch_size, p.sample - offset});
+    if (skipped.chunks.empty() || skipped.chunks.back().key != chunk->key ||
+        skipped.chunks.back().field != task.field) {
+      skipped.chunks.push_back(std::move(*chunk));
     }
   }
-  publish(task);
 }
 
 void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
@@ -343,6 +345,14 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_resident(scratch.targets);
+    if (const auto& bad = field.spec().bad_rows; !bad.empty() && options_.skip_bad) {
+      list_skipped(task, [&](int64_t row) -> std::optional<SkippedChunk> {
+        const auto behind = std::upper_bound(bad.begin(), bad.end(), row,
+                                             [](int64_t r, const BadRows& rows) { return r < rows.begin; });
+        if (behind == bad.begin() || std::prev(behind)->end <= row) return std::nullopt;
+        return SkippedChunk{task.field, std::prev(behind)->chunk, std::prev(behind)->key, std::prev(behind)->error};
+      });
+    }
   } else if (is_missing) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_fill(task.cell, scratch.targets);

@@ -28,7 +28,7 @@ bool is_transient(int errno_value) {
 }
 
 bool is_of_chunk(int errno_value) {
-  return !contains(kShortOf, errno_value);
+  return !contains(kShortOf, errno_value) && errno_value != ETIMEDOUT && errno_value != ESHUTDOWN;
 }
 
 bool is_of_chunk(const Error& error) {

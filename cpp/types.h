@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "error.h"
+
 namespace zarrfeed {
 
 using Bytes = std::span<const uint8_t>;
@@ -102,6 +104,15 @@ struct TensorSpec {
   std::vector<int64_t> sample_shape;
 };
 
+/// Rows that could not be had when they were loaded: those of a chunk.
+struct BadRows {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t chunk = 0;  ///< its index along the sample axis
+  std::string key;
+  Error error;
+};
+
 /// One field of the dataset: a stored array, rows that lie in memory, or the global sample index itself.
 struct FieldSpec {
   enum class Kind { kStored, kResident, kIndex };
@@ -109,6 +120,7 @@ struct FieldSpec {
   ArraySpec array;                ///< kStored
   const uint8_t* rows = nullptr;  ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
   size_t sample_bytes = 0;        ///< kResident: bytes of one row
+  std::vector<BadRows> bad_rows;  ///< kResident: ascending; with EngineOptions::skip_bad, samples of them are skipped
   std::optional<ConversionSpec> conversion;  ///< kStored, kResident: what the items become; none: they stay as they are
   /// kStored, kResident: a sample consists of the rows at these distances from its own, one after another, in a
   /// window. Empty: of its own row.

@@ -6,9 +6,11 @@ was written anew. Batches carry the index of each sample, so that every row can 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "shards": {"compressors": ZstdCodec(), "shards": (SHARD_ROWS, ITEMS)},
     "shards-crc32c": {"compressors": (ZstdCodec(), Crc32cCodec()), "shards": (SHARD_ROWS, ITEMS)},
 }
+
+
+#: Of reads that do not return. No other read may take as long, and machines are busy.
+TIMEOUT_S = 1.0
 
 
 def rows_of(index: AnyArray, version: int = 0) -> AnyArray:
@@ -157,6 +163,28 @@ def check_errno(error: OSError, *codes: int) -> None:
     """Raise UnspecifiedError unless the error has one of these numbers."""
     if error.errno not in codes:
         raise UnspecifiedError(f"errno = {error.errno}, must be one of {codes}: {error!r}")
+
+
+class Stopwatch:
+    """How long something takes, without the time that its threads waited for a processor of a busy machine."""
+
+    def __init__(self) -> None:
+        self._begin_s, self._waited_s = time.monotonic(), self._waited()
+
+    def check(self, most_s: float) -> None:
+        """Raise UnspecifiedError if it took longer."""
+        took_s = time.monotonic() - self._begin_s
+        waited_s = max(0.0, self._waited() - self._waited_s)
+        if took_s - waited_s > most_s:
+            raise UnspecifiedError(f"took {took_s:.1f} s ({waited_s:.1f} s without a processor), at most {most_s} s")
+
+    @staticmethod
+    def _waited() -> float:
+        waited_ns = 0
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                waited_ns += int((task / "schedstat").read_text().split()[1])
+        return waited_ns * 1e-9
 
 
 def check_injected(times: int) -> None:

@@ -39,11 +39,13 @@ def _full(attempt: Try, directory: Path, room: int) -> Iterator[int]:
             yield code
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a module's would be cut off without a word
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # Python ignores the signal
     try:
         yield code
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = writes_none
 
 
 def _check_complaint(status: int, err: str, code: int, *names: object) -> None:
@@ -188,7 +190,7 @@ ROWS = (
         "no room (ENOSPC, EDQUOT, EFBIG) for the progress file of `verify`, after 0 to 1,500 bytes",
         _STATUS + "the older file stays, nothing else; the next run reports the bad chunk",
         verify_progress,
-        300,
+        100,
         variables=preloaded,
     ),
     Row(
@@ -205,7 +207,7 @@ ROWS = (
         "no room for the stores or the plot of `demo`",
         _STATUS + "no part of a store or plot is left; the next run is complete",
         demo,
-        20,
+        16,
         1,
         variables=preloaded,
         patience_s=240,

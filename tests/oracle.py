@@ -117,7 +117,9 @@ CODECS: dict[str, Compression] = {
     # the trap: nbytes is no multiple of such a typesize
     **{f"blosc-bitshuffle-typesize{n}": _blosc("lz4", 2, typesize=n) for n in (3, 7, 16)},
     "blosc-shuffle-typesize5": _blosc("zstd", 1, typesize=5),
-    "blosc-many-blocks": _blosc("lz4", 1, blocksize=512),
+    # c-blosc makes larger blocks where it would split them: of 128 items or more, by compressors that are fast
+    "blosc-many-blocks": _blosc("lz4", 1, blocksize=400),
+    "blosc-many-blocks-zstd": _blosc("zstd", 1, blocksize=4096),
     "zstd": Compression(lambda _: [numcodecs.Zstd(level=1)], lambda _: [ZstdCodec(level=1)]),
     "zstd-checksum": Compression(
         lambda _: [numcodecs.Zstd(level=1, checksum=True)], lambda _: [ZstdCodec(level=1, checksum=True)]

@@ -14,6 +14,7 @@ from faults.harness import run_row  # noqa: E402
 from faults.row import Row  # noqa: E402
 from faults.rows import ROWS, SHORT  # noqa: E402
 from faults.run import main, to_markdown  # noqa: E402
+from faults.shim import Calls, Fault, injected  # noqa: E402
 
 from fault_rows import mixed  # noqa: E402
 
@@ -38,6 +39,7 @@ def test_the_harness_misses_nothing() -> None:
     assert "KeyError: 'a surprise'" in count.wrong[2]
     assert "status -11" in count.wrong[4]
     assert count.hangs == [3]
+    assert "in mixed" in count.stuck[3]
     assert not count.is_good
     assert count.runs == 6
     assert run_row(row, 1, first=5).outcomes == {what: 1 for what in count.outcomes if what.startswith("fine")}
@@ -46,6 +48,11 @@ def test_the_harness_misses_nothing() -> None:
 
 def test_the_names_of_rows_are_distinct() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_a_fault_is_not_taken_for_injected_without_the_library(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="not preloaded"), injected(Fault(Calls.READ, tmp_path)):
+        pass
 
 
 def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,6 +218,39 @@ def test_all_fields_of_a_slot_are_of_one_sample(tmp_path: Path) -> None:
     assert any(".zarr chunk c/13" in str(chunk.cause) for chunk in dataset.skipped_chunks())
 
 
+@skipping
+@pytest.mark.parametrize("local", [True, False])
+def test_rows_that_a_field_in_memory_lacks_are_skipped_until_they_are_mended(local: bool, tmp_path: Path) -> None:
+    data, targets = numbered((N, 300)), numbered((N, 2), "i4")
+    path = make(tmp_path / "a.zarr", data)
+    b = tmp_path / "b.zarr"
+    zarr.create_array(b, data=targets, chunks=(30, 2), compressors=BloscCodec(cname="lz4"))
+    whole = (b / "c/3/0").read_bytes()
+    (b / "c/3/0").write_bytes(whole[:-3])
+    damage(path, 2)
+    bad = rows_of([2]) | set(range(90, 120))
+    dataset = ZarrIterableDataset(
+        path, b if local else open_faulty(b), batch_size=16, shuffle=True, return_index=True, on_error="skip"
+    )
+    assert "in memory" in str(dataset.explain())
+    for mended in (False, False, True):
+        got: list[int] = []
+        if mended:
+            (b / "c/3/0").write_bytes(whole)
+            bad = rows_of([2])
+        order = dataset.sample_order().tolist()
+        for x, y, index in dataset:
+            assert_rows_equal(x, index, data)
+            assert_rows_equal(y, index, targets)
+            got += index.tolist()
+        assert set(got) == set(range(N)) - bad
+        assert all(s == g for s, g in zip(order, got, strict=True) if s not in bad)
+    assert sorted(chunk.key for chunk in dataset.skipped_chunks()) == ["c/2/0"] * 3 + ["c/3/0"] * 2
+    (b / "c/3/0").write_bytes(whole[:-3])
+    with pytest.raises(CorruptChunkError, match=r"b.zarr chunk c/3/0"):
+        list(ZarrIterableDataset(path, b, batch_size=16))
+
+
 def test_each_skipped_chunk_is_reported_once_an_epoch_with_its_cause(tmp_path: Path) -> None:
     data = numbered((N, 5))
     path = make(tmp_path / "a.zarr", data)
@@ -396,5 +429,6 @@ def test_which_errors_may_pass() -> None:
         assert is_transient(error), error
     for error in [*lasting, PermissionDeniedError(), ValueError(), RuntimeError(), CorruptChunkError("")]:
         assert not is_transient(error), error
-    assert not core.is_of_chunk(errno.EMFILE)
+    for code in (errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ESHUTDOWN):
+        assert not core.is_of_chunk(code)
     assert core.is_of_chunk(errno.EIO)

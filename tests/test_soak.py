@@ -21,14 +21,21 @@ from faults.soak.acts import ACTS  # noqa: E402
 from faults.soak.case import Case, FieldOracle, WrongError  # noqa: E402
 from faults.soak.levels import Level, rise_bytes  # noqa: E402
 
+from oracle import NUMCODECS_WARNING  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings(NUMCODECS_WARNING),
+    pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning"),
+]
+
 MINUTES = float(os.environ.get("ZARRFEED_SOAK_MINUTES", "1"))
 
 
-@pytest.mark.timeout(300 + 90 * MINUTES)
+@pytest.mark.timeout(500 + 90 * MINUTES)
 def test_a_minute_of_random_configurations_delivers_nothing_wrong_and_leaves_nothing(tmp_path: Path) -> None:
     # a process of its own: the memory, threads and descriptors are its own
     command = [sys.executable, "-m", "faults.soak", f"--minutes={MINUTES}", f"--json={tmp_path / 'report.json'}"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200 + 80 * MINUTES, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=450 + 80 * MINUTES, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["wrong"] == []
@@ -79,6 +86,7 @@ def test_a_batch_that_is_not_right_is_noticed() -> None:
         window.check_batch(stacked.flip(1), index, return_index=False)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_what_goes_wrong_in_a_configuration_is_told_with_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

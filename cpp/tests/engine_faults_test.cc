@@ -350,6 +350,23 @@ TEST(refused_requests_are_skipped) {
   CHECK_EQ(drain_skipping(engine, data, line, 8, [](int64_t) { return true; }), int64_t{100});
 }
 
+TEST(rows_that_memory_lacks_are_skipped) {
+  const Dataset data = rich_dataset();
+  const LineSpec line = shuffled_line(data, 8, 4);
+  std::vector<FieldSpec> fields = data.fields();
+  fields[2].bad_rows = {{10, 14, 5, "c/5", Error(ErrorKind::kCorrupt, "no number")},
+                        {60, 61, 30, "c/30", Error::io("unreadable", EIO)}};
+  const auto is_bad = [](int64_t sample) { return (sample >= 10 && sample < 14) || sample == 60; };
+  EngineOptions options = with_threads(2, 8);
+  Engine trusting(fields, options);
+  start(trusting, line, 8);
+  CHECK_EQ(drain(trusting, data, line, 8), int64_t{13});
+  options.skip_bad = true;
+  Engine engine(fields, options);
+  start(engine, line, 8);
+  CHECK_EQ(drain_skipping(engine, data, line, 8, is_bad), int64_t{5});
+}
+
 TEST(random_windows_that_lack_a_row_are_skipped) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 30; ++i) {

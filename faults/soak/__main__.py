@@ -24,10 +24,11 @@ import numcodecs
 import torch
 
 from faults.soak import levels
-from faults.soak.acts import ACTS, Tally
+from faults.soak.acts import ACTS
 from faults.soak.draw import draw_case
+from faults.soak.reader import Tally
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 _MOST_WRONG = 10
 _LEVEL_EVERY_S = 5.0
 #: After so many, all that Python, zarr and torch start once has been started.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,19 +32,24 @@ class FaultyStore(WrapperStore[Store]):
     ----------
     failures
         Key -> how often it fails from now on.
+    stalls
+        Keys for which no answer comes.
     """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.failures: dict[str, int] = {}
+        self.stalls: set[str] = set()
 
     def _with_store(self, store: Store) -> FaultyStore:
         other = type(self)(store)
-        other.failures = self.failures
+        other.failures, other.stalls = self.failures, self.stalls
         return other
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         """Return what the store has, or fail."""
+        if key in self.stalls:
+            await asyncio.Event().wait()
         if self.failures.get(key, 0) > 0:
             self.failures[key] -= 1
             raise OSError(5, "Input/output error", key)
@@ -62,15 +68,18 @@ class StoredArray:
         The sample axis.
     step
         Samples of a stored object (a chunk or a shard) along it.
-    native
-        Whether the engine decodes it.
+    has_shards
+        Whether stored objects are shards, of which parts may be good.
+    has_holes
+        Whether some are not there.
     """
 
     store: Store
     prefix: str
     axis: int
     step: int
-    native: bool
+    has_shards: bool
+    has_holes: bool = False
 
     def list_keys(self) -> list[str]:
         """List the keys of its stored objects, sorted."""
@@ -240,13 +249,14 @@ class Case:
             self.fields[name].check(name, _as_batch(values) if single else values, index)
         return index
 
-    def needs(self, key: str, name: str, index: Int64) -> bool:
-        """Return whether samples have rows in a stored object of a field."""
+    def needs(self, key: str, name: str, index: Int64) -> npt.NDArray[np.bool_]:
+        """Return which samples have rows in a stored object of a field."""
         oracle = self.fields[name]
         assert oracle.stored is not None
         held = oracle.stored.samples_of(key)
-        rows = oracle.read_rows(index)
-        return bool(((rows >= held.start) & (rows < held.stop)).any())
+        rows = oracle.read_rows(index).reshape(len(index), -1 if len(index) else 1)
+        needed: npt.NDArray[np.bool_] = np.any((rows >= held.start) & (rows < held.stop), axis=1, keepdims=True)
+        return needed[:, 0]
 
 
 def _as_batch(values: Any) -> Any:

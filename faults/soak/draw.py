@@ -147,14 +147,14 @@ def _draw_array(
         shards = tuple(c * r.randint(1, 3) for c in layout.chunks)
         options["shards"] = {"shape": shards, "index_location": r.choice(("start", "end"))}
         step = shards[axis]
-    named = str(layout.codec)
-    array = layout.but(codec=ALL_CODECS[named]).write(store, **options)
-    stored = StoredArray(store, name, axis % len(layout.shape), step, named in CODECS)
+    array = layout.but(codec=ALL_CODECS[str(layout.codec)]).write(store, **options)
+    stored = StoredArray(store, name, axis % len(layout.shape), step, shards is not None)
     about[name] = f"{layout}{'' if shards is None else f' in shards {shards}'}"
     if not isinstance(store, ZipStore) and r.random() < 0.25:
         for key in stored.list_keys():
             if r.random() < 0.3:
                 stored.delete(key)
+                stored.has_holes = True
     return FieldOracle(read_all(array, sample_axis=axis), stored=stored)
 
 

@@ -129,7 +129,8 @@ class EpochTable:
     def _adopt(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._pid, self._lock = os.getpid(), threading.Lock()
-        weakref.finalize(self, os.close, descriptor)
+        # Not when the interpreter exits: a daemon thread may still use the number, which may be another file's then.
+        weakref.finalize(self, os.close, descriptor).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
         if context.get_spawning_popen() is not None:

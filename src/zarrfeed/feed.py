@@ -22,7 +22,17 @@ from zarrfeed._import_core import core
 from zarrfeed.dtypes import dlpack_dtype
 from zarrfeed.errors import CorruptChunkError, StoreReadError
 from zarrfeed.feeder import Feeder, StoreSource
-from zarrfeed.fields import Field, IndexField, ListField, ResidentField, StoredField, TensorField, Values, sample_bytes
+from zarrfeed.fields import (
+    BadRows,
+    Field,
+    IndexField,
+    ListField,
+    ResidentField,
+    StoredField,
+    TensorField,
+    Values,
+    sample_bytes,
+)
 from zarrfeed.lists import ListReader, skipped_of_lists
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan, Order
@@ -84,6 +94,8 @@ class Reader:
     ----------
     skipped
         Chunks that were skipped, since the reader was made.
+    has_bad_rows
+        Whether a field in memory lacks rows, whose chunks could not be had when the reader was made.
     """
 
     def __init__(
@@ -102,6 +114,8 @@ class Reader:
         self._policy = policy
         self._memory = memory
         self.skipped: list[SkippedChunk] = []
+        self.has_bad_rows = False
+        self._rows_per_chunk: dict[int, int] = {}  # of the fields that are, or were, stored
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads what takes the place of skipped samples
         self._load_stats = Stats()
@@ -116,6 +130,8 @@ class Reader:
             elif isinstance(field, StoredField) and field.resident:
                 self._fields.append(self._load(field))
             else:
+                if isinstance(field, StoredField):
+                    self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
         self._views = [(f.torch_dtype, f.sample_shape) for f in self._fields]
@@ -229,22 +245,19 @@ class Reader:
         return tuple(values)
 
     def _load(self, field: StoredField) -> TensorField:
-        """Return a small field in memory; one with bad chunks, where these are skipped, stays where it is."""
-        try:
-            resident, stats = load_resident(field, self._policy)
-        except (StoreReadError, CorruptChunkError):
-            if not self._policy.skips:
-                raise
-            return field
+        """Return a small field in memory."""
+        resident, stats = load_resident(field, self._policy)
         self._load_stats = self._load_stats + stats
+        self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
+        self.has_bad_rows |= bool(resident.bad_rows)
         return resident
 
     def _make_substitutes(self, plan: EpochPlan) -> Substitutes:
-        fields = {
-            number: SkippedField(f.name, f.spec.rows_per_chunk, (0,) if f.window is None else f.window.offsets)
-            for number, f in enumerate(self._fields)
-            if isinstance(f, StoredField)
-        }
+        fields = {}
+        for number, f in enumerate(self._fields):
+            if number in self._rows_per_chunk and not isinstance(f, IndexField):
+                offsets = (0,) if f.window is None else f.window.offsets
+                fields[number] = SkippedField(f.name, self._rows_per_chunk[number], offsets)
         for number, reader in self._lists.items():
             fields[number] = SkippedField(reader.name, reader.rows_per_chunk, (0,))
         self._order = plan.order
@@ -338,9 +351,8 @@ def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> 
     Raises
     ------
     CorruptChunkError, StoreReadError
-        For a chunk that cannot be decoded or read, whatever the policy says of such.
+        For a chunk that cannot be decoded or read, unless these are skipped: then its rows are `bad_rows`.
     """
-    policy = replace(policy, on_error="raise")
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
@@ -369,6 +381,10 @@ def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> 
     loaded_bytes = from_dlpack(batch[1][0]).numpy().copy()
     rows = torch.from_numpy(loaded_bytes).view(field.torch_dtype).view(n, *field.row_shape)
     read = _stats_of(engine, feeder)
-    loaded = ResidentField(field.name, rows, window=field.window)
+    bad_rows: dict[int, BadRows] = {}  # of chunks side by side one is enough
+    for _, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
+        first = chunk * spec.rows_per_chunk
+        bad_rows.setdefault(chunk, (first, min(n, first + spec.rows_per_chunk), chunk, key, name, code, message))
+    loaded = ResidentField(field.name, rows, window=field.window, bad_rows=tuple(bad_rows.values()))
     read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)
     return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

@@ -217,15 +217,13 @@ class Feeder:
 
     def stop(self) -> None:
         """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
-        while self._sessions:
-            try:
-                session = self._sessions.pop()
-            except IndexError:  # another thread took it
-                return
+        for session in list(self._sessions):
             if os.getpid() == self._pid:
                 session.close()
             else:
                 session.abandon()
+            with contextlib.suppress(ValueError):  # another thread did it, too
+                self._sessions.remove(session)  # not before: an interrupt may come in between
 
     def stop_engine(self) -> None:
         """Stop the engine, whose threads may still read bytes that are lent to it, and then this."""
@@ -265,6 +263,7 @@ class _Session:
         self._lent: dict[int, npt.NDArray[Any]] = {}
         self._answers: list[tuple[int, npt.NDArray[Any] | None]] = []
         self._decoding = asyncio.Semaphore(max_decodes)
+        self._given_up = False
         self._closing = False
         self._idle = threading.Event()
 
@@ -272,18 +271,20 @@ class _Session:
         """Watch for requests."""
         for source in self._sources.values():
             await source.open()
-        if self._closing:
-            return
         self._loop = asyncio.get_running_loop()
+        if self._given_up:  # by whoever waited for this, and was interrupted
+            self._closing = True
+            self._idle.set()
+            return
         # A descriptor of our own: the engine may be gone before the loop stops to watch it.
         self._descriptor = os.dup(self._engine.request_descriptor())
         self._loop.add_reader(self._descriptor, self._serve)
 
     def close(self) -> None:
         """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
+        self._given_up = True  # before the loop is looked for, as `open` looks for it after the loop is there
         loop = self._loop
-        if loop is None:  # still opening, and whoever waited for that was interrupted
-            self._closing = True
+        if loop is None:
             return
         try:
             here = asyncio.get_running_loop() is loop
@@ -473,9 +474,11 @@ class _Session:
 
 
 def errno_of(error: BaseException) -> int:
-    """Return the error number of an exception; EIO if it has none."""
+    """Return the error number of an exception; if it has none that of its class, or EIO."""
     code = getattr(error, "errno", None)
-    return code if isinstance(code, int) and code else errno.EIO
+    if isinstance(code, int) and code:
+        return code
+    return errno.ETIMEDOUT if isinstance(error, TimeoutError) else errno.EIO
 
 
 _live: weakref.WeakSet[Feeder] = weakref.WeakSet()

@@ -21,6 +21,9 @@ BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
 #: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `ListField`:
 #: which one depends on the arguments, so that type checkers cannot know.
 Batch: TypeAlias = Any
+#: Rows of a chunk that could not be had: (first, end, index of the chunk along the sample axis, its key, class of the
+#: error, errno, message).
+BadRows: TypeAlias = tuple[int, int, int, str, str, int, str]
 #: What a batch has of one field.
 Values: TypeAlias = "torch.Tensor | list[Any]"
 
@@ -66,12 +69,15 @@ class ResidentField:
 
     Engines read at the address of `rows`, so nothing may move them. Sending a tensor to another process moves its
     memory to where processes share it; hence a copy is pickled, one for all the processes that it is sent to.
+
+    `bad_rows` could not be loaded; they hold anything.
     """
 
     name: str
     rows: torch.Tensor
     conversion: Conversion | None = None
     window: Window | None = None
+    bad_rows: tuple[BadRows, ...] = ()
     _sent: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,7 +115,9 @@ class ResidentField:
     def to_core(self) -> dict[str, Any]:
         """Return the field in the form that the engine takes; `rows` must outlive the engine."""
         row_bytes = math.prod(self.row_shape) * self.rows.dtype.itemsize
-        core = {"kind": "resident", "address": self.rows.data_ptr(), "sample_bytes": row_bytes}
+        core: dict[str, Any] = {"kind": "resident", "address": self.rows.data_ptr(), "sample_bytes": row_bytes}
+        if self.bad_rows:
+            core["bad_rows"] = list(self.bad_rows)
         return core | _options_to_core(self)
 
 

@@ -133,11 +133,12 @@ def in_worker() -> bool:
 def end_with_training_process() -> None:
     """Let this DataLoader worker end when its training process is killed.
 
-    torch's workers look for another getppid(). With forkserver that is the server's process, which lives for as long as
-    they do: without this, they and the server would stay for ever.
+    torch's workers look for another getppid() than they had. With forkserver that is the server's process, which lives
+    for as long as they do; and where the training process is killed while a worker starts, the worker may have had
+    that of the process that took its place. Without this, such workers would stay for ever.
     """
     training = multiprocessing.parent_process()
-    if training is None or training.pid == os.getppid():
+    if training is None:
         return
 
     def wait() -> None:

@@ -224,10 +224,12 @@ class ListReader:
 
         try:
             # Only this thread waits for it, so that nobody else could say that it takes too long.
-            async with asyncio.timeout(self._policy.timeout):
+            async with asyncio.timeout(self._policy.timeout) as limit:
                 return await self._policy.retrying(read, self._counts.on_retry)
         except TimeoutError as error:
-            text = f"the store did not answer within {self._policy.timeout:.1f} s (timeout)"
+            if not limit.expired():  # the store's own
+                raise
+            text = f"the store did not answer within {self._policy.timeout:g} s (timeout)"
             raise StoreReadError(errno.ETIMEDOUT, text) from error
 
     def _locate(self, place: _Place) -> tuple[str, int | None]:

@@ -17,6 +17,7 @@ from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
 from zarrfeed.fields import Batch, FieldSet, Values
 from zarrfeed.identity import in_worker, worker_and_count
+from zarrfeed.interrupts import Token, interrupt_after
 from zarrfeed.progress import Cut, Progress
 from zarrfeed.state import EpochState, WorkerShare
 
@@ -94,9 +95,11 @@ class Cursor:
 class Pass(Iterator[Batch]):
     """Batches of one pass; gives its reader back when it ends for whatever reason."""
 
+    # Of the class, as construction may be interrupted before anything is set.
+    reader: Reader | None = None
+    cursor: Cursor | None = None
+
     def __init__(self, dataset: ZarrIterableDataset, name: str | None) -> None:
-        self.reader: Reader | None = None
-        self.cursor: Cursor | None = None
         self._dataset = dataset
         self._assemble = dataset._schedule.fields.assembler()
         self._readers: ReaderPool | None = None  # of the process that began the pass
@@ -151,7 +154,14 @@ class Pass(Iterator[Batch]):
             self._readers.take_back(self, reader)
 
     def __del__(self) -> None:
-        self.close()
+        reader = self.reader
+        try:
+            self.close()
+        except KeyboardInterrupt:  # a loop was left with `break`, and then came Ctrl-C
+            token = Token()
+            self.reader, reader = reader, None
+            self.close()  # whatever Python code runs when this object is gone would swallow the interrupt, too
+            interrupt_after(token)
 
     @property
     def _fields(self) -> FieldSet:

@@ -6,6 +6,8 @@ in C order and native byte order; whatever does not decode to exactly that is an
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +23,7 @@ from zarr.core.buffer import Buffer, cpu
 from zarr.core.codec_pipeline import BatchedCodecPipeline, fill_value_or_default
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
-from zarrfeed.errors import UnsupportedError, ZarrfeedError
+from zarrfeed.errors import StoreReadError, UnsupportedError, ZarrfeedError
 
 
 class DecodeError(ZarrfeedError, ValueError):
@@ -127,12 +129,16 @@ class ChunkDecoder:
         ------
         DecodeError
             If a codec fails.
+        StoreReadError
+            If the interpreter is about to exit.
         """
         try:
             (decoded,) = await self._pipeline.decode([(stored, self._chunk)])
         except MemoryError:
             raise
         except Exception as error:  # of any class: a codec is anybody's code
+            if not threading.main_thread().is_alive():  # Python has shut its executors down: not the chunk's fault
+                raise StoreReadError(errno.ESHUTDOWN, f"the interpreter is about to exit: {error!r}") from error
             raise DecodeError(f"zarr-python cannot decode it: {error!r}") from error
         if decoded is None:
             raise DecodeError("zarr-python decodes it to nothing")

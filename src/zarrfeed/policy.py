@@ -108,7 +108,7 @@ class FaultPolicy:
 
 
 def is_of_chunk(error: BaseException) -> bool:
-    """Return whether an error says something of a chunk, and not of what this process lacks to read any."""
+    """Return whether an error says something of a chunk: not of silent storage, or of what this process lacks."""
     if isinstance(error, StoreReadError):
         return core.is_of_chunk(error.errno or 0)
     return isinstance(error, CorruptChunkError | UnsupportedError)

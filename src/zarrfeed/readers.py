@@ -35,6 +35,7 @@ class ReaderPool:
         self._policy = policy
         self._idle: list[Reader] = []
         self._running: WeakSet[Pass] = WeakSet()  # one that its consumer drops ends itself
+        self._busy: WeakSet[Reader] = WeakSet()  # of the running passes; an interrupted one may lose its reader
         self._past_stats = Stats()
         self._past_skipped: list[SkippedChunk] = []
         self.closed = False
@@ -72,6 +73,7 @@ class ReaderPool:
             )
         # Before it starts, so that a thread that closes the dataset from now on ends it.
         running.reader = reader
+        self._busy.add(reader)
         self._running.add(running)
         try:
             reader.start(plan, max_open, short_of_memory=resources.short_of_memory)
@@ -83,9 +85,12 @@ class ReaderPool:
             raise
 
     def take_back(self, ended: Pass, reader: Reader) -> None:
-        """Keep the reader of a pass that ended for the next one."""
+        """Keep the reader of a pass that ended for the next one; once, however often it is closed."""
         self._running.discard(ended)
-        if self.closed:
+        if reader not in self._busy:
+            return
+        self._busy.discard(reader)
+        if self.closed or reader.has_bad_rows:  # they may be mended until the next pass
             self._retire(reader)
         else:
             self._idle.append(reader)
@@ -112,8 +117,7 @@ class ReaderPool:
         self._past_skipped += reader.skipped
 
     def _readers(self) -> list[Reader]:
-        running = [running.reader for running in self._running]
-        return [*self._idle, *(reader for reader in running if reader is not None)]
+        return [*self._idle, *self._busy]
 
 
 def fits_shared_memory(size: int) -> bool:
