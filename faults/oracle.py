@@ -44,17 +44,18 @@ __all__ = [
 ]
 
 
-def _delta(item_bytes: int) -> Any:
-    return numcodecs.Delta(f"u{item_bytes}" if item_bytes <= 8 else "u8")
+def _delta(item_bytes: int) -> list[Any]:
+    # numcodecs views the chunk as integers, which fails for larger items in order F
+    return [numcodecs.Delta(f"u{item_bytes}")] if item_bytes <= 8 else []
 
 
 #: Codecs that the engine leaves to zarr-python.
 GENERAL_CODECS: dict[str, Compression] = {
     "bz2": Compression(lambda _: [numcodecs.BZ2(level=1)], lambda _: [zarr_numcodecs.BZ2(level=1)]),
     "lzma": Compression(lambda _: [numcodecs.LZMA(preset=0)], lambda _: [zarr_numcodecs.LZMA(preset=0)]),
-    "delta": Compression(lambda n: [_delta(n), numcodecs.Shuffle(n)], None),
-    "delta-zstd": Compression(lambda n: [_delta(n), numcodecs.Zstd(level=1)], None),
-    "delta-zlib": Compression(lambda n: [_delta(n), numcodecs.Zlib(level=1)], None),
+    "delta": Compression(lambda n: [*_delta(n), numcodecs.Shuffle(n)], None),
+    "delta-zstd": Compression(lambda n: [*_delta(n), numcodecs.Zstd(level=1)], None),
+    "delta-zlib": Compression(lambda n: [*_delta(n), numcodecs.Zlib(level=1)], None),
     "adler32": Compression(lambda _: [numcodecs.Adler32()], lambda _: [zarr_numcodecs.Adler32()]),
     "bz2-crc32": Compression(
         lambda _: [numcodecs.BZ2(level=1), numcodecs.CRC32()],

@@ -333,7 +333,7 @@ ROWS = (
         "caught, or no other values than zarr-python's, in that chunk alone",
         change_header,
         runs=len(STORED),
-        short_runs=4,
+        short_runs=2,
         patience_s=900.0,  # a thousand changes, on a machine that is busy with other things
     ),
     Row(
@@ -342,7 +342,7 @@ ROWS = (
         "the same; with a checksum, caught",
         change_at_random,
         runs=10 * len(_TURNS),
-        short_runs=8,
+        short_runs=5,
         patience_s=900.0,
     ),
 )
