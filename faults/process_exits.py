@@ -29,7 +29,7 @@ _AGAIN_S = 8.0
 _COMPLAINT = re.compile(r"Exception ignored|in thread|terminate called|Fatal|FATAL|Task was destroyed|never awaited")
 _OF_ZARR = re.compile(
     r"Thread did not finish cleanly; forcefully closing the event loop\.\n"
-    r"|Exception ignored in atexit callback: <function cleanup_resources.*\n(.*\n)*?RuntimeError: Cannot close a running.*\n"
+    r"|Exception ignored in atexit callback: <function cleanup_resources.*\n(.*\n)*?RuntimeError: Cannot close a r.*\n"
 )
 _LOST_IN_FORK = re.compile(
     r"Exception ignored in: <function (_releaseLock|.*fork.*)>?.*\n(.*\n)*?KeyboardInterrupt: *\n"
@@ -56,7 +56,7 @@ def stores(attempt: Try) -> Path:
 
 
 def without_words_of_others(ended: Ended) -> Ended:
-    """Return the same without what zarr-python says at exit where its thread has not ended in 0.2 s: it is busy here."""
+    """Return the same without what zarr-python says at exit if its thread does not end in 0.2 s."""
     return Ended(ended.status, ended.out, _OF_ZARR.sub("", ended.err))
 
 
