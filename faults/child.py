@@ -6,6 +6,7 @@ comes none for the row's patience, the parent takes it for a hang and kills the 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import pkgutil
 import random
@@ -20,6 +21,7 @@ from faults.row import Try, UnspecifiedError
 
 def main(arguments: list[str]) -> None:
     """Make the tries FIRST to FIRST + COUNT."""
+    faulthandler.enable()  # so that one that hangs can be asked where
     name, function, first, count, shared, results = arguments
     attempt = pkgutil.resolve_name(function)
     with Path(results).open("a") as out:

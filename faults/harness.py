@@ -39,6 +39,8 @@ class Count:
         Number of the try -> what was not as specified.
     hangs
         Numbers of the tries that did not end.
+    stuck
+        Number of such a try -> where its threads of Python stood.
     seconds
         Wall clock time of all of them.
     """
@@ -46,6 +48,7 @@ class Count:
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: dict[int, str] = field(default_factory=dict)
     hangs: list[int] = field(default_factory=list)
+    stuck: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -92,6 +95,8 @@ def _run_process(row: Row, first: int, runs: int, directory: Path, count: Count)
         )
         try:
             hung = not _watch(process, results, row.patience_s)
+            if hung:
+                _ask_where(process)
         finally:
             _kill_session(process)
         settled = _read(results, count)
@@ -101,6 +106,7 @@ def _run_process(row: Row, first: int, runs: int, directory: Path, count: Count)
         said = stderr.read()[-_STDERR_CHARACTERS:]
     if hung:
         count.hangs.append(first + settled)
+        count.stuck[first + settled] = said
     else:
         count.wrong[first + settled] = f"the process ended with status {process.returncode}: {said}"
     return settled + 1
@@ -119,6 +125,13 @@ def _watch(process: subprocess.Popen[bytes], results: Path, patience_s: float) -
         if results.stat().st_size > size:
             size, deadline = results.stat().st_size, time.monotonic() + patience_s
     return False
+
+
+def _ask_where(process: subprocess.Popen[bytes]) -> None:
+    """Let the child write to stderr where its threads stand; it ends by that."""
+    process.send_signal(signal.SIGABRT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:

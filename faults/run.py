@@ -1,7 +1,7 @@
 """Inject every fault as often as the table says, and print the table.
 
 python -m faults.run
-python -m faults.run --rows EIO,EINTR --runs 100
+python -m faults.run --rows EINTR,fork --runs 100
 python -m faults.run --short
 """
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = options.runs or (row.short_runs if options.short else row.runs)
         counts[row.name] = count = run_row(row, runs, options.first)
         print(to_markdown(row, count), flush=True)
-        for number, what in list(count.wrong.items())[:3]:
+        for number, what in [*list(count.wrong.items())[:3], *count.stuck.items()]:
             print(f"try {number} of {row.name}: {what}", file=sys.stderr)
         if options.json is not None:
             options.json.write_text(json.dumps({name: to_json(c) for name, c in counts.items()}, indent=2) + "\n")
@@ -52,6 +52,7 @@ def to_json(count: Count) -> dict[str, Any]:
         "outcomes": dict(count.outcomes),
         "wrong": count.wrong,
         "hangs": count.hangs,
+        "stuck": count.stuck,
         "seconds": count.seconds,
     }
 

@@ -39,6 +39,7 @@ def test_the_harness_misses_nothing() -> None:
     assert "KeyError: 'a surprise'" in count.wrong[2]
     assert "status -11" in count.wrong[4]
     assert count.hangs == [3]
+    assert "in mixed" in count.stuck[3]
     assert not count.is_good
     assert count.runs == 6
     assert run_row(row, 1, first=5).outcomes == {what: 1 for what in count.outcomes if what.startswith("fine")}
