@@ -98,8 +98,8 @@ def _read_in_thread(dataset: Any, again: bool) -> None:
     except ClosedError:
         pass  # at exit all datasets are closed
     except ZarrfeedError as error:
-        # Python gives no more threads to asyncio when the main thread has ended.
-        if threading.main_thread().is_alive() or "cannot schedule new futures" not in str(error):
+        # Python gives no more threads to asyncio when the main thread ends.
+        if "cannot schedule new futures" not in str(error):
             raise
 
 

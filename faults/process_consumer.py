@@ -249,7 +249,7 @@ ROWS = (
         "thread or file left",
         transform_raises,
         runs=400,
-        short_runs=16,
+        short_runs=10,
     ),
     Row(
         "pause",
@@ -266,6 +266,6 @@ ROWS = (
         "`MemoryBudgetError` at construction, which names what suffices; with that, a right epoch",
         budget,
         runs=500,
-        short_runs=10,
+        short_runs=6,
     ),
 )

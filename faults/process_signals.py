@@ -122,7 +122,7 @@ ROWS = (
         "KeyboardInterrupt within 1 s, no thread or file left, epochs right afterwards",
         interrupt,
         runs=1000,
-        short_runs=20,
+        short_runs=12,
         patience_s=200,
     ),
 )

@@ -137,7 +137,8 @@ class ChunkDecoder:
         except MemoryError:
             raise
         except Exception as error:  # of any class: a codec is anybody's code
-            if not threading.main_thread().is_alive():  # Python has shut its executors down: not the chunk's fault
+            # Python shuts its executors down shortly before the main thread has ended: not the chunk's fault.
+            if "cannot schedule new futures" in str(error) or not threading.main_thread().is_alive():
                 raise StoreReadError(errno.ESHUTDOWN, f"the interpreter is about to exit: {error!r}") from error
             raise DecodeError(f"zarr-python cannot decode it: {error!r}") from error
         if decoded is None:
