@@ -249,7 +249,7 @@ ROWS = (
         "thread or file left",
         transform_raises,
         runs=400,
-        short_runs=10,
+        short_runs=5,
     ),
     Row(
         "pause",
