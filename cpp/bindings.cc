@@ -279,6 +279,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("is_transient", &is_transient, py::arg("errno_value"));
   m.def("is_of_chunk", py::overload_cast<int>(&is_of_chunk), py::arg("errno_value"));
   m.def(
+      "pause_after", [](size_t tries) { return std::chrono::duration<double>(pause_after(tries)).count(); },
+      py::arg("tries"));
+  m.def(
       "required_open_batches",
       [](const py::dict& plan, int64_t batch_size) {
         return Engine::required_open_batches(parse_plan(plan)->plan, batch_size);

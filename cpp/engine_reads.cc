@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -16,21 +15,9 @@
 namespace zarrfeed {
 namespace {
 
-/// The first pause after an error is at most this long; each further one twice as long.
-constexpr std::chrono::milliseconds kFirstPause{100};
-constexpr std::chrono::milliseconds kLongestPause{10000};
-
 uint64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
-}
-
-/// A pause before another try. At random from half of the longest on: what failed together must not come back together.
-std::chrono::milliseconds pause_after(size_t tries) {
-  const auto longest = std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min<size_t>(tries, 20)));
-  thread_local std::minstd_rand random{std::random_device{}()};
-  return std::chrono::milliseconds(
-      std::uniform_int_distribution<int64_t>(longest.count() / 2, longest.count())(random));
 }
 
 }  // namespace

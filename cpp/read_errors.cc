@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <iterator>
+#include <random>
 
 namespace zarrfeed {
 namespace {
+
+constexpr std::chrono::milliseconds kFirstPause{100};
+constexpr std::chrono::milliseconds kLongestPause{10000};
 
 constexpr int kShortOf[] = {EMFILE, ENFILE, ENOMEM, ENOBUFS};
 
@@ -25,6 +30,13 @@ bool contains(const int (&values)[n], int value) {
 
 bool is_transient(int errno_value) {
   return contains(kTransient, errno_value) || contains(kShortOf, errno_value);
+}
+
+std::chrono::milliseconds pause_after(size_t tries) {
+  const auto longest = std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min<size_t>(tries, 20)));
+  thread_local std::minstd_rand random{std::random_device{}()};
+  return std::chrono::milliseconds(
+      std::uniform_int_distribution<int64_t>(longest.count() / 2, longest.count())(random));
 }
 
 bool is_of_chunk(int errno_value) {

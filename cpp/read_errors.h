@@ -1,5 +1,8 @@
 #pragma once
-// What an I/O error says: whether another try may succeed, and whether it is about the chunk at all.
+// What an I/O error says: whether another try may succeed and when, and whether it is about the chunk at all.
+
+#include <chrono>
+#include <cstddef>
 
 #include "error.h"
 
@@ -8,6 +11,10 @@ namespace zarrfeed {
 /// True for errors that may be gone a moment later: of a device or a network, or of a machine that has too little of
 /// something. False for what the store says of itself, such as that an object is not there or may not be read.
 [[nodiscard]] bool is_transient(int errno_value);
+
+/// Returns how long to wait after a try that failed, the first of them with `tries` = 0: twice as long each time, up to
+/// ten seconds. At random from half of that on: what failed together must not come back together.
+[[nodiscard]] std::chrono::milliseconds pause_after(size_t tries);
 
 /// True for an I/O error that says something of the chunk; false for storage that does not answer, and for what this
 /// process lacks to read any.

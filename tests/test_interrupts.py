@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import zarr
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
+from scripts import run_script
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.feed import Reader
 from zarrfeed.feeder import _Session
@@ -108,16 +106,6 @@ def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
     sync(session.open())
     assert descriptors() == before
     session.close()
-
-
-def run_script(body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(body), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
 
 def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_the_process(tmp_path: Path) -> None:

@@ -432,3 +432,9 @@ def test_which_errors_may_pass() -> None:
     for code in (errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ESHUTDOWN):
         assert not core.is_of_chunk(code)
     assert core.is_of_chunk(errno.EIO)
+
+
+def test_pauses_between_tries_double_up_to_ten_seconds_and_are_at_random() -> None:
+    for tries, longest in ((0, 0.1), (1, 0.2), (5, 3.2), (7, 10), (1000, 10)):
+        pauses = [core.pause_after(tries) for _ in range(200)]
+        assert longest / 2 <= min(pauses) < max(pauses) <= longest

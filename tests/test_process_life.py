@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -24,6 +23,7 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
+from scripts import run_script
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.feed import Reader
 from zarrfeed.layout import read_layout
@@ -153,17 +153,15 @@ def test_an_error_in_a_chunk_reaches_next_and_ends_the_threads(tmp_path: Path) -
         assert list(feed) == [], "after its error an iteration is over"
 
 
-def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    script = textwrap.dedent(
-        """
-        import os, signal, sys, threading, time
-        from zarrfeed import ZarrIterableDataset
-        dataset = ZarrIterableDataset(sys.argv[1], batch_size=16, shuffle=True, num_threads=4)
-        """
-    ) + textwrap.dedent(body)
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=timeout, check=False
-    )
+SCRIPT = """
+import os, signal, sys, threading, time
+from zarrfeed import ZarrIterableDataset
+dataset = ZarrIterableDataset(sys.argv[1], batch_size=16, shuffle=True, num_threads=4)
+"""
+
+
+def run_with_dataset(body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_script(SCRIPT + textwrap.dedent(body), *arguments)
 
 
 @pytest.mark.parametrize(
@@ -179,19 +177,19 @@ def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.Co
     ids=["module end", "sys.exit", "several", "used in atexit", "finished", "batch outlives dataset"],
 )
 def test_the_interpreter_exits_quietly_while_an_epoch_is_read(store: str, body: str) -> None:
-    result = run_script(body, store)
+    result = run_with_dataset(body, store)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_an_uncaught_exception_gives_its_traceback_and_exit_code_only(store: str) -> None:
-    result = run_script("for batch in dataset: raise RuntimeError('boom')", store)
+    result = run_with_dataset("for batch in dataset: raise RuntimeError('boom')", store)
     assert result.returncode == 1
     assert result.stderr.rstrip().endswith("RuntimeError: boom")
     assert "terminate" not in result.stderr
 
 
 def test_ctrl_c_interrupts_the_consumer(store: str) -> None:
-    result = run_script(
+    result = run_with_dataset(
         """
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
@@ -209,7 +207,7 @@ def test_ctrl_c_interrupts_the_consumer(store: str) -> None:
 
 def test_ctrl_c_interrupts_a_consumer_that_waits_without_end(store: str) -> None:
     """The wait is in C++ and has to look at signals: an engine that is lent no memory never has a batch to give."""
-    result = run_script(
+    result = run_with_dataset(
         """
         from zarrfeed import _core
         from zarrfeed.layout import read_layout
@@ -479,7 +477,7 @@ def test_workers_are_forked_while_other_threads_read(store: str) -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent: bool) -> None:
     """What the loop received before is known, so that it can go on; in a script, as torch raises anywhere."""
-    result = run_script(
+    result = run_with_dataset(
         """
         import multiprocessing
         from zarrfeed import ZarrDataLoader
@@ -493,8 +491,8 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
         feed = iter(loader)
         for _ in range(20):
             seen += next(feed)[:, 0].tolist()
-        os.kill(pids.get(), signal.SIGKILL)
         try:
+            os.kill(pids.get(), signal.SIGKILL)
             for batch in feed:
                 seen += batch[:, 0].tolist()
         except Exception:  # of several types: "killed by signal", or a socket of torch that was closed

@@ -9,7 +9,6 @@ import logging
 import os
 import pickle
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -29,6 +28,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
 from oracle import ZARR_FORMATS, AnyArray, Layout, ZarrFormat, assert_parity, assert_rows_equal, numbered, read_all
+from scripts import run_script
 from zarrfeed import (
     ClosedError,
     ConfigError,
@@ -559,32 +559,25 @@ feed = iter(dataset)
 """
 
 
-def run_script(text: str, delay: str = "0.001") -> subprocess.CompletedProcess[str]:
-    code = SCRIPT.format(delay=delay) + textwrap.dedent(text)
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def run_with_slow_store(text: str, delay: str = "0.001") -> subprocess.CompletedProcess[str]:
+    return run_script(SCRIPT.format(delay=delay) + textwrap.dedent(text))
 
 
 @pytest.mark.parametrize(
     "ending", ["next(feed)", "next(feed); del dataset", "next(feed)\ndef f(): raise SystemExit(0)\nf()"]
 )
 def test_the_interpreter_may_exit_in_the_middle(ending: str) -> None:
-    result = run_script(ending, "0.02")
+    result = run_with_slow_store(ending, "0.02")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_the_interpreter_may_exit_while_the_store_stalls() -> None:
-    result = run_script("import time; time.sleep(0.2)", "1e6")
+    result = run_with_slow_store("import time; time.sleep(0.2)", "1e6")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_a_signal_ends_the_wait_for_a_store_that_stalls() -> None:
-    result = run_script(
+    result = run_with_slow_store(
         """
         import signal, threading
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()

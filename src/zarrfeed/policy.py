@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ DEFAULT_MAX_ERRORS = 100
 DEFAULT_RETRIES = 5
 DEFAULT_TIMEOUT_S = 300.0
 
-#: The first pause after an error is at most this long; each further one twice as long. As in cpp/engine_reads.cc.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 #: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
 _LASTING = frozenset(
     {
@@ -97,8 +94,7 @@ class FaultPolicy:
             try:
                 return await read()
             except Exception as error:
-                # At random: what failed together must not come back together.
-                pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(tries, 20)) * random.uniform(0.5, 1)
+                pause = core.pause_after(tries)
                 late = time.monotonic() - begin + pause >= self.timeout
                 if tries == self.retries or late or not is_transient(error):
                     raise
