@@ -69,6 +69,10 @@ class Census:
         """Count now."""
         return cls(native_threads(), descriptors())
 
+    def union(self, other: Census) -> Census:
+        """Return the larger of each count."""
+        return Census(max(self.threads, other.threads), max(self.files, other.files))
+
     def check(self, patience_s: float = 5.0) -> None:
         """Raise UnspecifiedError if there is more than there was."""
         if not wait_until(lambda: native_threads() <= self.threads, patience_s):

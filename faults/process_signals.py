@@ -25,12 +25,34 @@ _WORKERS_EVERY = 10
 _EPOCH_EVERY = 4
 _LONGEST_DELAY_S = 0.12
 _LONG_S = 20.0
+#: In these tries all kinds of datasets have come, and been interrupted, several times.
+_SETTLING = 4 * len(KINDS)
 
 
 @functools.cache
 def _kicker() -> Kicker:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what they start in the background ignore it
     return Kicker()
+
+
+class _Usual:
+    """What is usually open before a try. An interrupt may cost a dataset its kept reader: then it is a little less."""
+
+    def __init__(self) -> None:
+        self._census = Census(0, 0)
+        self._tries = 0
+
+    def at_least(self, census: Census) -> Census:
+        """Return a census raised to what was seen in the first tries; in later ones nothing may rise any more."""
+        self._tries += 1
+        if self._tries <= _SETTLING:
+            self._census = self._census.union(census)
+        return self._census
+
+
+@functools.cache
+def _usual() -> _Usual:
+    return _Usual()
 
 
 @functools.cache
@@ -52,7 +74,7 @@ def interrupt(attempt: Try) -> str:
     _kicker()
     for _ in dataset:  # an interrupt in the wrong moment costs the reader that it has kept
         break
-    census = Census.take()
+    census = _usual().at_least(Census.take())
     late_s = _interrupted_after(_without_end(dataset, choose), choose.uniform(0, _LONGEST_DELAY_S), group=False)
     census.check()
     if attempt.number % _EPOCH_EVERY == 0:
@@ -64,7 +86,7 @@ def interrupt(attempt: Try) -> str:
 def _interrupt_workers(dataset: Any, choose: random.Random) -> str:
     """Do the same with DataLoader workers; from a terminal they would get the signal, too."""
     _kicker()
-    census, surroundings = Census.take(), Surroundings.look()
+    census, surroundings = _usual().at_least(Census.take()), Surroundings.look()
     loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", persistent_workers=True, timeout=30)
     check(next(iter(loader)))  # Python loses an interrupt that comes in the functions that os.fork runs
     group = choose.random() < 0.5

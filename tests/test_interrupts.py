@@ -15,7 +15,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from scripts import run_script
-from zarrfeed import ZarrIterableDataset
+from zarrfeed import ZarrDataset, ZarrIterableDataset
 from zarrfeed.feed import Reader
 from zarrfeed.feeder import _Session
 from zarrfeed.passes import Pass, SamplePass
@@ -30,6 +30,10 @@ def make(target: Any) -> ZarrIterableDataset:
 
 def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def native_threads() -> int:
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 def test_an_interrupt_that_comes_while_an_iterator_is_dropped_reaches_the_loop(
@@ -93,6 +97,38 @@ def test_an_interrupt_while_a_session_is_closed_leaves_nothing_on_the_loop(monke
     assert descriptors() <= before
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_interrupt_while_random_access_ends_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    data = np.repeat(np.arange(N), 4000).reshape(N, 4000)  # enough for threads to be started
+    zarr.create_array(tmp_path / "a", data=data, chunks=(10, 4000))
+    dataset = ZarrDataset(str(tmp_path / "a"), num_threads=4)
+    assert dataset[7][0] == 7
+    before = native_threads()
+    stop, start = Reader.stop, Reader.start
+    threads = []
+
+    def noted_start(reader: Reader, *arguments: Any, **options: Any) -> None:
+        start(reader, *arguments, **options)
+        threads.append(native_threads())
+
+    def interrupted_stop(reader: Reader) -> None:
+        if stopped or not threads:
+            stop(reader)
+        if threads:
+            monkeypatch.setattr(Reader, "stop", stop)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reader, "start", noted_start)
+    monkeypatch.setattr(Reader, "stop", interrupted_stop)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.__getitems__(list(range(N)))
+    assert threads[0] > before, "there were threads to be left behind"
+    assert native_threads() == before
+    assert [sample[0].item() for sample in dataset.__getitems__([3, 300])] == [3, 300]
+
+
 def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
     """Who waits for it may be interrupted, and closes it before it is open."""
     dataset = make(MemoryStore())
@@ -146,7 +182,7 @@ def test_a_dataset_is_of_use_while_the_interpreter_exits(tmp_path: Path) -> None
         import atexit, sys
         held = []
         atexit.register(lambda: print(len(held[0].sample_order())))  # runs last, as it was registered first
-        from zarrfeed import ZarrIterableDataset
+        from zarrfeed import ZarrDataset, ZarrIterableDataset
         held.append(ZarrIterableDataset(sys.argv[1], batch_size=16))
         """,
         str(tmp_path / "a"),

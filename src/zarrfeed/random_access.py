@@ -24,7 +24,7 @@ import torch.utils.data
 from zarrfeed.checks import check_num_threads
 from zarrfeed.collate import SampleList
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
-from zarrfeed.errors import ClosedError, ConfigError, MemoryBudgetError
+from zarrfeed.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
 from zarrfeed.feed import Reader, shared_memory
 from zarrfeed.fields import Batch, ListField, StoredField, Values
 from zarrfeed.identity import in_worker, physical_bytes, usable_cores
@@ -217,10 +217,17 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
                 )
             reader = self._reader_for(len(wanted))
             try:
-                reader.start(plan_request(wanted, self._fields.num_samples, self._fields.block_rows), 1)
-                batch = reader.next()
-            finally:
+                try:
+                    reader.start(plan_request(wanted, self._fields.num_samples, self._fields.block_rows), 1)
+                    batch = reader.next()
+                finally:
+                    reader.stop()
+            except ZarrfeedError:
+                raise
+            except BaseException:  # an interrupt, maybe of stop()
                 reader.stop()
+                self._drop_reader()
+                raise
         assert batch is not None
         return batch
 
