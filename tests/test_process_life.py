@@ -516,6 +516,30 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
     assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
 
 
+def test_a_worker_that_is_killed_while_it_asks_whether_to_end_leaves_no_lock(store: str) -> None:
+    """`multiprocessing.Event` has one that all wait for; so workers must not look at one."""
+    result = run_with_dataset(
+        """
+        import multiprocessing.synchronize
+        from zarrfeed import ZarrDataLoader
+
+        def killed_in_the_lock(event):
+            with event._cond:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def begin(worker):
+            if worker == 0:
+                multiprocessing.synchronize.Event.is_set = killed_in_the_lock
+
+        loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", worker_init_fn=begin)
+        seen = [index for batch in loader for index in batch[:, 0].tolist()]
+        print(sorted(seen) == list(range(4000)))
+        """,
+        store,
+    )
+    assert (result.stdout, result.stderr) == ("True\n", "")
+
+
 def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass was not known to the dataset before its reader ran, so that nobody ended what started during close()."""
     dataset = make(store)

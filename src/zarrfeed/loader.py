@@ -15,6 +15,7 @@ from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Batch
 from zarrfeed.passes import Cursor, settle_for_workers
+from zarrfeed.worker_context import with_flags
 
 
 class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
@@ -22,7 +23,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
 
     The dataset makes the batches: there is no second collation, and no thread that copies to pinned memory where the
     batches lie there already. Without workers, which is the fast default, the engine's threads do the work. With them,
-    each decodes its share straight into shared memory.
+    each decodes its share straight into shared memory, and one that is killed is an error: with torch's own loader it
+    may be a wait without end.
 
     Parameters
     ----------
@@ -121,6 +123,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         init = cast(_WorkerInit, self.worker_init_fn)
         if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
             init.new_group()
+            self.multiprocessing_context = with_flags(self.multiprocessing_context)
         cursor = settle_for_workers(self._zarr_dataset, init.name_pass(), self.num_workers)
         self._cursor = cursor
         for batch in super().__iter__():

@@ -295,4 +295,4 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     def _drop_reader(self) -> None:
         if self._reader is not None:
             self._past_stats = self._past_stats + self._reader.stats()
-        self._reader = None
+        self._reader, self._capacity = None, 0
