@@ -69,9 +69,9 @@ class Census:
         """Count now."""
         return cls(native_threads(), descriptors())
 
-    def union(self, other: Census) -> Census:
-        """Return the larger of each count."""
-        return Census(max(self.threads, other.threads), max(self.files, other.files))
+    def holds(self) -> bool:
+        """Return whether there is no more now."""
+        return native_threads() <= self.threads and descriptors() <= self.files
 
     def check(self, patience_s: float = 5.0) -> None:
         """Raise UnspecifiedError if there is more than there was."""

@@ -25,8 +25,6 @@ _WORKERS_EVERY = 10
 _EPOCH_EVERY = 4
 _LONGEST_DELAY_S = 0.12
 _LONG_S = 20.0
-#: In these tries all kinds of datasets have come, and been interrupted, several times.
-_SETTLING = 4 * len(KINDS)
 
 
 @functools.cache
@@ -35,58 +33,67 @@ def _kicker() -> Kicker:
     return Kicker()
 
 
-class _Usual:
-    """What is usually open before a try. An interrupt may cost a dataset its kept reader: then it is a little less."""
+class _Datasets:
+    """Datasets that are used for many tries, as in a notebook, and what they keep open.
 
-    def __init__(self) -> None:
-        self._census = Census(0, 0)
-        self._tries = 0
+    An interrupt may cost a dataset the reader that it keeps; the next pass makes another. So what is open is counted
+    when all of them have one.
+    """
 
-    def at_least(self, census: Census) -> Census:
-        """Return a census raised to what was seen in the first tries; in later ones nothing may rise any more."""
-        self._tries += 1
-        if self._tries <= _SETTLING:
-            self._census = self._census.union(census)
-        return self._census
+    def __init__(self, folder: Path) -> None:
+        write_stores(folder)
+        self._folder = folder
+        self._of_kind: dict[str, Any] = {}
+        self._usual = Census(0, 0)
+
+    def of_kind(self, kind: str) -> Any:
+        """Return the dataset of a kind."""
+        if kind not in self._of_kind:
+            dataset = self._of_kind[kind] = make_iterable(kind, self._folder)
+            check_epoch(dataset)
+            self._usual = self._count()
+        return self._of_kind[kind]
+
+    def check(self) -> None:
+        """Raise UnspecifiedError if there is more than when the last dataset was made."""
+        if not self._usual.holds():
+            self._count()
+            self._usual.check()
+
+    def _count(self) -> Census:
+        gc.collect()
+        for dataset in self._of_kind.values():
+            for _ in dataset:
+                break
+        return Census.take()
 
 
 @functools.cache
-def _usual() -> _Usual:
-    return _Usual()
-
-
-@functools.cache
-def _dataset(kind: str, folder: Path) -> Any:
-    """Return a dataset that is used for many tries, as in a notebook; what it keeps open, it has open now."""
-    write_stores(folder)
-    dataset = make_iterable(kind, folder)
-    check_epoch(dataset)
-    return dataset
+def _datasets(folder: Path) -> _Datasets:
+    return _Datasets(folder)
 
 
 def interrupt(attempt: Try) -> str:
     """Send SIGINT while epochs are read; see that the loop hears of it, and that all is well afterwards."""
     choose = attempt.random
     kind = KINDS[attempt.number % len(KINDS)]
-    dataset = _dataset(kind, attempt.shared)
+    datasets = _datasets(attempt.shared)
+    dataset = datasets.of_kind(kind)
     if attempt.number % _WORKERS_EVERY == _WORKERS_EVERY - 1 and kind != "access":
-        return _interrupt_workers(dataset, choose)
+        return _interrupt_workers(datasets, dataset, choose)
     _kicker()
-    for _ in dataset:  # an interrupt in the wrong moment costs the reader that it has kept
-        break
-    census = _usual().at_least(Census.take())
     late_s = _interrupted_after(_without_end(dataset, choose), choose.uniform(0, _LONGEST_DELAY_S), group=False)
-    census.check()
+    datasets.check()
     if attempt.number % _EPOCH_EVERY == 0:
         check_epoch(dataset)
-        census.check()
+        datasets.check()
     return _outcome(late_s, "interrupted")
 
 
-def _interrupt_workers(dataset: Any, choose: random.Random) -> str:
+def _interrupt_workers(datasets: _Datasets, dataset: Any, choose: random.Random) -> str:
     """Do the same with DataLoader workers; from a terminal they would get the signal, too."""
     _kicker()
-    census, surroundings = _usual().at_least(Census.take()), Surroundings.look()
+    surroundings = Surroundings.look()
     loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", persistent_workers=True, timeout=30)
     check(next(iter(loader)))  # Python loses an interrupt that comes in the functions that os.fork runs
     group = choose.random() < 0.5
@@ -95,7 +102,7 @@ def _interrupt_workers(dataset: Any, choose: random.Random) -> str:
     gc.collect()
     surroundings.check(20)
     check_epoch(dataset)
-    census.check()
+    datasets.check()
     return _outcome(late_s, "interrupted, with workers")
 
 
