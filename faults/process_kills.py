@@ -76,8 +76,8 @@ ROWS = (
     Row(
         "SIGKILL-worker",
         "a DataLoader worker is killed at a random moment, or ended by its `transform`",
-        "an error within a minute (forkserver: three) of a loader with a timeout of 15 s, then a right epoch; no process, "
-        "shared memory or file left",
+        "an error within a minute (forkserver: three) of a loader with a timeout of 15 s, then a right epoch; "
+        "no process, shared memory or file left",
         kill_worker,
         runs=200,
         short_runs=2,
@@ -95,8 +95,8 @@ ROWS = (
     Row(
         "SIGKILL-rank",
         "one of 2 to 4 ranks is killed at a random moment, some with DataLoader workers",
-        "those that talk get an error within 20 s (their timeout is 15 s), others read on; no process, shared memory or "
-        "file left",
+        "those that talk get an error within 20 s (their timeout is 15 s), others read on; "
+        "no process, shared memory or file left",
         kill_rank,
         runs=120,
         short_runs=1,

@@ -77,11 +77,11 @@ def interrupt(attempt: Try) -> str:
     """Send SIGINT while epochs are read; see that the loop hears of it, and that all is well afterwards."""
     choose = attempt.random
     kind = KINDS[attempt.number % len(KINDS)]
+    _kicker()
     datasets = _datasets(attempt.shared)
     dataset = datasets.of_kind(kind)
     if attempt.number % _WORKERS_EVERY == _WORKERS_EVERY - 1 and kind != "access":
         return _interrupt_workers(datasets, dataset, choose)
-    _kicker()
     late_s = _interrupted_after(_without_end(dataset, choose), choose.uniform(0, _LONGEST_DELAY_S), group=False)
     datasets.check()
     if attempt.number % _EPOCH_EVERY == 0:
@@ -92,7 +92,6 @@ def interrupt(attempt: Try) -> str:
 
 def _interrupt_workers(datasets: _Datasets, dataset: Any, choose: random.Random) -> str:
     """Do the same with DataLoader workers; from a terminal they would get the signal, too."""
-    _kicker()
     surroundings = Surroundings.look()
     loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", persistent_workers=True, timeout=30)
     check(next(iter(loader)))  # Python loses an interrupt that comes in the functions that os.fork runs
