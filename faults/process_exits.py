@@ -78,18 +78,18 @@ def send_while_reading(process: int, number: int, directory: Path, after_s: floa
 def check_temporary_files(directory: Path, where: str) -> None:
     """Raise UnspecifiedError if a process left temporary files.
 
-    Two kinds are not ours. The folder with a socket through which multiprocessing sends descriptors is left by any
+    Some are not ours. The folder with a socket through which multiprocessing sends descriptors is left by any
     process that is killed, such as workers of torch's DataLoader whatever they read. And torch's loader, when a worker
     does not answer, makes ten empty files to see whether descriptors are left; the signal of the worker's death
-    interrupts that.
+    interrupts that. It has a cache, too.
     """
-    left = [path for path in (directory / "tmp").iterdir() if not (_is_of_multiprocessing(path) or _is_empty(path))]
+    left = [path for path in (directory / "tmp").iterdir() if not (_is_of_multiprocessing(path) or _is_of_torch(path))]
     if left:
         raise UnspecifiedError(f"{where}: temporary files are left: {left}")
 
 
-def _is_empty(path: Path) -> bool:
-    return path.is_file() and not path.stat().st_size
+def _is_of_torch(path: Path) -> bool:
+    return path.name.startswith("torchinductor_") or (path.is_file() and not path.stat().st_size)
 
 
 def _is_of_multiprocessing(path: Path) -> bool:
