@@ -68,18 +68,24 @@ def lose_a_worker(kind: str, folder: str, marks: str, how: str, loader: str, met
         transform = _DieInTransform(how, after_s, mark)
     dataset = make(kind, Path(folder), transform=transform)
     begin = time.monotonic()
+    heard = ""
     try:
-        batches: Any = ZarrDataLoader(dataset, **settings)
-        if loader == "torch":
-            batches = DataLoader(dataset, batch_size=None, **settings)
-        while time.monotonic() < begin + _LONG_S:
-            for batch in batches:
-                check(batch)
-        raise AssertionError("nobody noticed that a worker is lost")
-    except Exception as error:
-        if isinstance(error, AssertionError):
+        try:
+            batches: Any = ZarrDataLoader(dataset, **settings)
+            if loader == "torch":
+                batches = DataLoader(dataset, batch_size=None, **settings)
+            while time.monotonic() < begin + _LONG_S:
+                for batch in batches:
+                    check(batch)
+            raise AssertionError("nobody noticed that a worker is lost")
+        except AssertionError:
             raise
-        heard, heard_at = type(error).__name__, time.monotonic()
+        except Exception as error:
+            heard, heard_at = type(error).__name__, time.monotonic()
+            time.sleep(0.5)  # if it was a connection that broke, torch's signal handler raises as well
+    except RuntimeError as error:
+        if not heard:
+            heard, heard_at = type(error).__name__, time.monotonic()
     batches = batch = None
     for _ in range(3):
         try:
