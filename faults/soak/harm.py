@@ -231,6 +231,7 @@ def skip(r: Random, case: Case, tally: Tally) -> None:
                     if _NOTHING_LEFT not in str(error):
                         raise
                     harm.check_error(error)
+                    _check_nothing_left(case, harm, reader)
                     tally.counts["nothing left to put there"] += 1
                 else:
                     tally.counts["epochs with what could be read"] += setup.world_size
@@ -243,6 +244,15 @@ def skip(r: Random, case: Case, tally: Tally) -> None:
                 if replacements.count and not skipped:
                     raise WrongError("samples were replaced, and no chunk is said to be skipped")
             reader.check_shares(reader.read(3), case.chosen)
+
+
+def _check_nothing_left(case: Case, harm: Harm, reader: Reader) -> None:
+    """Fail if a block has good samples alone: one of them could have taken any place."""
+    blocks = case.chosen // reader.datasets[0]._schedule.order.block_rows
+    bad = case.needs(harm.key, harm.name, case.chosen)
+    good = np.setdiff1d(blocks, blocks[bad])
+    if len(good):
+        raise WrongError(f"no block is said to have a good sample, blocks {good.tolist()} have no bad one")
 
 
 def try_again(r: Random, case: Case, tally: Tally) -> None:

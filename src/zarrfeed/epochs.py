@@ -43,7 +43,7 @@ class EpochTable:
     _lock: threading.Lock
 
     def __init__(self, begin: State) -> None:
-        descriptor = _anonymous_file()
+        descriptor = anonymous_file()
         os.write(descriptor, json.dumps({"creator": os.getpid(), "begin": begin, "owners": {}, "passes": {}}).encode())
         self._adopt(descriptor)
 
@@ -149,8 +149,9 @@ def _owner() -> str:
     return str(parent.pid if parent is not None and in_worker() else os.getpid())
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
+    """Return the descriptor of a file without a name, which processes can share."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("zarrfeed-epochs")
+        return os.memfd_create("zarrfeed")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
