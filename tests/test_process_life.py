@@ -516,6 +516,22 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
     assert result.stdout.split("\n") == ["an error", "True", "True", ""], result.stderr
 
 
+def test_workers_end_with_a_killed_training_process_that_torch_does_not_watch(store: str) -> None:
+    """Killed while a forked worker starts, it leaves torch's watchdog with the number of another process."""
+    result = run_with_dataset(
+        """
+        import torch.utils.data._utils.worker
+        from zarrfeed import ZarrDataLoader
+
+        torch.utils.data._utils.worker.ManagerWatchdog.is_alive = lambda _: True
+        for _ in ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        store,
+    )  # which waits for all who could write to its stdout
+    assert (result.returncode, result.stdout) == (-signal.SIGKILL, ""), result.stderr
+
+
 def test_a_worker_that_is_killed_while_it_asks_whether_to_end_leaves_no_lock(store: str) -> None:
     """`multiprocessing.Event` has one that all wait for; so workers must not look at one."""
     result = run_with_dataset(
