@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from zarrfeed.errors import ConfigError
 #: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
 RankSource: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
 
+#: Torch's workers look every 5 s whether their training process is there, and end between two batches.
+_TO_END_S = 10.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -143,6 +146,7 @@ def end_with_training_process() -> None:
 
     def wait() -> None:
         training.join()
+        time.sleep(_TO_END_S)  # ended in the middle of sending a batch, it would leave that in shared memory
         os._exit(1)
 
     threading.Thread(target=wait, name="zarrfeed: training process", daemon=True).start()
