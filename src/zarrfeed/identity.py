@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import multiprocessing.connection
 import os
 import threading
 import time
@@ -145,11 +146,22 @@ def end_with_training_process() -> None:
         return
 
     def wait() -> None:
-        training.join()
+        multiprocessing.connection.wait([training.sentinel, *_open_process(training.pid)])
         time.sleep(_TO_END_S)  # ended in the middle of sending a batch, it would leave that in shared memory
         os._exit(1)
 
     threading.Thread(target=wait, name="zarrfeed: training process", daemon=True).start()
+
+
+def _open_process(pid: int | None) -> list[int]:
+    """Return a descriptor that is ready when a process has ended, where the system has such, or none.
+
+    The sentinel alone is ready when all workers that were forked later have ended, too: they inherited its other end.
+    """
+    if pid is not None and hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            return [os.pidfd_open(pid)]
+    return []
 
 
 def usable_cores() -> int:
