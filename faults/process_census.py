@@ -7,6 +7,7 @@ from /proc, is waited for.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from pathlib import Path
 from faults.row import UnspecifiedError
 
 _SHARED_MEMORY = Path("/dev/shm")
+#: A semaphore of glibc that has not got its name yet.
+_UNNAMED = re.compile(r"sem\.\w{6}")
 _OF_TORCH = f"{_SHARED_MEMORY}/torch_"
 #: How long a name that is not ours may be there: that of a semaphore is, from when it is made until it is mapped.
 _OF_OTHERS_S = 60.0
@@ -116,7 +119,8 @@ class Surroundings:
 
 
 def _names() -> set[str]:
-    return {path.name for path in _SHARED_MEMORY.iterdir() if path.is_file()}
+    """Return the names in shared memory, but for what a process that is killed in `sem_open` of glibc leaves."""
+    return {path.name for path in _SHARED_MEMORY.iterdir() if path.is_file() and not _UNNAMED.fullmatch(path.name)}
 
 
 def _inode(name: str) -> int:
