@@ -126,9 +126,12 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             self.multiprocessing_context = with_flags(self.multiprocessing_context)
         cursor = settle_for_workers(self._zarr_dataset, init.name_pass(), self.num_workers)
         self._cursor = cursor
-        for batch in super().__iter__():
-            cursor.delivered += 1
-            yield batch
+        try:
+            for batch in super().__iter__():
+                cursor.delivered += 1
+                yield batch
+        except (ConnectionError, EOFError) as error:  # before torch hears of it by a signal
+            raise RuntimeError("a DataLoader worker ended while it sent a batch: it may have been killed") from error
         cursor.ended = True
 
 
