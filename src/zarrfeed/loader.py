@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -16,6 +17,10 @@ from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Batch
 from zarrfeed.passes import Cursor, settle_for_workers
 from zarrfeed.worker_context import with_flags
+
+#: Of a worker that is killed while it sends a batch, torch is told by a signal within moments: its handler raises the
+#: error that says so. It is the broken connection that is heard of first.
+_UNTIL_TOLD_S = 1.0
 
 
 class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
@@ -130,8 +135,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             for batch in super().__iter__():
                 cursor.delivered += 1
                 yield batch
-        except (ConnectionError, EOFError) as error:  # before torch hears of it by a signal
-            raise RuntimeError("a DataLoader worker ended while it sent a batch: it may have been killed") from error
+        except (ConnectionError, EOFError):
+            time.sleep(_UNTIL_TOLD_S)
+            raise
         cursor.ended = True
 
 

@@ -8,6 +8,7 @@ soon as it drops the iterator, wait for ever (pytorch issue 21554).
 from __future__ import annotations
 
 import copy
+import mmap
 import multiprocessing
 import os
 import weakref
@@ -19,22 +20,29 @@ from zarrfeed.epochs import anonymous_file
 
 
 class Flag:
-    """What a DataLoader uses of an event, without a lock: an anonymous file is empty until it is set."""
+    """What a DataLoader uses of an event, without a lock: a byte in shared memory that is 0 until it is set.
+
+    It can be set as long as anything refers to it, also by a `__del__` when both are collected at once: the memory is
+    unmapped after that. The descriptor may be closed by then; it is there for being sent to spawned workers alone.
+    """
 
     def __init__(self) -> None:
-        self._adopt(anonymous_file())
+        descriptor = anonymous_file()
+        os.truncate(descriptor, 1)
+        self._adopt(descriptor)
 
     def set(self) -> None:
         """Set it, for all processes that inherited it, by fork or by being spawned with it."""
-        os.truncate(self._descriptor, 1)
+        self._byte[0] = 1
 
     def is_set(self) -> bool:
         """Return whether a process has set it."""
-        return os.fstat(self._descriptor).st_size > 0
+        return self._byte[0] != 0
 
     def _adopt(self, descriptor: int) -> None:
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
+        self._byte = mmap.mmap(descriptor, 1)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"shared": reduction.DupFd(self._descriptor)}
