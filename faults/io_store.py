@@ -119,7 +119,8 @@ def raises(attempt: Try) -> str:
             check_right(dataset)
         except StoreReadError as error:
             _check_names(error, store)
-            check_errno(error, getattr(raised[-1], "errno", None) or errno.EIO)
+            unnamed = errno.ETIMEDOUT if isinstance(raised[-1], TimeoutError) else errno.EIO
+            check_errno(error, getattr(raised[-1], "errno", None) or unnamed)
             if passes or error.__cause__ not in raised:
                 raise UnspecifiedError(f"{name} {times} times, retries = {retries}: {error!r}") from error
         else:
