@@ -182,7 +182,7 @@ def test_a_dataset_is_of_use_while_the_interpreter_exits(tmp_path: Path) -> None
         import atexit, sys
         held = []
         atexit.register(lambda: print(len(held[0].sample_order())))  # runs last, as it was registered first
-        from zarrfeed import ZarrDataset, ZarrIterableDataset
+        from zarrfeed import ZarrIterableDataset
         held.append(ZarrIterableDataset(sys.argv[1], batch_size=16))
         """,
         str(tmp_path / "a"),
