@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import tomllib
@@ -39,6 +40,37 @@ def test_files_stay_below_500_lines(path: Path) -> None:
 @pytest.mark.parametrize("path", CPP + PYTHON, ids=lambda p: p.name)
 def test_no_note_to_do_something_later_is_left(path: Path) -> None:
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())
+
+
+#: Attributes of zarr-python's objects that it does not document.
+_PRIVATE_ATTRIBUTES = {"_codec", "_ensure_open", "_store", "_with_store", "_async_array", "_zarr_v3_name"}
+
+
+def uses_internals_of_zarr(source: str) -> set[str]:
+    """Return the undocumented names of zarr and numcodecs that a module imports or reads."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id == "zarr" and node.attr == "core":
+                found.add("zarr.core")
+            if node.attr in _PRIVATE_ATTRIBUTES and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                found.add(node.attr)
+        for name in names:
+            first, *rest = name.split(".")
+            if first in ("zarr", "numcodecs") and (rest[:1] == ["core"] or any(part.startswith("_") for part in rest)):
+                found.add(name)
+    return found
+
+
+def test_one_module_uses_internals_of_zarr() -> None:
+    using = {p.name: uses_internals_of_zarr(p.read_text()) for p in PYTHON}
+    assert [name for name, names in using.items() if names] == ["zarr_internals.py"]
+    assert {"zarr.core.sync.sync", "_store"} <= using["zarr_internals.py"]
 
 
 def test_versions_agree() -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.core.metadata import ArrayV3Metadata
 
 from zarrfeed.errors import ConfigError, UnsupportedError
+from zarrfeed.zarr_internals import ArrayV3Metadata
 
 #: The attribute in which xarray keeps the names of dimensions where Zarr has no place for them, that is, in v2.
 _DIMENSIONS = "_ARRAY_DIMENSIONS"

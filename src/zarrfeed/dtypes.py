@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from zarr.core.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
+from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
 
 from zarrfeed.errors import UnsupportedError
 

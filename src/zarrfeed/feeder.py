@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from zarr.abc.buffer import Buffer
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, cpu
-from zarr.core.sync import sync
+from zarr.buffer import cpu
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed._import_core import core
@@ -43,6 +43,7 @@ from zarrfeed.pipeline import ChunkDecoder, DecodeError
 from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
+from zarrfeed.zarr_internals import open_store, sync, unwrapped, with_store
 
 _DEFAULT_POLICY = FaultPolicy()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
@@ -93,7 +94,7 @@ class StoreSource:
         """Return how many requests the store is asked at once, where memory allows more."""
         store = self.store
         while isinstance(store, WrapperStore):
-            store = store._store
+            store = unwrapped(store)
         return _MAX_CONNECTIONS if isinstance(store, ObjectStore | FsspecStore) else _MAX_REQUESTS
 
     def reopened(self) -> StoreSource:
@@ -102,7 +103,7 @@ class StoreSource:
 
     async def open(self) -> None:
         """Make the store ready; in a forked process, see whether it lives."""
-        await self.store._ensure_open()
+        await open_store(self.store)
         if not self.is_forked:
             return
         try:
@@ -147,8 +148,8 @@ def _reopened(store: Store) -> Store:
         # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
         raise ConfigError(_NOT_AFTER_FORK.format(store))
     if isinstance(store, WrapperStore):
-        inner = _reopened(store._store)
-        return store if inner is store._store else store._with_store(inner)
+        inner = _reopened(unwrapped(store))
+        return store if inner is unwrapped(store) else with_store(store, inner)
     # A zip file is one descriptor with one position, and connections of fsspec live on the parent's event loop.
     if isinstance(store, ZipStore | FsspecStore):
         try:
@@ -490,5 +491,5 @@ def _stop_all() -> None:
         feeder.stop_engine()
 
 
-# Functions run in reverse order, and zarr.core.sync registered its own when it was imported.
+# Functions run in reverse order, and zarr-python registered its own when it was imported.
 atexit.register(_stop_all)

@@ -17,13 +17,9 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import numcodecs.blosc
 import numpy as np
 import torch
 import zarr
-from zarr.core.chunk_grids import RegularChunkGrid
-from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
@@ -33,6 +29,7 @@ from zarrfeed.local_files import check_metadata_files
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
+from zarrfeed.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, has_snappy, regular_chunk_shape, sync
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -305,9 +302,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     ndim = len(metadata.shape)
     if not -ndim <= sample_axis < ndim:
         raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
-    if type(metadata.chunk_grid) is not RegularChunkGrid:
-        raise UnsupportedError(f"{name}: chunk grid {type(metadata.chunk_grid).__name__}, must be regular")
-    chunk_shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)
+    chunk_shape = regular_chunk_shape(metadata, name)
     keys: dict[str, Any]
     shard: ShardSpec | None = None
     if isinstance(metadata, ArrayV2Metadata):
@@ -359,7 +354,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
 def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
     """Return what people call the stored dtype."""
     if item_type:
-        return str(type(array.metadata.dtype)._zarr_v3_name)
+        return dtype_name(array.metadata.dtype)
     return array.dtype.name if items.shape == () else str(array.dtype)
 
 
@@ -405,7 +400,7 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
     if short == "blosc":
         label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'))})"
         if config.get("cname") == "snappy":
-            if "snappy" not in numcodecs.blosc.list_compressors():
+            if not has_snappy():
                 raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
             return CodecSpec(name="blosc with snappy", label=label, native=False)
     if short == "crc32c" and config.get("location", "end") not in ("start", "end"):

@@ -18,8 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from zarr.core.buffer import cpu
-from zarr.core.sync import sync
+from zarr.buffer import cpu
 
 from zarrfeed.errors import CorruptChunkError, StoreReadError, ZarrfeedError
 from zarrfeed.feeder import errno_of
@@ -30,6 +29,7 @@ from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import ShardReading
 from zarrfeed.skipping import Skipped
 from zarrfeed.stats import Stats
+from zarrfeed.zarr_internals import sync
 
 Objects: TypeAlias = npt.NDArray[np.object_]
 #: Index of a chunk along the sample axis, and along the other axes.

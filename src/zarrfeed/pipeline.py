@@ -9,21 +9,28 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.abc.buffer import Buffer
 from zarr.codecs import ShardingCodec
-from zarr.codecs._v2 import V2Codec
-from zarr.core.array_spec import ArrayConfig, ArraySpec
-from zarr.core.buffer import Buffer, cpu
-from zarr.core.codec_pipeline import BatchedCodecPipeline, fill_value_or_default
-from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 from zarrfeed.errors import StoreReadError, UnsupportedError, ZarrfeedError
+from zarrfeed.zarr_internals import (
+    ArrayMetadata,
+    ArrayV2Metadata,
+    BatchedCodecPipeline,
+    ChunkSpec,
+    V2Codec,
+    chunk_spec,
+    fill_scalar,
+    numcodecs_codec,
+    regular_chunk_shape,
+)
 
 
 class DecodeError(ZarrfeedError, ValueError):
@@ -42,7 +49,7 @@ class ChunkDecoder:
         Whether what is decoded are the inner chunks of its shards, and not the stored objects.
     """
 
-    metadata: ArrayV2Metadata | ArrayV3Metadata
+    metadata: ArrayMetadata
     in_shards: bool = False
 
     @cached_property
@@ -62,11 +69,10 @@ class ChunkDecoder:
         return codec
 
     @cached_property
-    def _chunk(self) -> ArraySpec:
-        order = self.metadata.order if isinstance(self.metadata, ArrayV2Metadata) else "C"
-        config = ArrayConfig(order=order, write_empty_chunks=False)
-        stored = self.metadata.get_chunk_spec((0,) * len(self.metadata.shape), config, cpu.buffer_prototype)
-        return stored if self._shards is None else replace(stored, shape=self._shards.chunk_shape)
+    def _chunk(self) -> ChunkSpec:
+        if self._shards is not None:
+            return chunk_spec(self.metadata, self._shards.chunk_shape)
+        return chunk_spec(self.metadata, regular_chunk_shape(self.metadata, "array"))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"metadata": self.metadata, "in_shards": self.in_shards}
@@ -110,7 +116,7 @@ class ChunkDecoder:
             If a codec fails, or the result has another shape than the metadata implies, or other items.
         """
         if stored is None:
-            return np.full(self._chunk.shape, fill_value_or_default(self._chunk), dtype=object)
+            return np.full(self._chunk.shape, fill_scalar(self._chunk), dtype=object)
         values = await self._decode(stored)
         if values.shape != self._chunk.shape or values.dtype.kind not in "TUO":
             raise self._mismatch(values)
@@ -170,7 +176,7 @@ def make_decoder(array: zarr.Array[Any], name: str, *, in_shards: bool = False) 
 def _check_codecs(codecs: Iterable[Any], name: str) -> None:
     for codec in codecs:
         try:
-            inner = getattr(codec, "_codec", codec)  # numcodecs' ones are looked up when they are first used
+            inner = numcodecs_codec(codec)
         except Exception as error:
             raise UnsupportedError(f"{name}: codec {codec!r} cannot be loaded: {error!r}") from error
         if getattr(inner, "codec_id", None) == "pickle":

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import zarr
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.layout import open_node
 from zarrfeed.local_files import METADATA_NAMES, check_metadata_files
+from zarrfeed.zarr_internals import sync
 
 
 @dataclass

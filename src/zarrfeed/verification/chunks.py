@@ -8,6 +8,7 @@ says it does not have is missing. Memory is that of the parts under way, which t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.core.buffer import cpu
-from zarr.core.chunk_grids import RegularChunkGrid
-from zarr.core.metadata import ArrayV2Metadata
-from zarr.core.sync import sync
+from zarr.buffer import cpu
 
 from zarrfeed._import_core import core
 from zarrfeed.errors import CorruptChunkError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
@@ -32,6 +30,7 @@ from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.stats import format_bytes
 from zarrfeed.verification.report import Cause, Finding
+from zarrfeed.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 
 #: A part is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _PART_BYTES, _PART_CHUNKS, _PART_REQUESTS = 8 << 20, 4096, 64
@@ -144,11 +143,8 @@ def prepare_check(array: zarr.Array[Any], path: str, *, num_threads: int, budget
         return None
     spec = None
     if array.metadata.shape:
-        try:
+        with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
             spec = read_layout(array)
-        except UnsupportedError:  # zarr-python may decode what batches cannot hold
-            if type(array.metadata.chunk_grid) is not RegularChunkGrid:
-                raise
     if spec is not None and spec.source is None:
         return _LocalCheck(spec, path, num_threads=num_threads, budget=budget)
     if spec is None:
@@ -176,7 +172,7 @@ def _whole_chunks(array: zarr.Array[Any]) -> _Stored:
     """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
     name = _name(array)
-    shape = tuple(int(n) for n in metadata.chunk_grid.chunk_shape)  # type: ignore[attr-defined]
+    shape = regular_chunk_shape(metadata, name)
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
     key = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
