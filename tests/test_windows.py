@@ -23,7 +23,7 @@ from zarrfeed import (
     ZarrIterableDataset,
     split,
 )
-from zarrfeed.split import By
+from zarrfeed.splitting import By
 from zarrfeed.windows import chunks_in_block, parse_window, samples_with_windows
 
 N = 60

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from zarrfeed.cf import Decoding
 from zarrfeed.errors import ConfigError
+from zarrfeed.optional_torch import is_torch_dtype
+
+if TYPE_CHECKING:
+    import torch
 
 TorchDtypeLike: TypeAlias = "torch.dtype | npt.DTypeLike"
 #: (mean, std): numbers, or arrays with one a channel.
@@ -52,8 +55,9 @@ class Conversion:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the tensors."""
-        dtype: torch.dtype = getattr(torch, self.result)
-        return dtype
+        from zarrfeed.torch_dtypes import TORCH_DTYPES
+
+        return TORCH_DTYPES[self.result]
 
     def to_core(self) -> dict[str, Any]:
         """Return the conversion in the form that the engine takes."""
@@ -92,7 +96,7 @@ class Items:
     part, key
         "samples" or "targets", and the name in the mapping or group; None for a single array.
     dtype
-        As stored, or in memory; None for text and bytes, which are not converted.
+        Name of the dtype as stored, or in memory; None for text and bytes, which are not converted.
     shape
         Of the array, the sample axis included.
     dimensions
@@ -103,7 +107,7 @@ class Items:
 
     part: str
     key: str | None
-    dtype: torch.dtype | None
+    dtype: str | None
     shape: tuple[int, ...]
     sample_axis: int
     dimensions: tuple[str | None, ...] | None = None
@@ -157,7 +161,7 @@ class ConversionOptions:
             if dtype is not None or pair is not None:
                 raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
             return None
-        stored = _name(field.dtype)
+        stored = field.dtype
         decoding = field.decoding
         plain = Conversion(stored, stored)
         if decoding is not None:
@@ -232,13 +236,9 @@ def by_field(argument: str, value: Any, fields: Sequence[Items]) -> list[Any]:
     return result
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _parse_dtype(argument: str, value: Any) -> str:
-    if isinstance(value, torch.dtype):
-        name = _name(value)
+    if is_torch_dtype(value):
+        name = str(value).removeprefix("torch.")
     elif isinstance(value, str) and value in _NAMES:
         name = value
     else:

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
 
 from zarrfeed.errors import UnsupportedError
 
-#: NumPy dtype name -> torch dtype, for every dtype that both have.
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    )
-}
+#: The dtypes that tensors of stored items can have, as NumPy (and ml_dtypes) name them; torch has the same names.
+TENSOR_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,22 +36,9 @@ class Items:
     swap_bytes: int = 0
 
 
-def dlpack_dtype(dtype: torch.dtype) -> tuple[int, int]:
-    """Return what DLPack calls a dtype: the code of its kind, and the bits of a number.
-
-    Codes: https://dmlc.github.io/dlpack/latest/c_api.html, DLDataTypeCode.
-    """
-    if dtype == torch.bool:
-        code = 6
-    elif dtype == torch.bfloat16:
-        code = 4
-    elif dtype.is_complex:
-        code = 5
-    elif dtype.is_floating_point:
-        code = 2
-    else:
-        code = 0 if dtype.is_signed else 1
-    return code, 8 * dtype.itemsize
+def item_bytes(name: str) -> int:
+    """Return the bytes of one number of a dtype of `TENSOR_DTYPES`."""
+    return 2 if name == "bfloat16" else np.dtype(name).itemsize
 
 
 def list_item_type(dtype: ZDType[Any, Any]) -> str:
@@ -88,7 +71,7 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")  # strings of any length have no byte order
     if native.kind in "Mm":
         native = np.dtype(np.int64)
-    if native.name in TORCH_DTYPES:
+    if native.name in TENSOR_DTYPES:
         unit = native.itemsize // 2 if native.kind == "c" else native.itemsize
         return Items(native, swap_bytes=unit if swapped and unit > 1 else 0)
     if native.kind in "SV" and native.names is None and native.subdtype is None and native.itemsize:

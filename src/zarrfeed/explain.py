@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField, window_of
+from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField, dtype_name, window_of
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.selection import Selection
@@ -217,7 +217,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
         conversion = str(field.conversion)
     if not isinstance(field, StoredField | ListField):
         where, dtype = (
-            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", field.torch_dtype)
+            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
         )
         description = f"{(field.num_samples, *field.sample_shape)} {str(dtype).removeprefix('torch.')}"
         return FieldExplanation(

@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Literal, TypeAlias
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zarrfeed.conversion import Conversion
+from zarrfeed.dtypes import item_bytes
 from zarrfeed.layout import ArraySpec
 from zarrfeed.windows import Window
+
+if TYPE_CHECKING:
+    import torch
 
 #: What the unit of shuffling is made of.
 BlockUnit: TypeAlias = Literal["chunk", "shard"]
@@ -129,7 +131,13 @@ class IndexField:
     name: str = "index"
 
     sample_shape: tuple[int, ...] = ()
-    torch_dtype: torch.dtype = torch.int64
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of the tensors."""
+        from zarrfeed.torch_dtypes import TORCH_DTYPES
+
+        return TORCH_DTYPES["int64"]
 
 
 @dataclass(frozen=True)
@@ -175,14 +183,24 @@ def dtype_name(field: Field) -> str:
     """Return what batches have of a field: the name of torch's dtype, or "str" or "bytes"."""
     if isinstance(field, ListField):
         return field.spec.item_type
-    return str(field.torch_dtype).removeprefix("torch.")
+    if isinstance(field, IndexField):
+        return "int64"
+    if field.conversion is not None:
+        return field.conversion.result
+    return field.spec.dtype.name if isinstance(field, StoredField) else str(field.rows.dtype).removeprefix("torch.")
 
 
 def sample_bytes(field: Field) -> int:
     """Return the bytes of one sample in a batch of the engine, which of a list has the index alone."""
     if isinstance(field, ListField):
-        return torch.int64.itemsize
-    return math.prod(field.sample_shape) * field.torch_dtype.itemsize
+        return item_bytes("int64")
+    return math.prod(field.sample_shape) * _item_bytes(field)
+
+
+def _item_bytes(field: TensorField) -> int:
+    if isinstance(field, ResidentField) and field.conversion is None:
+        return field.rows.dtype.itemsize  # torch has dtypes that no stored item has
+    return item_bytes(dtype_name(field))
 
 
 def window_of(field: Field) -> Window | None:
@@ -197,7 +215,7 @@ def with_path(field: Field) -> str:
 
 def resident_bytes(field: StoredField) -> int:
     """Return what a field takes if it is kept in memory, in bytes."""
-    return field.num_samples * math.prod(field.row_shape) * field.torch_dtype.itemsize
+    return field.num_samples * math.prod(field.row_shape) * _item_bytes(field)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
-import torch.distributed
-import torch.utils.data
-
 from zarrfeed.assignment import Consumer
 from zarrfeed.checks import check_int
 from zarrfeed.errors import ConfigError
+from zarrfeed.optional_torch import imported
 
 #: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
 RankSource: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
@@ -80,8 +77,8 @@ def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:
     ConfigError
         If they are no rank and world size.
     """
-    distributed = torch.distributed
-    initialised = distributed.is_available() and distributed.is_initialized()
+    distributed = imported("torch.distributed")
+    initialised = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if callable(rank):
         if world_size is not None:
             raise ConfigError(f"world_size = {world_size}: a callable rank returns both, (rank, world size)")
@@ -92,7 +89,7 @@ def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:
     elif rank is None and world_size is None:
         if not initialised:
             return Place()
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
     if rank is None or world_size is None:
         raise ConfigError(f"rank = {rank}, world_size = {world_size}: give both, or neither")
     check_int("world_size", world_size, 1)
@@ -124,13 +121,18 @@ def rank_from_slurm() -> tuple[int, int]:
 
 def worker_and_count() -> tuple[int, int]:
     """Return this process's DataLoader worker number and their count; (0, 1) outside of a worker."""
-    info = torch.utils.data.get_worker_info()
+    info = _worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 def in_worker() -> bool:
     """Return whether this is a worker process of a DataLoader."""
-    return torch.utils.data.get_worker_info() is not None
+    return _worker_info() is not None
+
+
+def _worker_info() -> Any:
+    data = imported("torch.utils.data")
+    return None if data is None else data.get_worker_info()
 
 
 @functools.cache  # forked children of a worker have the answer, and no thread: they are not the loader's
@@ -176,6 +178,9 @@ def physical_bytes() -> int:
 
 def has_accelerator() -> bool:
     """Return whether there is a device that page-locked memory serves."""
+    torch = imported("torch")
+    if torch is None:
+        return False
     accelerator = getattr(torch, "accelerator", None)
     return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
 

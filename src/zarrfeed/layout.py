@@ -13,16 +13,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import numpy as np
-import torch
 import zarr
 from zarr.storage import LocalStore, ZipStore
 
-from zarrfeed.dtypes import TORCH_DTYPES, Items, list_item_type, read_fill, read_items
+from zarrfeed.dtypes import Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.feeder import StoreSource
 from zarrfeed.local_files import check_metadata_files
@@ -30,6 +29,9 @@ from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
 from zarrfeed.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, has_snappy, regular_chunk_shape, sync
+
+if TYPE_CHECKING:
+    import torch
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -123,6 +125,8 @@ class ArraySpec:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the tensors."""
+        from zarrfeed.torch_dtypes import TORCH_DTYPES
+
         return TORCH_DTYPES[self.dtype.name]
 
     @property

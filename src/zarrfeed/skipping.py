@@ -14,22 +14,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from zarrfeed import errors
 from zarrfeed.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedError
 from zarrfeed.order import EpochPlan, Order
 from zarrfeed.selection import Int64
 
+if TYPE_CHECKING:
+    import torch
+
 #: What the engine says of a batch: slots, their samples, and the chunks for want of which they are not there: (field,
 #: index along the sample axis, key, class of the error, errno, message).
 Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
 #: Reads samples; returns a tensor of each field, and what is missing in them.
-ReadSamples = Callable[[Int64], tuple[tuple[torch.Tensor, ...], Skipped | None]]
+ReadSamples: TypeAlias = "Callable[[Int64], tuple[tuple[torch.Tensor, ...], Skipped | None]]"
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class _Line:
 
 def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Return the bytes of a contiguous tensor, shape (rows, bytes of a sample), for NumPy, which starts no threads."""
+    import torch
+
     rows = len(tensor)
     if not tensor.numel():
         return np.empty((rows, 0), dtype=np.uint8)

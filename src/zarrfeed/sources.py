@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import zarr
 
 from zarrfeed.blocks import plan_blocks
 from zarrfeed.cf import data_variables, dimension_names, find_decoding
 from zarrfeed.checks import check_flags, check_int
 from zarrfeed.conversion import Conversion, ConversionOptions, Items, by_field
-from zarrfeed.dtypes import TORCH_DTYPES
+from zarrfeed.dtypes import TENSOR_DTYPES
 from zarrfeed.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, ZarrfeedError, printable
 from zarrfeed.fields import (
     BLOCK_UNITS,
@@ -29,11 +28,16 @@ from zarrfeed.fields import (
     ListField,
     ResidentField,
     StoredField,
+    dtype_name,
     with_path,
 )
 from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, read_layout
 from zarrfeed.local_files import check_members
+from zarrfeed.optional_torch import is_tensor
 from zarrfeed.windows import Offsets, Window, parse_window
+
+if TYPE_CHECKING:
+    import torch
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
@@ -168,7 +172,7 @@ class _PartReader:
         elif isinstance(source, Mapping):
             named = _checked(part, source)
             named = named if variables is None else _select(part, named, variables)
-        elif isinstance(source, zarr.Array | np.ndarray | torch.Tensor):
+        elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
             if variables is not None:
                 raise ConfigError(f"variables = {variables!r}: {part} is an array, must be a group or a mapping")
             self._read_field(None, source)
@@ -197,12 +201,12 @@ class _PartReader:
     def _read_field(self, key: str | None, source: FieldSource) -> None:
         name = self._part if key is None else f"{self._part}[{key!r}]"
         dimensions = decoding = None
-        dtype: torch.dtype | None
-        if isinstance(source, np.ndarray | torch.Tensor):
+        dtype: str | None
+        if isinstance(source, np.ndarray) or is_tensor(source):
             axis = self._find_axis(name, None)
             rows = _rows_in_memory(name, source, axis)
             field: StoredField | ResidentField | ListField = ResidentField(name, rows)
-            dtype, shape = rows.dtype, tuple(source.shape)
+            dtype, shape = dtype_name(field), tuple(source.shape)
             axis %= len(shape)
         else:
             array = open_array(source)
@@ -213,7 +217,7 @@ class _PartReader:
             if spec.item_type:
                 field, dtype = ListField(name, spec), None
             else:
-                field, dtype = StoredField(name, spec), spec.torch_dtype
+                field, dtype = StoredField(name, spec), spec.dtype.name
                 if self._decode_cf:
                     with _naming(spec.name):
                         decoding = find_decoding(array)
@@ -296,6 +300,8 @@ def _naming(name: str) -> Iterator[None]:
 
 def _rows_in_memory(name: str, source: npt.NDArray[Any] | torch.Tensor, sample_axis: int) -> torch.Tensor:
     """Return contiguous rows in native byte order: the memory itself where it is like this."""
+    import torch
+
     ndim = source.ndim
     if ndim == 0:
         raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
@@ -310,7 +316,7 @@ def _rows_in_memory(name: str, source: npt.NDArray[Any] | torch.Tensor, sample_a
         return source.detach().resolve_conj().resolve_neg().movedim(sample_axis, 0).contiguous()
     if isinstance(source, np.ma.MaskedArray):
         raise ConfigError(f"{name}: is a masked array, and tensors have no mask; fill it first (`.filled(value)`)")
-    if source.dtype.name not in TORCH_DTYPES:
+    if source.dtype.name not in TENSOR_DTYPES:
         raise UnsupportedError(f"{name}: dtype {source.dtype} has no torch equivalent")
     rows = np.moveaxis(source, sample_axis, 0)
     native = np.ascontiguousarray(rows, dtype=source.dtype.newbyteorder("="))

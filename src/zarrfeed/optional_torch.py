@@ -1,0 +1,31 @@
+"""Questions about torch that modules which work without it have to ask.
+
+What holds: nothing here imports torch. A value can be a tensor, and a process can be a DataLoader worker or a rank of
+torch.distributed, only where somebody has imported torch before.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeIs
+
+
+def imported(name: str) -> Any:
+    """Return torch, or a module of torch, if this process has imported it; else None."""
+    return sys.modules.get(name)
+
+
+def is_tensor(value: object) -> TypeIs[torch.Tensor]:
+    """Return whether a value is a tensor."""
+    torch = imported("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_torch_dtype(value: object) -> TypeIs[torch.dtype]:
+    """Return whether a value is one of torch's dtypes."""
+    torch = imported("torch")
+    return torch is not None and isinstance(value, torch.dtype)
