@@ -10,7 +10,6 @@ import errno
 import math
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +20,7 @@ import numpy as np
 import zarr
 from zarr.storage import LocalStore, ZipStore
 
+from zarrfeed.array_codecs import CodecSpec, codecs_v2, codecs_v3, described
 from zarrfeed.dtypes import Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.feeder import StoreSource
@@ -28,7 +28,7 @@ from zarrfeed.local_files import check_metadata_files
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
-from zarrfeed.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, has_snappy, regular_chunk_shape, sync
+from zarrfeed.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape, sync
 
 if TYPE_CHECKING:
     import torch
@@ -40,23 +40,6 @@ _MAX_CHUNKS = 2**32
 _MAX_AXES = 32  # NumPy 1 has no more
 #: Of fixed-length bytes and text: the fill value is made before anything is read.
 _MAX_ITEM_BYTES = 2**24
-
-#: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
-NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
-
-
-@dataclass(frozen=True)
-class CodecSpec:
-    """One codec, in the order of decoding; those of bytes alone where all are native.
-
-    `block_bytes` are those of a block of Blosc, where the metadata has them; 0: the compressor chose.
-    """
-
-    name: str
-    label: str
-    checksum_at_start: bool = False
-    native: bool = True
-    block_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -312,16 +295,16 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = array.dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
-        codecs = _codecs_v2(metadata, name)
+        codecs = codecs_v2(metadata, name)
         metadata_key = ".zarray"
         keys = {"key_prefix": "", "key_separator": metadata.dimension_separator}
     else:
         if metadata.storage_transformers:
             raise UnsupportedError(f"{name}: storage transformers are not supported")
-        chain = [_described(codec.to_dict()) for codec in metadata.codecs]
+        chain = [described(codec.to_dict()) for codec in metadata.codecs]
         if [kind for kind, _ in chain] == ["sharding_indexed"] and _is_known_index(chain[0][1]):
             shard, chunk_shape, chain = _shard(chain[0][1], chunk_shape, name)
-        codecs, storage_order, stored_big = _codecs_v3(chain, ndim, name, in_shards=shard is not None)
+        codecs, storage_order, stored_big = codecs_v3(chain, ndim, name, in_shards=shard is not None)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
     check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
@@ -395,70 +378,9 @@ def place_array(
     return {"root": "", "metadata_key": "", "source": source}
 
 
-def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
-    """Translate a codec, named as in the metadata; one that the engine does not have is left to zarr-python."""
-    short = name.removeprefix("numcodecs.")
-    if short not in NATIVE_CODECS:
-        return CodecSpec(name=name, label=short, native=False)
-    label = short
-    if short == "blosc":
-        label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'))})"
-        if config.get("cname") == "snappy":
-            if not has_snappy():
-                raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
-            return CodecSpec(name="blosc with snappy", label=label, native=False)
-    if short == "crc32c" and config.get("location", "end") not in ("start", "end"):
-        raise UnsupportedError(f"{array}: crc32c location {config['location']!r}, must be 'start' or 'end'")
-    return CodecSpec(
-        name=short,
-        label=label,
-        checksum_at_start=config.get("location", "end") == "start",
-        block_bytes=max(0, int(config.get("blocksize") or 0)) if short == "blosc" else 0,
-    )
-
-
-def _shuffle_label(shuffle: object) -> str:
-    return {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: "autoshuffle"}.get(shuffle, str(shuffle))  # type: ignore[call-overload,no-any-return]
-
-
-def _codecs_v2(metadata: ArrayV2Metadata, name: str) -> tuple[CodecSpec, ...]:
-    encoded = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else ())]
-    configs = [codec.get_config() for codec in reversed(encoded)]
-    return tuple(_codec(str(config["id"]), config, name) for config in configs)
-
-
-def _described(codec: Any) -> tuple[str, dict[str, Any]]:
-    """Return name and configuration of a v3 codec: an object of zarr-python, or its form in metadata."""
-    described = codec if isinstance(codec, dict) else codec.to_dict()
-    return str(described["name"]), dict(described.get("configuration") or {})
-
-
-def _codecs_v3(
-    chain: Sequence[tuple[str, dict[str, Any]]], ndim: int, name: str, *, in_shards: bool
-) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
-    """Return the codecs of bytes in decoding order, the storage order, and whether items are big-endian."""
-    order = tuple(range(ndim))
-    stored_big = False
-    codecs: list[CodecSpec] = []
-    for kind, config in chain:
-        if kind == "transpose":
-            order = tuple(order[axis] for axis in config["order"])
-        elif kind == "bytes":
-            stored_big = str(config.get("endian", "little")) == "big"
-        elif kind == "sharding_indexed":  # zarr-python decodes these shards as a whole: they are the read chunks
-            beside = [other for other, _ in chain if other != kind]
-            index = [other for other, _ in map(_described, config["index_codecs"])]
-            reason = f"beside {', '.join(beside)}" if beside else f"with the index codecs {', '.join(index)}"
-            reason = "inside of shards" if in_shards else reason
-            codecs.append(CodecSpec(name=f"{kind} {reason}", label=kind, native=False))
-        else:
-            codecs.append(_codec(kind, config, name))
-    return tuple(reversed(codecs)), order, stored_big
-
-
 def _is_known_index(config: dict[str, Any]) -> bool:
     """Return whether the index of such shards is one that the engine parses."""
-    index = [_described(codec) for codec in config["index_codecs"]]
+    index = [described(codec) for codec in config["index_codecs"]]
     kinds = [kind for kind, _ in index]
     return (
         kinds in (["bytes"], ["bytes", "crc32c"])
@@ -481,14 +403,14 @@ def _shard(
         i < 1 or s % i for s, i in zip(shard_shape, inner_shape, strict=True)
     ):
         raise ConfigError(f"{name}: inner chunks {inner_shape} do not divide shards {shard_shape}")
-    index = [_described(codec) for codec in config["index_codecs"]]
+    index = [described(codec) for codec in config["index_codecs"]]
     spec = ShardSpec(
         chunks=tuple(s // i for s, i in zip(shard_shape, inner_shape, strict=True)),
         index_at_start=_index_location(config) == "start",
         index_big_endian=index[0][1]["endian"] == "big",
         index_has_crc32c=len(index) == 2,
     )
-    return spec, inner_shape, [_described(codec) for codec in config["codecs"]]
+    return spec, inner_shape, [described(codec) for codec in config["codecs"]]
 
 
 def _key_encoding(metadata: ArrayV3Metadata, name: str) -> dict[str, str]:
