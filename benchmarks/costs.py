@@ -69,7 +69,7 @@ class Row:
 
 
 def _cpu(measure: Measure, repeats: int) -> Iterator[Row]:
-    for loader in (OURS, "tensorstore", "zarr-chunkwise-2w", "zarr-map-2w"):
+    for loader in (OURS, "tensorstore", "zarr-chunkwise-workers", "zarr-map-workers"):
         if why_not(loader, LAYOUTS["A"]):
             continue
         seconds = [figures["cpu_s_per_gb"] for figures in measure("cpu", loader, "A", repeats)]

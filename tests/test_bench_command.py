@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numcodecs
 import numpy as np
 import pytest
+import torch
 import zarr
 
 from zarrfeed import Stats, ZarrIterableDataset, cli
 from zarrfeed.advice import advise
-from zarrfeed.bench import StoreBench
+from zarrfeed.bench import PlainMode, StoreBench, plain_modes
 from zarrfeed.errors import ConfigError
-from zarrfeed.plain import PlainLoader
+from zarrfeed.identity import usable_cores
+from zarrfeed.plain import PlainLoader, _Reader
 
 N = 200
 QUICK = ["--seconds", "0.3", "--batch-size", "16"]
@@ -125,29 +127,63 @@ def test_time_is_bounded_however_slow_the_store_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from zarrfeed.feeder import StoreSource
-    from zarrfeed.plain import PlainField
 
     data = np.arange(N * 5, dtype="f4")
     store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w")
-    zarr.create_array(store, data=data, chunks=(5,))  # 200 chunks: 10 s of a pass of plain zarr, one after the other
+    zarr.create_array(store, data=data, chunks=(5,))
     store.close()
     monkeypatch.setattr("zarrfeed.bench._CHECK_SAMPLES", 1)
-    get, read = StoreSource.get, PlainField.read
+    monkeypatch.setattr("zarrfeed.bench.plain_modes", lambda threads: (PlainMode(0, threads),))  # that can be slowed
+    get, read = StoreSource.get, _Reader._read
+    plain_reads: list[int] = []
 
     async def slow_get(self: StoreSource, *args: Any) -> Any:
         await asyncio.sleep(0.5)
         return await get(self, *args)
 
-    def slow_read(self: PlainField, *args: Any) -> None:
-        time.sleep(0.05)
-        read(self, *args)
+    async def slow_read(self: _Reader, *args: Any) -> None:
+        plain_reads.append(1)
+        await asyncio.sleep(0.05)
+        await read(self, *args)
 
     monkeypatch.setattr(StoreSource, "get", slow_get)
-    monkeypatch.setattr(PlainField, "read", slow_read)
-    begin = time.monotonic()
+    monkeypatch.setattr(_Reader, "_read", slow_read)
     out = page(tmp_path / "a.zip", capsys, "--num-threads", "1")
-    assert time.monotonic() - begin < 25  # three passes of plain zarr alone would be 30 s
     assert "32 of 200 blocks" in out
+    assert len(plain_reads) < 4 * 32  # the passes are a trial and three rounds, and none was finished
+
+
+@pytest.mark.parametrize("mode", [PlainMode(0, 3), PlainMode(usable_cores(), 1)], ids=["threads", "workers"])
+def test_a_pass_of_plain_zarr_reads_each_block_once_in_any_mode(samples: Path, mode: PlainMode) -> None:
+    bench = make_bench(samples, [])
+    blocks = bench._blocks(bench._units)
+    with closing(bench._plain(blocks, mode, return_index=True)) as loader:
+        orders = []
+        for seed in (1, 2):
+            order: list[int] = []
+            for values, index in loader.epoch(seed):  # the memory of a batch is soon used again
+                assert torch.equal(torch.as_tensor(values), torch.as_tensor(index)[:, None] * 12.0 + torch.arange(12))
+                order += torch.as_tensor(index).tolist()
+            assert sorted(order) == list(range(N))
+            orders.append(order)
+        assert orders[0] != orders[1]
+        read, seconds = loader.time(3, 60)
+        assert (read, seconds > 0) == (N, True)
+        assert loader.time(4, -1)[0] == 0  # past its deadline from the beginning
+        assert loader.time(5, 60)[0] == N  # and none the worse for it
+
+
+def test_plain_zarr_reads_as_many_blocks_at_once_as_zarrfeed_has_threads(tmp_path: Path) -> None:
+    """Blocks as large as the buffer were read one at a time, however many threads there were."""
+    zarr.create_array(tmp_path / "a.zarr", shape=(64, 1 << 20), chunks=(8, 1 << 20), dtype="f4")  # 32 MiB; all fill
+    bench = make_bench(tmp_path / "a.zarr", [])
+    blocks = bench._blocks(bench._units)
+    for threads in (1, 4):
+        with closing(bench._plain(blocks, PlainMode(0, threads))) as loader:
+            assert loader.blocks_together >= threads
+            assert loader.settings["blocks_in_flight"] == 2 * threads
+    assert plain_modes(1) == (PlainMode(0, 1), PlainMode(1, 1))
+    assert plain_modes(1000) == (PlainMode(0, 1000), PlainMode(usable_cores(), 1))
 
 
 def test_different_data_fails(
@@ -155,11 +191,11 @@ def test_different_data_fails(
 ) -> None:
     epoch = PlainLoader.epoch
 
-    def spoiled(self: PlainLoader, *args: Any) -> Any:
-        for number, (values, index) in enumerate(epoch(self, *args)):
+    def spoiled(self: PlainLoader, *args: Any, **options: Any) -> Any:
+        for number, values in enumerate(epoch(self, *args, **options)):
             if number == 0:
-                values[0][3, 2] += 1  # type: ignore[call-overload]
-            yield values, index
+                torch.as_tensor(values[0])[3, 2] += 1
+            yield values
 
     monkeypatch.setattr(PlainLoader, "epoch", spoiled)
     assert cli.main(["bench", str(samples), *QUICK]) == cli.EXIT_FAILED

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from benchmarks.loaders import LOADERS, Batch  # noqa: E402
 from benchmarks.measure import Timing, expected_hashes  # noqa: E402
 from benchmarks.results import FIRST_EPOCH, Measurement, Summary, summarise  # noqa: E402
 from benchmarks.stores import Store, prepare_store, read_store  # noqa: E402
+
+from zarrfeed.identity import usable_cores  # noqa: E402
 
 ROWS = 40
 ROWS_PER_CHUNK = 8
@@ -212,13 +215,23 @@ def test_every_loader_delivers_layouts_with_and_without_targets(tmp_path: Path) 
     options = ["--checksum-only", "--part-samples", "32", "--data", str(tmp_path)]
     printed = run_benchmarks(*options, "--layouts", "C,D-1024")
     assert count_checked(printed) == 2 * len(LOADERS)
-    assert "zarr-chunkwise-2w: skipped" not in printed
+    assert "zarr-chunkwise-workers: skipped" not in printed
 
 
 def test_every_loader_without_workers_delivers_every_layout(tmp_path: Path) -> None:
-    loaders = [name for name in LOADERS if not name.endswith("2w")]
+    loaders = [name for name in LOADERS if not name.endswith("workers")]
     options = ["--checksum-only", "--part-samples", "32", "--data", str(tmp_path), "--loaders", ",".join(loaders)]
     assert count_checked(run_benchmarks(*options)) == len(LAYOUTS) * len(loaders)
+
+
+def test_loaders_get_as_many_threads_or_workers_as_there_are_cores(tmp_path: Path) -> None:
+    store = prepare_store(LAYOUTS["C"].scaled("small"), tmp_path, scale="small")
+    for name in (name for name in LOADERS if name.startswith("zarr-") and "beluga" not in name and "torch" not in name):
+        with closing(LOADERS[name](store, 32)) as loader:
+            workers = name.endswith("workers")
+            assert loader.settings["num_workers"] == usable_cores() * workers, name
+            if "chunkwise" in name:
+                assert loader.settings["threads"] == (1 if workers else usable_cores())
 
 
 @pytest.mark.parametrize("name", ["I-int16", "I-bfloat16"])
@@ -266,7 +279,7 @@ def test_a_verdict_names_the_fastest_of_each_kind_and_marks_what_misses_its_goal
         [
             summary("A", "zarrfeed", 1.0, 0.894),
             summary("A", "zarr-chunkwise-0w", 12.5, 0.1),
-            summary("A", "zarr-map-2w", 60.0, 0.1),
+            summary("A", "zarr-map-workers", 60.0, 0.1),
             summary("A", "tensorstore", 2.4, 0.1),
             summary("A", "zarrs-chunkwise-0w", 3.0, 0.1),
             summary("A", "numpy-memmap", 1.25, 0.1),
@@ -307,7 +320,13 @@ def test_a_chart_has_a_bar_for_the_fastest_of_each_kind_and_lines_for_the_ceilin
     def summary(layout: str, loader: str, rate: float) -> Summary:
         return Summary(layout, loader, rate, rate, rate, None, None, None, True, None, None)
 
-    rates = {"zarrfeed": 6.0, "zarr-chunkwise-0w": 0.5, "zarr-map-2w": 0.1, "tensorstore": 1.5, "ceiling-scatter": 7.0}
+    rates = {
+        "zarrfeed": 6.0,
+        "zarr-chunkwise-0w": 0.5,
+        "zarr-map-workers": 0.1,
+        "tensorstore": 1.5,
+        "ceiling-scatter": 7.0,
+    }
     figure = draw_results([summary(layout, *rate) for layout in ("A", "C") for rate in rates.items()], "a machine")
     for panel, layout in zip(figure.axes, ("A", "C"), strict=True):
         assert panel.get_title(loc="left").startswith(f"{layout}: ")

@@ -16,6 +16,7 @@ from benchmarks.loaders.uncompressed import Memmap, Preloaded
 from benchmarks.loaders.zarr_chunkwise import ZarrChunkwise
 from benchmarks.loaders.zarr_map import ZarrMap
 from benchmarks.stores import Store
+from zarrfeed.identity import usable_cores
 
 __all__ = [
     "CEILINGS",
@@ -34,26 +35,32 @@ __all__ = [
 OURS = "zarrfeed"
 
 _ZARRS = "zarrs.ZarrsCodecPipeline"
+#: Loaders get as many decode threads, or worker processes, as zarrfeed has decode threads.
+_CORES = usable_cores()
 
 #: Name -> how to make it from a store and from the number of samples that a very slow one is timed on.
 LOADERS: dict[str, Callable[[Store, int], Loader]] = {
     OURS: lambda store, _: Zarrfeed(store),
-    "zarr-chunkwise-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, read_threads=2),
-    "zarr-chunkwise-2w": lambda store, _: ZarrChunkwise(store, num_workers=2, read_threads=1),
+    "zarr-chunkwise-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, num_threads=_CORES),
+    "zarr-chunkwise-workers": lambda store, _: ZarrChunkwise(store, num_workers=_CORES, num_threads=1),
     "zarr-map-0w": lambda store, part: ZarrMap(store, num_workers=0, max_samples=part),
-    "zarr-map-2w": lambda store, part: ZarrMap(store, num_workers=2, max_samples=part),
-    "zarrs-chunkwise-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, read_threads=2, codec_pipeline=_ZARRS),
-    "zarrs-chunkwise-2w": lambda store, _: ZarrChunkwise(store, num_workers=2, read_threads=1, codec_pipeline=_ZARRS),
+    "zarr-map-workers": lambda store, part: ZarrMap(store, num_workers=_CORES, max_samples=part),
+    "zarrs-chunkwise-0w": lambda store, _: ZarrChunkwise(
+        store, num_workers=0, num_threads=_CORES, codec_pipeline=_ZARRS
+    ),
+    "zarrs-chunkwise-workers": lambda store, _: ZarrChunkwise(
+        store, num_workers=_CORES, num_threads=1, codec_pipeline=_ZARRS
+    ),
     "tensorstore": lambda store, _: TensorStoreRows(store),
     "zarr-torch-dataset-0w": lambda store, _: TorchDataset(store, num_workers=0),
-    "zarr-torch-dataset-2w": lambda store, _: TorchDataset(store, num_workers=2),
+    "zarr-torch-dataset-workers": lambda store, _: TorchDataset(store, num_workers=_CORES),
     "zarr-beluga": lambda store, _: BelugaStream(store),
     "numpy-memmap": lambda store, _: Memmap(store),
     "torch-in-memory": lambda store, _: Preloaded(store),
 }
 
 #: The loaders over zarr-python alone.
-PLAIN_ZARR = ("zarr-chunkwise-0w", "zarr-chunkwise-2w", "zarr-map-0w", "zarr-map-2w")
+PLAIN_ZARR = ("zarr-chunkwise-0w", "zarr-chunkwise-workers", "zarr-map-0w", "zarr-map-workers")
 #: Those that read no Zarr while they are timed.
 WITHOUT_CODEC = ("numpy-memmap", "torch-in-memory")
 

@@ -3,14 +3,20 @@
 What holds, for a store of any size: what is read again and again is a part of it, chosen at random, whose decoded size
 is bounded; each of the three is given a time, after which it is stopped; memory is that of the dataset's budget, and
 two buffers of plain zarr. Both loaders read the same blocks, and before times are taken they must deliver the same.
+
+Plain zarr is the loader of the benchmark suite (`plain.py`), with as many threads, or worker processes, as zarrfeed has
+decode threads: both are tried for a turn, and the faster one is compared.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,8 +29,10 @@ from zarrfeed._import_core import core
 from zarrfeed.advice import advise
 from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.fields import ListField, StoredField, Values, sample_bytes
+from zarrfeed.identity import usable_cores
 from zarrfeed.layout import open_node
-from zarrfeed.plain import PlainField, PlainLoader
+from zarrfeed.plain import PlainLoader
+from zarrfeed.plain_fields import PlainField, plain_field
 from zarrfeed.stats import Stats, format_bytes
 
 #: Decoded bytes, and samples, of the part that is measured.
@@ -53,6 +61,28 @@ class Rate:
     def per_s(self) -> float:
         """Samples a second."""
         return self.samples / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class PlainMode:
+    """How plain zarr reads: by threads of one process, or in worker processes with a thread each."""
+
+    num_workers: int
+    num_threads: int
+
+    def __str__(self) -> str:
+        """Return what reads, with its number."""
+        if self.num_workers:
+            return f"{self.num_workers} worker process{'es' * (self.num_workers > 1)}"
+        return f"{self.num_threads} thread{'s' * (self.num_threads > 1)}"
+
+
+def plain_modes(num_threads: int) -> tuple[PlainMode, ...]:
+    """Return the ways in which plain zarr uses as many cores as `num_threads` decode threads do.
+
+    Worker processes are never more than the cores: torch warns that such a loader may freeze.
+    """
+    return PlainMode(0, num_threads), PlainMode(min(num_threads, usable_cores()), 1)
 
 
 @dataclass
@@ -162,37 +192,43 @@ class StoreBench:
     # -- what is compared ----------------------------------------------------------------------------------------------
 
     def _open_plain(self) -> list[PlainField]:
-        """Open the arrays of all fields once more, with zarr-python alone."""
-        fields = iter(self._fields.fields)
+        """Return how zarr-python alone delivers the fields."""
+        arrays = _open_arrays(self.path, self.targets, self._fields.parts)
         opened = []
-        for path, keys in zip((self.path, self.targets), self._fields.parts, strict=False):
-            assert path is not None
-            node: Any = open_node(path)
-            for array in [node] if keys is None else [node[key] for key in keys]:
-                f = next(fields)
-                assert isinstance(f, StoredField | ListField)
-                assert isinstance(array, zarr.Array)
-                opened.append(PlainField(f, array))
+        for f, array in zip(self._fields.fields, arrays, strict=True):
+            assert isinstance(f, StoredField | ListField)
+            opened.append(plain_field(f, array))
         return opened
 
-    def _plain(self, blocks: list[tuple[int, int]], num_threads: int) -> PlainLoader:
+    def _plain(self, blocks: list[tuple[int, int]], mode: PlainMode, *, return_index: bool = False) -> PlainLoader:
+        # Not a forked process: the clients of object stores do not survive a fork.
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["zarrfeed.plain"])
         return PlainLoader(
-            self._plain_fields, blocks, batch_size=self.batch_size, shuffle=self.shuffle, num_threads=num_threads
+            partial(_open_arrays, self.path, self.targets, self._fields.parts),
+            self._plain_fields,
+            blocks,
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            num_workers=mode.num_workers,
+            num_threads=mode.num_threads,
+            return_index=return_index,
+            context="forkserver",
         )
 
     def _check(self) -> list[str]:
-        """Compare what both deliver of some blocks, sample by sample; return what is wrong."""
+        """Compare what the loaders deliver of some blocks, sample by sample; return what is wrong."""
         most = min(_CHECK_SAMPLES, _CHECK_BYTES // self._sample_bytes)
         blocks = self._blocks(self._units)
         size = blocks[0][1] - blocks[0][0]
-        units = np.array(blocks[: max(1, most // size)], dtype=np.int64)
-        with self._dataset(self._samples_of(units), return_index=True) as dataset:
-            fields = len(self._fields.fields)
-            flat = (_flat(batch) for batch in dataset)
-            ours = _checksums((values[:fields], np.asarray(values[fields])) for values in flat)
+        blocks = blocks[: max(1, most // size)]
+        with self._dataset(self._samples_of(np.array(blocks, dtype=np.int64)), return_index=True) as dataset:
+            ours = _checksums(_flat(batch) for batch in dataset)
             num_threads = dataset.explain().num_threads
-        plain = _checksums(self._plain([(int(a), int(b)) for a, b in units], num_threads).epoch(0))
-        wrong = sum(ours.get(index) != crc for index, crc in plain.items()) + len(ours.keys() - plain.keys())
+        wrong = 0
+        for mode in plain_modes(num_threads):
+            with closing(self._plain(blocks, mode, return_index=True)) as loader:
+                plain = _checksums(loader.epoch(0))
+            wrong = max(wrong, sum(ours.get(i) != crc for i, crc in plain.items()) + len(ours.keys() - plain.keys()))
         self._row(
             "checked",
             f"{len(plain)} samples, CRC-32 of each: "
@@ -228,18 +264,33 @@ class StoreBench:
         where = f"all {len(blocks)} blocks" if part == n else f"{len(blocks)} of {self._num_blocks} blocks, at random"
         order = "shuffled" if self.shuffle else "in order"
         self._row("measured", f"{where}: {part} samples, {size}; batches of {self.batch_size}, {order}")
-        plain = self._plain(blocks, num_threads)
+        plain, self._plain_mode, self._other_plain = self._choose_plain(blocks, num_threads)
         self._no_ceiling = self._why_no_ceiling()
         rates: dict[str, list[Rate]] = {"zarrfeed": [], "plain": [], "ceiling": []}
         before = dataset.stats()
-        for number in range(_ROUNDS):
-            rates["zarrfeed"].append(_time_dataset(dataset, least_s=min(_LEAST_S, self._turn_s), limit_s=self._turn_s))
-            rates["plain"].append(Rate(*plain.time(number, self._turn_s)))
-            if not self._no_ceiling:
-                rates["ceiling"].append(self._time_ceiling(num_threads, max_open))
+        with closing(plain):
+            for number in range(_ROUNDS):
+                least_s = min(_LEAST_S, self._turn_s)
+                rates["zarrfeed"].append(_time_dataset(dataset, least_s=least_s, limit_s=self._turn_s))
+                rates["plain"].append(Rate(*plain.time(number, self._turn_s)))
+                if not self._no_ceiling:
+                    rates["ceiling"].append(self._time_ceiling(num_threads, max_open))
         self._stats = dataset.stats() - before
         self._rates = rates
         self._plain_blocks = plain.blocks_together
+
+    def _choose_plain(self, blocks: list[tuple[int, int]], num_threads: int) -> tuple[PlainLoader, PlainMode, str]:
+        """Return the faster loader of plain zarr, how it reads, and what the other one did: each has a turn."""
+        loaders = {mode: self._plain(blocks, mode) for mode in plain_modes(num_threads)}
+        tried: dict[PlainMode, Rate] = {}
+        for mode, loader in loaders.items():
+            loader.start()
+            tried[mode] = Rate(*loader.time(_ROUNDS, self._turn_s))
+        best, *others = sorted(tried, key=lambda mode: tried[mode].per_s, reverse=True)
+        for mode in others:
+            loaders[mode].close()
+        lost = ", ".join(f"{mode}: {tried[mode].per_s / (tried[best].per_s or 1):.2f} of that" for mode in others)
+        return loaders[best], best, lost
 
     @property
     def _num_blocks(self) -> int:
@@ -296,7 +347,7 @@ class StoreBench:
         ahead = f": {of_plain:.1f} times plain zarr" if of_plain else ""
         self._row("zarrfeed", f"{self._rate_text(self._per_s('zarrfeed'))}   {threads}{ahead}")
         together = f"{self._plain_blocks} permuted together" if self.shuffle else "in order"
-        how = f"zarr-python: whole blocks, read ahead by {threads}, {together}"
+        how = f"zarr-python: whole blocks, read ahead by {self._plain_mode} ({self._other_plain}), {together}"
         self._row("plain zarr", f"{self._rate_text(self._per_s('plain'))}   {how}")
         if of_ceiling is None:
             self._row("ceiling", f"not measured: {self._no_ceiling or 'nothing is read from disk'}")
@@ -333,12 +384,24 @@ def _flat(batch: Any) -> list[Any]:
     return [batch]
 
 
-def _checksums(batches: Iterable[tuple[Sequence[Values], npt.NDArray[np.int64]]]) -> dict[int, int]:
-    """Return sample index -> checksum over all fields."""
+def _open_arrays(path: str, targets: str | None, parts: Sequence[tuple[str, ...] | None]) -> list[zarr.Array[Any]]:
+    """Open the arrays of all fields with zarr-python, in the order of the fields."""
+    opened = []
+    for source, keys in zip((path, targets), parts, strict=False):
+        assert source is not None
+        node: Any = open_node(source)
+        for array in [node] if keys is None else [node[key] for key in keys]:
+            assert isinstance(array, zarr.Array)
+            opened.append(array)
+    return opened
+
+
+def _checksums(batches: Iterable[Sequence[Values]]) -> dict[int, int]:
+    """Return sample index -> checksum over all fields; the indices are the last value of each batch."""
     found = {}
-    for values, index in batches:
+    for *values, index in batches:
         rows = [v if isinstance(v, list) else list(_plain_bytes(v)) for v in values]
-        for i, sample in zip(index.tolist(), zip(*rows, strict=True), strict=True):
+        for i, sample in zip(np.asarray(index).tolist(), zip(*rows, strict=True), strict=True):
             crc = 0
             for value in sample:
                 crc = zlib.crc32(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode(), crc)
