@@ -156,12 +156,12 @@ def test_selected_samples_keep_their_windows(store: Path) -> None:
     rows = read_all(store / "x")
     dataset = ZarrIterableDataset(store / "x", offsets=(-3, 3), select=slice(0, 20, 2), batch_size=3, return_index=True)
     batches = list(dataset)
-    assert torch.cat([index for _, index in batches]).tolist() == list(range(4, 20, 2))
+    assert torch.cat([index for _, index in batches]).tolist() == list(range(4, 17, 2))
     for x, index in batches:
         assert (raw_rows(x.flatten(1)) == windows(rows, index, [-3, 3])).all()
-    assert "8 selected" in str(dataset.explain())
+    assert "7 selected" in str(dataset.explain())
     whole = ZarrIterableDataset(store / "x", offsets=(0, 5), return_index=True)
-    for parts in (split(whole, [0.5, 0.5], by=by) for by in get_args(By)):
+    for parts in (split(whole, [0.5, 0.5], by=by, gap=None) for by in get_args(By)):
         assert sorted(int(index) for part in parts for _, index in part) == list(range(N - 5))
 
 

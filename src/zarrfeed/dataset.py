@@ -34,13 +34,14 @@ from zarrfeed.passes import Cursor, Pass, SamplePass
 from zarrfeed.policy import DEFAULT_MAX_ERRORS, DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing, OnError
 from zarrfeed.readers import ReaderPool
 from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
-from zarrfeed.selection import Int64, Select, Selection, make_selection
+from zarrfeed.selection import Int64, Select, Selection
 from zarrfeed.shards import DEFAULT_COALESCE
 from zarrfeed.skipping import SkippedChunk
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
-from zarrfeed.windows import Offsets, samples_with_windows
+from zarrfeed.window_rows import WindowRows, choose_samples
+from zarrfeed.windows import Offsets
 from zarrfeed.xarray_backed import stored_arrays
 
 _INT64_MAX = 2**63 - 1
@@ -131,10 +132,15 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         Lets each sample be a window: the rows at these distances from its own, such as (-2, -1, 0, 1), along a new
         first axis of the sample; for a single integer that row, without the axis. Of every array of `samples`, or a
         mapping of names, which may name targets: {"samples": (-1, 0), "targets": 1}. Samples that lack a row are left
-        out.
+        out; `explain()` and the repr say how many, and why.
     segment_ends
         Where the array consists of segments, such as episodes: the index after the last sample of each, ascending, the
         last one being the number of samples. No window reaches from one into another.
+    window_rows
+        Which rows windows may read; a sample whose window has any other row is left out. "selected": all rows between
+        the bounds of a slice in `select`, or those that a list or a mask names. "all": every row of the array. Or rows,
+        as `select` names samples: slice(0, 700). None: "selected", but refused where it leaves less than half of a list
+        or a mask.
     on_error
         What becomes of a chunk that cannot be read or decoded: "raise", or "skip". Then each of its samples is replaced
         by the same row of the next block of the epoch that is good, the same on every rank. There is a
@@ -205,6 +211,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         normalize_axis: int | str | None = None,
         offsets: Offsets | Mapping[str, Offsets] | None = None,
         segment_ends: npt.ArrayLike | None = None,
+        window_rows: WindowRows | None = None,
         on_error: OnError = "raise",
         max_errors: int = DEFAULT_MAX_ERRORS,
         missing: Missing = "fill",
@@ -242,15 +249,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             block=block,
             aligns=self._aligns_blocks and blocks is None,
         )
-        if offsets is not None and blocks is not None:
-            raise ConfigError("offsets and blocks: blocks of windows have several chunks, use select")
-        selection = make_selection(
-            select,
-            blocks,
-            num_samples=fields.num_samples,
-            block_rows=fields.block_rows,
-            complete=samples_with_windows(fields.windows, fields.num_samples, segment_ends),
-        )
+        selection = choose_samples(fields, select, blocks, segment_ends=segment_ends, window_rows=window_rows)
         self._place_finder = PlaceFinder(rank, world_size)
         self._pin_memory = pin_memory
         self._transform = transform
@@ -433,7 +432,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def __repr__(self) -> str:
         order = self._schedule.order
         return (
-            f"ZarrIterableDataset({self._schedule.fields.describe()}, "
+            f"ZarrIterableDataset({self._schedule.fields.describe(order.selection)}, "
             f"batch_size={self._schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from zarrfeed._import_core import core
 from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField, dtype_name, window_of
+from zarrfeed.left_out import LeftOut
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
 from zarrfeed.selection import Selection
@@ -85,7 +86,7 @@ class Explanation:
     """How a dataset is read by one consumer; `str()` of it is a page.
 
     `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
-    are in memory.
+    are in memory. `left_out` says which samples are not among those that are selected because of their windows.
     """
 
     num_samples: int
@@ -106,6 +107,7 @@ class Explanation:
     pinned: bool
     chunks_per_batch: float
     ideal_chunks_per_batch: float
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def num_threads(self) -> int:
@@ -124,7 +126,8 @@ class Explanation:
             (
                 "samples",
                 f"{self.num_samples} in the array, {selected}{self.steps} delivered in batches of {self.batch_size}",
-            )
+            ),
+            *(("", str(reason)) for reason in self.left_out),
         ]
         for f in self.fields:
             rows += [(f.name, f.source), ("", f.description)]
@@ -208,6 +211,7 @@ def explain(
         pinned=pinned,
         chunks_per_batch=per_batch,
         ideal_chunks_per_batch=ideal,
+        left_out=() if order.selection is None else order.selection.left_out,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zarrfeed.conversion import Conversion
 from zarrfeed.dtypes import item_bytes
 from zarrfeed.layout import ArraySpec
+from zarrfeed.selection import Selection
 from zarrfeed.windows import Window
 
 if TYPE_CHECKING:
@@ -279,12 +280,14 @@ class FieldSet:
             return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
         return map(self.assemble, zip(*rows, strict=True))
 
-    def describe(self) -> str:
-        """Return one line that says which samples these are."""
+    def describe(self, selection: Selection | None = None) -> str:
+        """Return one line that says which samples these are, how many are selected, and which were left out."""
         names = self.parts[0]
         first = self.fields[0]
         where = f"{first.spec.name}: " if isinstance(first, StoredField | ListField) and names is None else ""
         kinds = [f"{f.sample_shape} {dtype_name(f)}" for f in self.fields]
         if names is not None:
             kinds[0] = "{" + ", ".join(f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)) + "}"
-        return f"{where}{self.num_samples} samples of {kinds[0]}"
+        selected = "" if selection is None else f"{selection.length} of "
+        left_out = "" if selection is None else "".join(f" ({reason})" for reason in selection.left_out)
+        return f"{where}{selected}{self.num_samples} samples of {kinds[0]}{left_out}"

@@ -33,10 +33,11 @@ from zarrfeed.policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Mis
 from zarrfeed.readers import fits_shared_memory
 from zarrfeed.request_plan import plan_request
 from zarrfeed.schedule import DEFAULT_BUDGET
-from zarrfeed.selection import Int64, Select, make_selection
+from zarrfeed.selection import Int64, Select
 from zarrfeed.sources import Source, read_fields
 from zarrfeed.stats import Stats, format_bytes
-from zarrfeed.windows import Offsets, samples_with_windows
+from zarrfeed.window_rows import WindowRows, choose_samples
+from zarrfeed.windows import Offsets
 from zarrfeed.xarray_backed import stored_arrays
 
 DEFAULT_CACHE = 256 << 20
@@ -49,7 +50,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     ----------
     samples, targets, return_index, sample_axis, sample_dim, variables, decode_cf, dtype, normalize, normalize_axis
         As of `ZarrIterableDataset`.
-    select, offsets, segment_ends
+    select, offsets, segment_ends, window_rows
         As of `ZarrIterableDataset`. Of those that are left, `dataset[i]` is the i-th sample in the order of the array;
         `return_index` tells where it is there.
     num_threads
@@ -78,7 +79,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     in workers neither. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
     `batch_size=None, sampler=BatchSampler(...)` the batch is not cut into samples in between, which saves about a
     microsecond each. For training over all samples `ZarrIterableDataset` is several times faster, since it decodes
-    every chunk once.
+    every chunk once. Parts of windows that torch's `random_split` makes share rows: make a dataset for each part
+    instead, by `select=`.
 
     The stored arrays must not change: decoded chunks, indices of shards and the absence of chunks are remembered. A
     batch is not bounded but by the request. Any thread may read; requests of several threads wait for each other.
@@ -100,6 +102,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         select: Select | None = None,
         offsets: Offsets | Mapping[str, Offsets] | None = None,
         segment_ends: npt.ArrayLike | None = None,
+        window_rows: WindowRows | None = None,
         num_threads: int | None = None,
         cache: int | str = DEFAULT_CACHE,
         missing: Missing = "fill",
@@ -123,13 +126,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             return_index=return_index,
             room=DEFAULT_BUDGET // 16,
         )
-        self._selection = make_selection(
-            select,
-            None,
-            num_samples=fields.num_samples,
-            block_rows=fields.block_rows,
-            complete=samples_with_windows(fields.windows, fields.num_samples, segment_ends),
-        )
+        self._selection = choose_samples(fields, select, segment_ends=segment_ends, window_rows=window_rows)
         self._closed = False
         self._reset_process()
         self._resources(1)  # what no request can be read with is refused here
@@ -197,7 +194,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             self._drop_reader()
 
     def __repr__(self) -> str:
-        return f"ZarrDataset({self._fields.describe()})"
+        return f"ZarrDataset({self._fields.describe(self._selection)})"
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here

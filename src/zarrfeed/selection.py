@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.errors import ConfigError
+from zarrfeed.left_out import LeftOut
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -41,6 +42,8 @@ class Selection:
         Samples, ascending. None: they are evenly spaced, and no list of them is kept.
     whole_blocks
         Whether it was made of whole blocks.
+    left_out
+        Samples that are not selected because of the rows of their windows, one entry a reason.
     """
 
     blocks: Int64
@@ -49,6 +52,7 @@ class Selection:
     step: int = 1
     samples: Int64 | None = None
     whole_blocks: bool = False
+    left_out: tuple[LeftOut, ...] = ()
 
     @classmethod
     def of_range(cls, samples: range, block_rows: int) -> Selection:
@@ -65,12 +69,24 @@ class Selection:
     @classmethod
     def of_samples(cls, samples: Int64, block_rows: int) -> Selection:
         """Select samples that are listed, ascending and each once; there are some."""
-        regular = _as_range(samples)
+        regular = as_range(samples)
         if isinstance(regular, range):
             return cls.of_range(regular, block_rows)
         block = samples // block_rows
         first = np.flatnonzero(np.diff(block, prepend=-1))
         return cls(block[first], np.diff(first, append=len(samples)), first, samples=samples)
+
+    @classmethod
+    def of_runs(cls, samples: Int64, block_rows: int) -> Selection:
+        """Select samples as `of_samples` does, but keep no list of them if each block has one run of samples."""
+        listed = cls.of_samples(samples, block_rows)
+        if listed.samples is None:
+            return listed
+        first = samples[listed.first]
+        last = samples[listed.first + listed.rows - 1]
+        if (last - first != listed.rows - 1).any():
+            return listed
+        return cls(listed.blocks, listed.rows, first)
 
     def within(self, blocks: Int64) -> Selection:
         """Return what of it lies in some blocks.
@@ -162,7 +178,6 @@ def make_selection(
     *,
     num_samples: int,
     block_rows: int,
-    complete: range | Int64 | None = None,
 ) -> Selection | None:
     """Return what the arguments of a dataset select of `num_samples` samples in blocks of `block_rows`; None for all.
 
@@ -172,8 +187,6 @@ def make_selection(
         The arguments.
     num_samples, block_rows
         Of the array.
-    complete
-        Samples that have all of their rows, ascending; a range has no gaps. Others are left out. None: all.
 
     Raises
     ------
@@ -181,10 +194,6 @@ def make_selection(
         If they select nothing, or what is not there.
     """
     samples = range(num_samples) if select is None else select_samples(select, num_samples)
-    if complete is not None:
-        samples = _common(samples, complete)
-        if not len(samples):
-            raise ConfigError("no sample that select names has all rows of its window in the array, and its segment")
     in_blocks = None if blocks is None else select_blocks(blocks, -(-num_samples // block_rows))
     return selection_of(samples, in_blocks, num_samples=num_samples, block_rows=block_rows)
 
@@ -237,18 +246,18 @@ def select_samples(select: Select, num_samples: int) -> range | Int64:
         _check_some(len(samples), select)
     else:
         samples = _distinct(named, num_samples)
-    return _as_range(samples)
+    return as_range(samples)
 
 
-def _common(samples: range | Int64, complete: range | Int64) -> range | Int64:
+def common_samples(samples: range | Int64, complete: range | Int64) -> range | Int64:
     """Return the samples that are in both, ascending; `complete` has no gaps if it is a range."""
     if isinstance(complete, range):
         if isinstance(samples, range):
             skipped = max(0, -(-(complete.start - samples.start) // samples.step))
             return range(samples.start + skipped * samples.step, min(samples.stop, complete.stop), samples.step)
-        return _as_range(samples[(samples >= complete.start) & (samples < complete.stop)])
+        return as_range(samples[(samples >= complete.start) & (samples < complete.stop)])
     listed = np.asarray(samples, dtype=np.int64)
-    return _as_range(np.intersect1d(listed, complete, assume_unique=True))
+    return as_range(np.intersect1d(listed, complete, assume_unique=True))
 
 
 def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
@@ -281,7 +290,7 @@ def _distinct(named: npt.NDArray[Any], num_samples: int) -> Int64:
     return samples
 
 
-def _as_range(samples: Int64) -> range | Int64:
+def as_range(samples: Int64) -> range | Int64:
     """Return evenly spaced samples as what they are: it needs no list."""
     if not len(samples):
         return range(0)

@@ -1,9 +1,10 @@
-"""`split`: datasets over parts of a dataset's samples, disjoint and together all of them."""
+"""`split`: datasets over parts of a dataset's samples, disjoint and together all of them but for what a gap takes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,12 +13,15 @@ from zarrfeed.checks import check_int
 from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
 from zarrfeed.selection import Int64, Selection, selection_of
+from zarrfeed.window_rows import separate_parts
+
+_LONGEST_GAP = 2**40
 
 By = Literal["chunk", "sample", "contiguous"]
 
 
 def split(
-    dataset: ZarrIterableDataset, parts: Sequence[float], *, by: By = "chunk", seed: int = 0
+    dataset: ZarrIterableDataset, parts: Sequence[float], *, by: By = "chunk", seed: int = 0, gap: int | None = 0
 ) -> tuple[ZarrIterableDataset, ...]:
     """Split a dataset into several, as `torch.utils.data.random_split` does.
 
@@ -29,11 +33,16 @@ def split(
         Fractions whose sum is 1, or numbers of samples whose sum is that of the dataset; none is 0. What fractions
         leave over goes to the first parts, one sample each.
     by
-        "chunk": whole blocks, drawn at random, so that no chunk is read for two parts; a part has as many samples as
-        blocks allow. "sample": samples drawn at random; most chunks are then read for every part. "contiguous": runs of
-        samples in the order of the array. Windows (`offsets=`) reach into other parts, by as many rows as they do.
+        "chunk": whole blocks, drawn at random, so that no chunk is read for two parts (of windows, few are); a part has
+        as many samples as blocks allow. "sample": samples drawn at random; most chunks are then read for every part.
+        "contiguous": runs of samples in the order of the array.
     seed
         Of what is drawn, in [0, 2**64): the same parts come out of the same seed, in every process.
+    gap
+        How many rows, at least, no part reads between the rows of one part and those of the next in the array. Windows
+        (`offsets=`) stay inside their own part, therefore: after the parts are dealt, a sample is left out if its
+        window has a row of another part. `explain()` and the repr of a part say how many samples that were. None:
+        nothing is left out, and windows may read rows of other parts.
 
     Returns
     -------
@@ -43,9 +52,12 @@ def split(
     Raises
     ------
     ConfigError
-        If the parts do not make up the dataset, or one would have no sample.
+        If the parts do not make up the dataset, one would have no sample, or one loses more than half of its samples to
+        the gap; with by="sample" if one loses any, since neighbours are dealt to different parts.
     """
     check_int("seed", seed, 0, 2**64 - 1)
+    if gap is not None:
+        check_int("gap", gap, 0, _LONGEST_GAP)
     if by not in get_args(By):
         raise ConfigError(f"by = {by!r}, must be one of {', '.join(map(repr, get_args(By)))}")
     order = dataset._schedule.order
@@ -58,7 +70,7 @@ def split(
             block_rows=order.block_rows,
         )
         assert whole is not None
-        selections = _split_blocks(whole, lengths, seed)
+        selections = split_blocks(whole, lengths, seed)
     else:
         samples = np.arange(order.num_samples) if order.selection is None else order.selection.listed()
         if by == "sample":
@@ -66,6 +78,12 @@ def split(
         selections = [
             Selection.of_samples(np.sort(part), order.block_rows) for part in np.split(samples, np.cumsum(lengths)[:-1])
         ]
+    left_out = () if order.selection is None else order.selection.left_out
+    if gap is None:
+        selections = [replace(selection, left_out=left_out) for selection in selections]
+    else:
+        fields = dataset._schedule.fields
+        selections = separate_parts(selections, fields, gap=int(gap), exactly=by == "sample", left_out=left_out)
     return tuple(dataset._selecting(selection) for selection in selections)
 
 
@@ -89,8 +107,14 @@ def _lengths(parts: Sequence[float], total: int) -> list[int]:
     return lengths
 
 
-def _split_blocks(whole: Selection, lengths: Sequence[int], seed: int) -> list[Selection]:
-    """Deal blocks in random order, and cut where the parts' lengths are nearest, but give each part a block."""
+def split_blocks(whole: Selection, lengths: Sequence[int], seed: int) -> list[Selection]:
+    """Deal blocks in random order, and cut where the parts' lengths are nearest, but give each part a block.
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer blocks than parts.
+    """
     if len(lengths) > len(whole.blocks):
         raise ConfigError(
             f"{len(whole.blocks)} blocks of up to {whole.max_rows} samples cannot be split into {len(lengths)} parts: "

@@ -68,6 +68,11 @@ def reach(windows: Iterable[Window | None]) -> tuple[int, int]:
     return max(0, -min(offsets, default=0)), max(0, max(offsets, default=0))
 
 
+def offsets_of(windows: Iterable[Window | None]) -> tuple[int, ...]:
+    """Return the distances of all rows that a sample consists of, ascending; its own row, 0, is always among them."""
+    return tuple(sorted({0, *(offset for window in windows if window is not None for offset in window.offsets)}))
+
+
 def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Window | None], block_bytes: int) -> int:
     """Return how many chunks make a block, so that few are read for two: no more than `block_bytes` have room for.
 
@@ -97,7 +102,7 @@ def samples_with_windows(
         if not found:
             raise ConfigError(f"offsets reach from {-before} to {after:+d}, and there are {num_samples} samples only")
         return found
-    ends = _checked_ends(segment_ends, num_samples)
+    ends = check_segment_ends(segment_ends, num_samples)
     begins = np.concatenate(([0], ends[:-1]))
     first = begins + before
     counts = np.maximum(0, ends - after - first)
@@ -109,7 +114,14 @@ def samples_with_windows(
     return samples
 
 
-def _checked_ends(segment_ends: npt.ArrayLike, num_samples: int) -> Int64:
+def check_segment_ends(segment_ends: npt.ArrayLike, num_samples: int) -> Int64:
+    """Return the ends of segments, shape (segments,).
+
+    Raises
+    ------
+    ConfigError
+        If they are no ends of segments of `num_samples` samples.
+    """
     named = np.asarray(segment_ends)
     if named.ndim != 1 or named.size == 0 or named.dtype.kind not in "iu":
         raise ConfigError(

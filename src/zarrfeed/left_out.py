@@ -1,0 +1,40 @@
+"""Samples that a dataset does not deliver because of the rows of their windows: how many, of how many, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OUTSIDE_ARRAY = "their windows reach beyond the ends of the array"
+OUTSIDE_SEGMENT = "their windows leave their segment"
+OUTSIDE_SELECTION = "their windows read rows that are not selected"
+OUTSIDE_WINDOW_ROWS = "their windows read rows that window_rows does not name"
+OTHER_PART = "their windows read rows of another part"
+WITHIN_GAP = "another part reads rows of their windows, or rows less than the gap behind them"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Samples that are left out for one reason.
+
+    Attributes
+    ----------
+    samples, of
+        How many, of how many that were selected until then.
+    reason
+        A clause about the samples, such as "their windows leave their segment".
+    segments, of_segments
+        How many segments have no sample left, of how many that had some; both 0 where no segments are named.
+    """
+
+    samples: int
+    of: int
+    reason: str
+    segments: int = 0
+    of_segments: int = 0
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        line = f"{self.samples} of {self.of} samples left out: {self.reason}"
+        if self.segments:
+            line += f"; {self.segments} of {self.of_segments} segments have no sample left"
+        return line
