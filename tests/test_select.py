@@ -17,6 +17,7 @@ from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset, _core, 
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
 from zarrfeed.order import Order, open_batches
 from zarrfeed.selection import Int64, Selection, make_selection, select_samples
+from zarrfeed.splitting import split_blocks
 
 N, ROWS = 103, 8
 
@@ -323,6 +324,37 @@ def test_parts_are_disjoint_and_cover_what_was_split(
     assert [len(index) for index in indexes] == [len(part) for part in reference]
     if by == "contiguous":
         assert np.array_equal(np.concatenate(indexes), chosen)
+
+
+@settings(max_examples=200)
+@given(n=st.integers(1, 150), data=st.data())
+def test_no_part_of_whole_blocks_is_ever_empty(n: int, data: st.DataObject) -> None:
+    """However uneven the lengths are, as [1, 1, 101] of 103 samples in blocks of 8."""
+    block_rows = data.draw(st.integers(1, n))
+    select = data.draw(selects(n).filter(lambda s: len(selected(s, n)) > 0))
+    blocks = np.arange(-(-n // block_rows)) if len(selected(select, n)) == n else None
+    whole = make_selection(select, blocks, num_samples=n, block_rows=block_rows)
+    assert whole is not None
+    cuts = data.draw(st.lists(st.integers(1, whole.length), unique=True, max_size=8))
+    lengths = np.diff([0, *sorted({*cuts, whole.length})])
+    seed = data.draw(st.integers(0, 2**64 - 1))
+    if len(lengths) > len(whole.blocks):
+        with pytest.raises(ConfigError, match="every part must have a block"):
+            split_blocks(whole, lengths.tolist(), seed)
+        return
+    parts = split_blocks(whole, lengths.tolist(), seed)
+    assert len(parts) == len(lengths)
+    assert all(part.length > 0 for part in parts)
+    assert np.array_equal(np.sort(np.concatenate([part.blocks for part in parts])), whole.blocks)
+    assert np.array_equal(np.sort(np.concatenate([part.listed() for part in parts])), selected(select, n))
+
+
+@pytest.mark.parametrize("lengths", [[1, 1, 101], [101, 1, 1], [1, 101, 1], [97, 1, 1, 1, 1, 1, 1], [1] * 12 + [91]])
+def test_parts_of_one_sample_get_a_block_each(lengths: list[int], store: Path) -> None:
+    with dataset(store) as whole:
+        parts = [len(part.sample_order(0)) for part in split(whole, lengths, by="chunk")]
+        assert min(parts) > 0
+        assert sum(parts) == N
 
 
 def test_parts_read_their_own_samples_and_count_their_own_epochs(store: Path) -> None:
