@@ -1,0 +1,130 @@
+"""How many ranks share a machine, by whatever launcher, and that they share its memory and cores."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed
+
+from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
+from zarrfeed.identity import Place, find_place, usable_cores
+
+MIB = 1 << 20
+#: What launchers set and what torch's rendezvous is told; a test begins without any of it.
+VARIABLES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.fixture
+def process_group(tmp_path: Path, environment: pytest.MonkeyPatch) -> Iterator[None]:
+    """Initialise torch.distributed with this process alone."""
+    environment.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def budget(dataset: ZarrIterableDataset, num_workers: int = 1) -> int:
+    """Return what each reader of this machine may use."""
+    schedule, place = dataset._schedule, dataset._place()
+    return schedule.resources(schedule.order, place, place.consumer(num_workers=num_workers)).memory.budget
+
+
+def of_eight(**options: Any) -> ZarrIterableDataset:
+    """Make a dataset of rank 5 of 8."""
+    return ZarrIterableDataset(np.arange(1000), batch_size=10, memory_budget="64MiB", rank=5, world_size=8, **options)
+
+
+def test_ranks_of_a_machine_and_their_workers_share_its_memory_and_cores(environment: pytest.MonkeyPatch) -> None:
+    dataset = of_eight()
+    assert budget(dataset) == dataset.explain().memory.budget == 64 * MIB, "nothing says that ranks share a machine"
+    environment.setenv("LOCAL_WORLD_SIZE", "4")
+    dataset = of_eight()
+    explained = dataset.explain()
+    assert budget(dataset) == explained.memory.budget == 16 * MIB
+    assert budget(dataset, num_workers=2) == 8 * MIB
+    assert explained.memory.readers == 4
+    assert explained.memory_bytes <= 16 * MIB
+    assert explained.num_threads == max(1, usable_cores() // 4)
+    assert "of a budget of 16.0 MiB" in str(explained)
+    cores = usable_cores()
+    environment.setattr("zarrfeed.schedule.usable_cores", lambda: 16 * cores)
+    assert of_eight().explain().num_threads == 4 * cores
+
+
+def test_what_is_sent_to_another_process_carries_how_many_share_the_machine(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("LOCAL_WORLD_SIZE", "4")
+    dataset = of_eight()
+    sent = pickle.dumps(dataset)
+    environment.delenv("LOCAL_WORLD_SIZE")
+    info = torch.utils.data._utils.worker.WorkerInfo(id=0, num_workers=1, seed=0, dataset=dataset)
+    environment.setattr("torch.utils.data.get_worker_info", lambda: info)
+    assert budget(pickle.loads(sent)) == 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 1),
+        ({"LOCAL_WORLD_SIZE": "4"}, 4),  # torchrun
+        ({"SLURM_NTASKS_PER_NODE": "2"}, 2),  # srun --ntasks-per-node
+        ({"LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS_PER_NODE": "1"}, 4),  # torchrun in a Slurm job
+        ({"LOCAL_WORLD_SIZE": "100"}, 8),  # no more than there are
+        ({"LOCAL_WORLD_SIZE": "0"}, 1),
+        ({"LOCAL_WORLD_SIZE": ""}, 1),
+        ({"LOCAL_WORLD_SIZE": "-4"}, 1),
+        ({"LOCAL_WORLD_SIZE": "many", "SLURM_NTASKS_PER_NODE": "2"}, 2),
+        ({"MASTER_ADDR": "127.0.0.1"}, 1),  # said by nobody that initialised torch.distributed
+    ],
+    ids=str,
+)
+def test_the_launcher_says_how_many_ranks_share_the_machine(
+    variables: dict[str, str], expected: int, environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    assert find_place(5, 8) == Place(5, 8, expected)
+    assert find_place(lambda: (5, 8)) == Place(5, 8, expected)
+    assert find_place() == Place(0, 1, 1), "one process shares with nobody"
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("127.0.0.1", 8), ("localhost", 8), ("::1", 8), ("10.0.0.7", 1), (None, 1)]
+)
+@pytest.mark.usefixtures("process_group")
+def test_ranks_that_meet_on_loopback_are_all_of_one_machine(
+    address: str | None, expected: int, environment: pytest.MonkeyPatch
+) -> None:
+    if address is not None:
+        environment.setenv("MASTER_ADDR", address)
+    assert find_place() == Place(0, 1, 1)
+    assert find_place(5, 8) == Place(5, 8, expected)
+    environment.setenv("LOCAL_WORLD_SIZE", "2")
+    assert find_place(5, 8) == Place(5, 8, 2), "the launcher knows best"
+
+
+def test_ranks_from_launchers_share_the_machine_as_these_say(environment: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "3", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}.items():
+        environment.setenv(name, value)
+    assert find_place(rank_from_torchrun) == Place(3, 6, 2)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        environment.delenv(name)
+    for name, value in {"SLURM_PROCID": "7", "SLURM_NTASKS": "12", "SLURM_NTASKS_PER_NODE": "4"}.items():
+        environment.setenv(name, value)
+    assert find_place(rank_from_slurm) == Place(7, 12, 4)
+    with pytest.raises(ConfigError, match="the environment variable RANK is None"):
+        find_place(rank_from_torchrun)
