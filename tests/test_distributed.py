@@ -108,6 +108,29 @@ def expected_batches(n: int, cell: Cell, *, rank: int, world_size: int, epoch: i
     )
 
 
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_that_read_in_order_drop_another_tail_in_each_epoch(world_size: int, stores: dict[int, str]) -> None:
+    """In 53 epochs, as many as there are blocks, the line begins at each block once; the seed has no part in it."""
+    n = 211
+    made = [
+        ZarrIterableDataset(stores[n], batch_size=BATCH_SIZE, return_index=True, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    dropped = []
+    for epoch in range(53):
+        delivered = np.concatenate([dataset.sample_order(epoch) for dataset in made])
+        assert len(delivered) == n // world_size * world_size
+        dropped.append(frozenset(set(range(n)) - set(delivered.tolist())))
+        assert len(dropped[-1]) == n % world_size
+    assert len(set(dropped)) == 53
+    assert all(one.isdisjoint(following) for one, following in itertools.pairwise(dropped))
+    for dataset in made:  # what is read is what was listed
+        for epoch in (0, 1, 2):
+            read = np.concatenate([index.numpy() for _, index in dataset])
+            assert np.array_equal(read, dataset.sample_order(epoch))
+        dataset.close()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "grid_point" in metafunc.fixturenames:
         large = metafunc.config.getoption("--large")
