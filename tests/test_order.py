@@ -174,8 +174,37 @@ def test_the_order_stays_what_it_was() -> None:
     assert line(order, 7).tolist() == PINNED_LINE
 
 
+def test_an_order_of_several_groups_a_lane_stays_what_it_was() -> None:
+    order = Order(num_samples=96, block_rows=4, shuffle=True, seed=42, lanes=2, mix=3)
+    assert line(order, 7).tolist() == PINNED_GROUPS
+
+
+def test_every_group_of_every_lane_has_a_permutation_of_its_own() -> None:
+    lanes, mix, rows, groups = 2, 3, 4, 16
+    order = Order(num_samples=lanes * groups * mix * rows, block_rows=rows, shuffle=True, seed=3, lanes=lanes, mix=mix)
+
+    def by_group(samples: Int64) -> list[list[int]]:
+        in_lanes = np.concatenate([samples[lane::lanes] for lane in range(lanes)])
+        listed: list[list[int]] = in_lanes.reshape(lanes * groups, mix * rows).tolist()
+        return listed
+
+    # a group of one block is that block: so lie the rows before those of a group are permuted together
+    before, after = by_group(line(replace(order, mix=1), 5)), by_group(line(order, 5))
+    assert [sorted(group) for group in before] == [sorted(group) for group in after]
+    permutations = {tuple(own.index(s) for s in group) for own, group in zip(before, after, strict=True)}
+    assert len(permutations) == lanes * groups
+
+
 PINNED_BLOCKS = [4, 5, 2, 0, 1, 3]
 PINNED_LINE = [17, 0, 14, 20, 2, 12, 18, 9, 15, 19, 8, 4, 22, 10, 6, 21, 3, 13, 16, 1, 7, 11, 5]
+# fmt: off
+PINNED_GROUPS = [
+    71, 90, 27, 8, 82, 11, 83, 10, 24, 9, 25, 88, 70, 38, 81, 91, 68, 39, 26, 36, 69, 37, 80, 89,
+    29, 74, 28, 2, 33, 86, 34, 3, 30, 75, 32, 0, 59, 87, 56, 1, 57, 72, 31, 85, 58, 73, 35, 84,
+    40, 64, 51, 93, 48, 92, 44, 67, 47, 66, 41, 6, 49, 94, 50, 7, 45, 5, 43, 4, 42, 65, 46, 95,
+    61, 55, 20, 53, 17, 15, 19, 52, 62, 79, 16, 54, 63, 78, 18, 14, 22, 76, 60, 12, 23, 77, 21, 13,
+]
+# fmt: on
 
 
 def test_rows_inside_of_a_block_are_uniformly_permuted() -> None:
