@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,59 @@ def test_what_transform_raises_passes_through_and_ends_the_pass(
                 next(batches)
             assert next(batches, None) is None
         assert dataset.state_dict()["position"] == (batch_size or 1)  # what failed was not received
+
+
+class FailsOnce:
+    """A transform that raises at one batch until `note` is there, which it then writes; else it passes batches on."""
+
+    def __init__(self, note: Path, sample: int) -> None:
+        self.note, self.sample = note, sample
+
+    def __call__(self, batch: Any) -> Any:
+        if self.sample in np.atleast_1d(batch[-1].numpy()) and not self.note.exists():
+            self.note.touch()
+            raise KeyError("a service that does not answer")
+        return batch
+
+
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(4, None), (None, None), (4, 0), (4, 2)])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_batch_whose_transform_failed_comes_again_on_resuming(
+    batch_size: int | None, num_workers: int | None, tmp_path: Path
+) -> None:
+    """With `num_workers` through a ZarrDataLoader, else the dataset itself."""
+    n = 50
+
+    def make(sample: int) -> tuple[ZarrIterableDataset, Any]:
+        dataset = ZarrIterableDataset(
+            np.arange(n),
+            batch_size=batch_size,
+            shuffle=True,
+            return_index=True,
+            transform=FailsOnce(tmp_path / "note", sample),
+        )
+        return dataset, dataset if num_workers is None else ZarrDataLoader(dataset, num_workers=num_workers, timeout=60)
+
+    def of(batch: Any) -> list[int]:
+        return [int(i) for i in np.atleast_1d(batch[-1].numpy())]
+
+    dataset, loader = make(-1)
+    whole = [of(batch) for batch in loader]
+    dataset.close()
+    for failing in (0, 3, len(whole) - 1):
+        (tmp_path / "note").unlink(missing_ok=True)
+        dataset, loader = make(whole[failing][0])
+        batches = iter(loader)
+        seen = [of(next(batches)) for _ in range(failing)]
+        assert seen == whole[:failing]
+        with pytest.raises(KeyError, match="a service that does not answer"):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert state["position"] == sum(map(len, seen))
+        dataset.close()
+        dataset, loader = make(whole[failing][0])
+        loader.load_state_dict(state)
+        rest = [of(batch) for batch in loader]
+        dataset.close()
+        assert set(whole[failing]) <= {i for batch in rest for i in batch}
+        assert sorted(i for batch in [*seen, *rest] for i in batch) == list(range(n))
