@@ -138,6 +138,28 @@ def test_slots_of_a_bad_chunk_get_the_same_row_of_the_next_good_block(kind: str,
 
 
 @skipping
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("bad_before", [1, 2])
+def test_rows_before_a_shorter_block_begin_anew_at_its_start(shuffle: bool, bad_before: int, tmp_path: Path) -> None:
+    """The last block has 3 samples: rows 3 to 7 of the bad blocks right before it have no row of their number there."""
+    data = numbered((N, 5))
+    path = make(tmp_path / "a.zarr", data)
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": shuffle, "seed": 3, "return_index": True}
+    dataset = ZarrIterableDataset(path, on_error="skip", **options)
+    blocks = dataset._schedule.order.block_order(0).tolist()
+    short = blocks.index(N // ROWS)
+    bad = [blocks[short - back] for back in range(1, bad_before + 1)]
+    damage(path, *bad)
+    line = dataset.sample_order(0).tolist()
+    got = read(dataset, data)
+    first = N // ROWS * ROWS
+    wanted = {sample: first + sample % ROWS % (N - first) if sample // ROWS in bad else sample for sample in line}
+    assert wanted == substitutes(dataset, rows_of(bad))
+    assert got == [wanted[sample] for sample in line]
+    assert [got.count(sample) for sample in range(first, N)] == [1 + n * bad_before for n in (3, 3, 2)]
+
+
+@skipping
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_what_is_delivered_does_not_depend_on_ranks_workers_or_where_it_began(world_size: int, tmp_path: Path) -> None:
     data = numbered((N, 5))
