@@ -8,7 +8,7 @@ i mod K, only its last batch is short, and the number of batches does not depend
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -21,17 +21,26 @@ EVEN_MODES: tuple[Even, ...] = get_args(Even)
 
 @dataclass(frozen=True)
 class Consumer:
-    """One reader: DataLoader worker `worker` of `num_workers` on rank `rank` of `world_size`."""
+    """One reader: DataLoader worker `worker` of `num_workers` on rank `rank` of `world_size`.
+
+    `split_over` is the number of processes that somebody else splits its batches for.
+    """
 
     rank: int = 0
     world_size: int = 1
     worker: int = 0
     num_workers: int = 1
+    split_over: int = field(default=1, compare=False)
 
     @property
     def stride(self) -> int:
         """S, the number of consumers."""
         return self.world_size * self.num_workers
+
+    @property
+    def num_receivers(self) -> int:
+        """Processes that get samples in the end, whoever shares them out."""
+        return self.world_size * self.split_over
 
 
 @dataclass(frozen=True)

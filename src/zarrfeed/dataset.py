@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy.typing as npt
 import torch
@@ -14,20 +14,14 @@ import torch.utils.data
 
 from zarrfeed._import_core import core
 from zarrfeed.assignment import Even
+from zarrfeed.callers import check_iteration, check_length, hears_accelerate
 from zarrfeed.checks import check_int
 from zarrfeed.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.epochs import EpochTable
 from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation
 from zarrfeed.fields import Batch, BlockUnit, FieldSet
-from zarrfeed.identity import (
-    Place,
-    PlaceFinder,
-    RankSource,
-    end_with_training_process,
-    has_accelerator,
-    in_worker,
-)
+from zarrfeed.identity import Place, PlaceFinder, RankSource, end_with_training_process, has_accelerator, in_worker
 from zarrfeed.options import check_pin_memory, order_options, schedule_options
 from zarrfeed.order import EpochPlan, Order, make_order
 from zarrfeed.passes import Cursor, Pass, SamplePass
@@ -306,12 +300,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, or of samples for `batch_size=None`, on this rank."""
+        check_length(self)
         consumer = self._place().consumer()
         return self._schedule.division(EpochState(0), consumer).batches(consumer.rank)
 
     def __iter__(self) -> Iterator[Batch]:
         """Return a pass over the next epoch, or the one that `set_epoch` named; it begins with its first batch."""
         self._check_open()
+        unasked = check_iteration(self)
         name = None
         if in_worker():
             end_with_training_process()
@@ -321,9 +317,14 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             name = f"{group}/{self._num_passes}"
         self._num_passes += 1
         new_pass = (SamplePass if self._schedule.batch_size is None else Pass)(self, name)
-        if name is not None:
+        if name is not None or unasked:
             new_pass.settle()  # a loader may ask for the worker's state before its first batch
         return new_pass
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise ConfigError(
+            f"got the index {index!r}, but samples come as a stream: use ZarrDataset, or split() for parts"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads: any int from 0. One under way is not changed.
@@ -334,7 +335,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         check_int("epoch", epoch, 0, _INT64_MAX)
         self._check_process()
         loaded = self._upcoming()
-        if loaded.lanes is None or loaded.epoch != epoch:
+        hint = hears_accelerate(self)  # after resuming it counts from 0, so it never leads back
+        if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):
             self._name_next(EpochState(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:

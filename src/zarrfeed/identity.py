@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from zarrfeed.assignment import Consumer
+from zarrfeed.callers import place_under_accelerate
 from zarrfeed.checks import check_int
 from zarrfeed.errors import ConfigError
 from zarrfeed.optional_torch import imported
@@ -28,15 +29,21 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Place:
-    """The rank of the training process, and how many ranks run on its machine."""
+    """The rank of the training process, and how many ranks run on its machine.
+
+    `split_over` is the number of processes that get their parts of what this one reads, from a library that sends them
+    (`callers.py`); `idle` says that this process is one that only gets them.
+    """
 
     rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
+    split_over: int = 1
+    idle: bool = False
 
     def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
         """Return the consumer that a DataLoader worker of this rank is."""
-        return Consumer(self.rank, self.world_size, worker, num_workers)
+        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over)
 
 
 class PlaceFinder:
@@ -66,7 +73,7 @@ class PlaceFinder:
         # A forked worker inherits what was carried to its parent, or to a process before that.
         if self._carried is not None and in_worker() and self._carried_to == os.getpid():
             return self._carried
-        return find_place(self._rank, self._world_size)
+        return place_under_accelerate(find_place(self._rank, self._world_size))
 
 
 def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:

@@ -6,11 +6,13 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 import torch.utils.data
 
+from zarrfeed.accelerated import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.checks import check_int
 from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
@@ -48,6 +50,12 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     ConfigError
         If the dataset is none of ours, or has no batch size.
     """
+
+    # What accelerate asks of a loader that it prepared: the last batch of a pass, repeated samples in it, and a state.
+    end_of_dataloader = False
+    remainder = -1
+    use_stateful_dataloader = True
+    _preparation: Preparation | None = None
 
     def __init__(
         self,
@@ -93,10 +101,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Return a pass over the next epoch; it begins, and starts workers, with its first batch."""
-        if self.num_workers == 0:
-            self._cursor = None
-            return iter(self._zarr_dataset)
-        return self._worker_batches()
+        if self._preparation is not None:
+            return prepared_batches(self, self._preparation)
+        return self._own_batches()
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads."""
@@ -123,6 +130,31 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         """
         self._cursor = None
         self._zarr_dataset.load_state_dict(state)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
+        asking = asking_accelerator()
+        if asking is not None:
+            self._preparation = preparation(asking, self._zarr_dataset._place())
+        return self._preparation is not None
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        pass
+
+    def _own_batches(self) -> Iterator[Batch]:
+        if self.num_workers == 0:
+            self._cursor = None
+            return iter(self._zarr_dataset)
+        return self._worker_batches()
+
+    def _count_delivered(self) -> Cursor:
+        """Return the cursor of the pass that was just begun, for the caller to count from now on what is delivered."""
+        begun = self._cursor or self._zarr_dataset._cursor
+        assert begun is not None
+        self._cursor = replace(begun, delivered=0, ended=False)
+        return self._cursor
 
     def _worker_batches(self) -> Iterator[Batch]:
         init = cast(_WorkerInit, self.worker_init_fn)
@@ -186,6 +218,7 @@ class _WorkerInit:
         """Run in a worker."""
         info = torch.utils.data.get_worker_info()
         assert info is not None
-        cast(ZarrIterableDataset, info.dataset)._join_group(self._group)
+        if self._passes and isinstance(info.dataset, ZarrIterableDataset):  # else another loader's workers call this
+            info.dataset._join_group(self._group)
         if self._function is not None:
             self._function(worker)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.assignment import Consumer, Division
+from zarrfeed.callers import check_resumed_epoch
 from zarrfeed.errors import ConfigError, ZarrfeedError
 from zarrfeed.feed import Reader
 from zarrfeed.fields import Batch, FieldSet, Values
@@ -208,8 +209,10 @@ class Pass(Iterator[Batch]):
         if self._failure is not None:
             raise self._failure
         assert self.cursor is not None
-        self._readers = dataset._readers
-        self._readers.start(self, dataset._schedule, dataset._place(), pinned=dataset._pins())
+        place = dataset._place()
+        if not place.idle:
+            self._readers = dataset._readers
+            self._readers.start(self, dataset._schedule, place, pinned=dataset._pins())
 
 
 def _settle(dataset: ZarrIterableDataset, name: str | None, loaded: EpochState | None) -> Cursor:
@@ -232,6 +235,7 @@ def _settle(dataset: ZarrIterableDataset, name: str | None, loaded: EpochState |
     else:
         json = dataset._epochs.begin() if name is None else dataset._epochs.join(name, worker)
         begin = EpochState.from_json(json, dataset._schedule.order.length)
+    check_resumed_epoch(begin.epoch)
     dataset._cursor = Cursor.at(dataset._schedule, begin, consumer)
     return dataset._cursor
 

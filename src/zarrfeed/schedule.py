@@ -121,7 +121,7 @@ class Schedule:
             lanes = consumer.stride
         else:
             lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
-        turns = not order.shuffle and even == "drop" and order.length % consumer.world_size != 0
+        turns = not order.shuffle and even == "drop" and order.length % consumer.num_receivers != 0
         return replace(
             state,
             lanes=min(order.length, lanes),
@@ -135,12 +135,13 @@ class Schedule:
 
     def division(self, state: EpochState, consumer: Consumer) -> Division:
         """Return how what is left is shared out, in batches; in samples, where there is no batch size."""
+        length, even = self.order.length - state.progress.used, self._even(consumer)
         return Division(
-            length=self.order.length - state.progress.used,
+            length=length - length % consumer.split_over if even == "drop" else length,
             world_size=consumer.world_size,
             num_workers=consumer.num_workers,
             batch_size=self.batch_size or 1,
-            even=self._even(consumer),
+            even=even,
             drop_last=self.drop_last and self.batch_size is not None,
         )
 
@@ -224,4 +225,4 @@ class Schedule:
         return open_batches(order, self.engine_batch_size, consumer.stride) + shared_tail
 
     def _even(self, consumer: Consumer) -> Even:
-        return self.even or ("drop" if consumer.world_size > 1 else "off")
+        return self.even or ("drop" if consumer.num_receivers > 1 else "off")
