@@ -33,6 +33,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     each decodes its share straight into shared memory, and one that is killed is an error: with torch's own loader it
     may be a wait without end.
 
+    `accelerator.prepare()` of Hugging Face Accelerate takes the loader as it is: every process reads its own share, and
+    `accelerator.save_state()` saves where the epoch stands.
+
     Parameters
     ----------
     dataset
