@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from faults import io_rows, payload, process_rows
+from faults import general, io_rows, payload, process_rows
 from faults.row import Row
 
 #: Modules of rows are added here, each with its `ROWS`.
-ROWS: tuple[Row, ...] = (*io_rows.ROWS, *process_rows.ROWS, *payload.ROWS)
+ROWS: tuple[Row, ...] = (*io_rows.ROWS, *process_rows.ROWS, *payload.ROWS, *general.ROWS)
 
 #: What the tests run in their place: a row of rows where these can share a process.
-SHORT: tuple[Row, ...] = (io_rows.TOGETHER, *process_rows.SHORT, *payload.ROWS)
+SHORT: tuple[Row, ...] = (io_rows.TOGETHER, *process_rows.SHORT, *payload.ROWS, *general.ROWS)
 
 
 def row_named(name: str) -> Row:

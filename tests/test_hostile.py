@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -104,6 +105,7 @@ SIZES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a long dimension name": ({"dimension_names": ["x" * (1 << 24), "y"]}, ()),
     "dimension names that are none": ({"dimension_names": ["\x1b[2J", "\x00"]}, ()),
     "1000 checksums": ({"codecs": [BYTES] + [CRC] * 1000}, ()),
+    "a filter that lacks its dtype": ({"codecs": [{"name": "numcodecs.astype", "configuration": {}}, BYTES]}, ALL),
     "300 times zstd": ({"codecs": [BYTES] + [ZSTD] * 300}, ()),
     "a list as fill value": ({"fill_value": [1] * 1000}, ALL),
     "a number of 400 digits as fill value": ({"fill_value": 10**400}, ALL),
@@ -133,6 +135,20 @@ SIZES_V2: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "v2, a structure of 4 GB": ({"dtype": [["a", "<i4", [10**9]]], "fill_value": None}, ALL),
     "v2, 500 filters": ({"filters": [{"id": "delta", "dtype": "<i4"}] * 500}, ()),
     "v2, Blosc of no kind": ({"compressor": {"id": "blosc", "cname": "evil", "clevel": 99, "shuffle": 77}}, ()),
+    **{
+        f"v2, Blosc whose {option} is {value!r}": ({"compressor": {"id": "blosc", "cname": "lz4", option: value}}, ALL)
+        for option, value in (
+            ("shuffle", [1]),
+            ("shuffle", {"a": 1}),
+            ("blocksize", "abc"),
+            ("blocksize", [4]),
+            ("blocksize", {}),
+            ("blocksize", 1e300),
+            ("blocksize", math.inf),
+            ("blocksize", 10**30),
+        )
+    },
+    "v2, Blosc of negative blocks": ({"compressor": {"id": "blosc", "cname": "lz4", "blocksize": -5}}, ()),
     "v2, a separator that is a path": ({"dimension_separator": "/../"}, ALL),
     "v2, 70 axes": ({"shape": [4] * 70, "chunks": [1] * 70}, ALL),
 }

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zarrfeed.errors import UnsupportedError
+from zarrfeed.errors import ConfigError, UnsupportedError
 from zarrfeed.zarr_internals import ArrayV2Metadata, has_snappy
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
 NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
+
+#: Blosc stores the size of its blocks in 32 bits.
+_MOST_BLOCK_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
         return CodecSpec(name=name, label=short, native=False)
     label = short
     if short == "blosc":
-        label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'))})"
+        label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'), array)})"
         if config.get("cname") == "snappy":
             if not has_snappy():
                 raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
@@ -48,12 +51,22 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
         name=short,
         label=label,
         checksum_at_start=config.get("location", "end") == "start",
-        block_bytes=max(0, int(config.get("blocksize") or 0)) if short == "blosc" else 0,
+        block_bytes=_block_bytes(config.get("blocksize"), array) if short == "blosc" else 0,
     )
 
 
-def _shuffle_label(shuffle: object) -> str:
-    return {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: "autoshuffle"}.get(shuffle, str(shuffle))  # type: ignore[call-overload,no-any-return]
+def _shuffle_label(shuffle: object, array: str) -> str:
+    if not isinstance(shuffle, int | float | str | None):
+        raise ConfigError(f"{array}: Blosc shuffle = {shuffle!r}, must be a number or a name")
+    return {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: "autoshuffle"}.get(shuffle, str(shuffle))  # type: ignore[arg-type]
+
+
+def _block_bytes(blocksize: object, array: str) -> int:
+    if blocksize is None:
+        return 0
+    if not isinstance(blocksize, int) or blocksize > _MOST_BLOCK_BYTES:
+        raise ConfigError(f"{array}: Blosc blocksize = {blocksize!r}, must be a whole number up to {_MOST_BLOCK_BYTES}")
+    return max(0, blocksize)
 
 
 def codecs_v2(metadata: ArrayV2Metadata, name: str) -> tuple[CodecSpec, ...]:

@@ -21,6 +21,10 @@ class CorruptChunkError(ZarrfeedError, ValueError):
     """Stored bytes that do not decode to what the array's metadata promises."""
 
 
+class DecodeError(ZarrfeedError, ValueError):
+    """A chunk that was read and does not decode; whoever knows array and key makes a `CorruptChunkError` of it."""
+
+
 class StoreReadError(ZarrfeedError, OSError):
     """The store could not be read; `errno` tells why."""
 

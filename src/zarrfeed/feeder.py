@@ -37,9 +37,9 @@ from zarr.buffer import cpu
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed._import_core import core
-from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError
+from zarrfeed.errors import ConfigError, CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.local_files import read_chunk_file
-from zarrfeed.pipeline import ChunkDecoder, DecodeError
+from zarrfeed.pipeline import ChunkDecoder
 from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
@@ -479,6 +479,8 @@ def errno_of(error: BaseException) -> int:
     code = getattr(error, "errno", None)
     if isinstance(code, int) and code:
         return code
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
     return errno.ETIMEDOUT if isinstance(error, TimeoutError) else errno.EIO
 
 

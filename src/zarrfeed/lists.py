@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from zarr.buffer import cpu
 
-from zarrfeed.errors import CorruptChunkError, StoreReadError, ZarrfeedError
+from zarrfeed.errors import CorruptChunkError, DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.feeder import errno_of
 from zarrfeed.fields import ListField
-from zarrfeed.pipeline import DecodeError
 from zarrfeed.policy import FaultPolicy, is_of_chunk
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import ShardReading
@@ -197,8 +196,6 @@ class ListReader:
             raise CorruptChunkError(f"{where}{inner}{error}") from error.__cause__
         except CorruptChunkError as error:
             raise CorruptChunkError(f"{where}{error}") from error.__cause__
-        except MemoryError:
-            raise
         except Exception as error:
             what = error.strerror if isinstance(error, StoreReadError) else f"the store cannot read it: {error!r}"
             raise StoreReadError(errno_of(error), f"{where}{what}") from error

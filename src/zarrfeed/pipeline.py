@@ -1,7 +1,8 @@
 """Chunks decoded by zarr-python's own codec pipeline, for codecs that the engine does not have.
 
 What holds: the bytes that are returned are those of the whole read chunk, padding at the edges of the array included,
-in C order and native byte order; whatever does not decode to exactly that is an error and never a batch.
+in C order and native byte order; whatever does not decode to exactly that is an error and never a batch. No codec is
+given bytes that declare sizes which are not so (`codec_guards.py`).
 """
 
 from __future__ import annotations
@@ -19,22 +20,18 @@ import zarr
 from zarr.abc.buffer import Buffer
 from zarr.codecs import ShardingCodec
 
-from zarrfeed.errors import StoreReadError, UnsupportedError, ZarrfeedError
+from zarrfeed.errors import DecodeError, StoreReadError, UnsupportedError
+from zarrfeed.guarded_chain import guard_v2, guard_v3
 from zarrfeed.zarr_internals import (
     ArrayMetadata,
     ArrayV2Metadata,
     BatchedCodecPipeline,
     ChunkSpec,
-    V2Codec,
     chunk_spec,
     fill_scalar,
     numcodecs_codec,
     regular_chunk_shape,
 )
-
-
-class DecodeError(ZarrfeedError, ValueError):
-    """A chunk that was read and does not decode; the engine makes a `CorruptChunkError` of it, with array and key."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,9 @@ class ChunkDecoder:
     def _pipeline(self) -> BatchedCodecPipeline:
         # Not the pipeline that the user may have configured: those cannot all decode a chunk by itself.
         if isinstance(self.metadata, ArrayV2Metadata):
-            v2 = V2Codec(filters=self.metadata.filters, compressor=self.metadata.compressor)
-            return BatchedCodecPipeline.from_codecs([v2])
-        return BatchedCodecPipeline.from_codecs(self.metadata.codecs if self._shards is None else self._shards.codecs)
+            return BatchedCodecPipeline.from_codecs([guard_v2(self.metadata, self._chunk)])
+        codecs = self.metadata.codecs if self._shards is None else self._shards.codecs
+        return BatchedCodecPipeline.from_codecs(guard_v3(codecs, self._chunk))
 
     @cached_property
     def _shards(self) -> ShardingCodec | None:
@@ -140,7 +137,7 @@ class ChunkDecoder:
         """
         try:
             (decoded,) = await self._pipeline.decode([(stored, self._chunk)])
-        except MemoryError:
+        except (MemoryError, DecodeError):
             raise
         except Exception as error:  # of any class: a codec is anybody's code
             # Python shuts its executors down shortly before the main thread has ended: not the chunk's fault.
@@ -169,7 +166,12 @@ def make_decoder(array: zarr.Array[Any], name: str, *, in_shards: bool = False) 
         codecs = metadata.codecs
     _check_codecs(codecs, name)
     decoder = ChunkDecoder(metadata, in_shards)
-    decoder.check_shards(name)
+    try:
+        decoder.check_shards(name)
+    except UnsupportedError:
+        raise
+    except Exception as error:  # of any class, as codecs say what becomes of sizes
+        raise UnsupportedError(f"{name}: zarr-python cannot use its codecs: {error!r}") from error
     return decoder
 
 

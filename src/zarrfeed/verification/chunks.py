@@ -22,10 +22,17 @@ import zarr
 from zarr.buffer import cpu
 
 from zarrfeed._import_core import core
-from zarrfeed.errors import CorruptChunkError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
+from zarrfeed.errors import (
+    CorruptChunkError,
+    DecodeError,
+    MemoryBudgetError,
+    StoreReadError,
+    UnsupportedError,
+    printable,
+)
 from zarrfeed.feeder import StoreSource, errno_of
 from zarrfeed.layout import ArraySpec, check_sizes, place_array, read_layout
-from zarrfeed.pipeline import DecodeError, make_decoder
+from zarrfeed.pipeline import make_decoder
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.stats import format_bytes
