@@ -250,7 +250,7 @@ def test_objects_that_json_or_msgpack_declare_are_counted() -> None:
         (numcodecs.MsgPack(), msgpack_of),
     )
     for codec, encode in codecs:
-        for bad in (["a", "b", "|O", [10**9]], ["a", "b", "|V2000000000", [2]], ["a", "b", "|O", [-2, -1]]):
+        for bad in (["a", "b", "|O", [10**9]], ["a", "b", "|V2000000000", [2]]):
             with pytest.raises(DecodeError, match="it declares"):
                 decode_guarded(codec, encode(bad), expected_of(words))
 

@@ -15,6 +15,7 @@ import bz2
 import importlib
 import lzma
 import math
+import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 MAX_TEXT_BYTES = 2**31 - 1
 #: What liblzma may allocate for a dictionary. The largest preset of xz takes 65 MiB.
 _LZMA_MEMORY_BYTES = 256 << 20
-_BLOSC_HEADER_BYTES = 16
+#: Format version, codec version, flags, typesize; nbytes, blocksize, cbytes.
+_BLOSC_HEADER = struct.Struct("<4B3i")
 _ZSTD_BLOCK_BYTES = 128 << 10
 #: Compressor of Blosc, as its header numbers them -> decoded bytes that one stored byte can make, at most.
 _BLOSC_EXPANSION = {0: 256, 1: 256, 3: 1040}
@@ -95,11 +97,11 @@ def _as_bytes(stored: Any) -> Bytes:
     return ensure_contiguous_ndarray(stored).view(np.uint8)  # type: ignore[no-any-return]
 
 
-def _le(data: Bytes, at: int, size: int = 4, *, signed: bool = False) -> int:
+def _le(data: Bytes, at: int, size: int = 4) -> int:
     """Return the little-endian integer at a place; an error where the buffer ends before."""
     if at + size > len(data):
         raise DecodeError(f"is truncated: a number at byte {at} has {size} bytes, the chunk holds {len(data)}")
-    return int.from_bytes(data[at : at + size].tobytes(), "little", signed=signed)
+    return int.from_bytes(data[at : at + size].tobytes(), "little")
 
 
 def _check_limit(what: str, declared: int, expected: Expected) -> None:
@@ -126,20 +128,20 @@ def check_blosc(data: Bytes, expected: Expected) -> None:
     DecodeError
         If the header contradicts the buffer, the metadata or itself.
     """
-    if len(data) < _BLOSC_HEADER_BYTES:
-        raise DecodeError(f"a Blosc header has {_BLOSC_HEADER_BYTES} bytes, the chunk holds {len(data)}")
-    version, _, flags, typesize = data[:4].tolist()
-    nbytes, blocksize, cbytes = (_le(data, at, signed=True) for at in (4, 8, 12))
+    if len(data) < _BLOSC_HEADER.size:
+        raise DecodeError(f"a Blosc header has {_BLOSC_HEADER.size} bytes, the chunk holds {len(data)}")
+    header: tuple[int, ...] = _BLOSC_HEADER.unpack_from(data)
+    version, _, flags, typesize, nbytes, blocksize, cbytes = header
     if version != 2:
         raise DecodeError(f"Blosc format version = {version}, must be 2")
     _check_limit("Blosc header declares", nbytes, expected)
-    if not _BLOSC_HEADER_BYTES <= cbytes <= len(data):
+    if not _BLOSC_HEADER.size <= cbytes <= len(data):
         raise DecodeError(f"Blosc header declares {cbytes} stored bytes, the chunk holds {len(data)}")
     if typesize < 1:
         raise DecodeError("Blosc typesize = 0, must be at least 1")
     if nbytes > 0 and not 1 <= blocksize <= nbytes:
         raise DecodeError(f"Blosc blocksize = {blocksize}, must be between 1 and nbytes = {nbytes}")
-    payload = cbytes - _BLOSC_HEADER_BYTES
+    payload = cbytes - _BLOSC_HEADER.size
     if flags & 0x2:  # stored raw
         if nbytes != payload:
             raise DecodeError(f"Blosc header declares {nbytes} raw bytes, the chunk holds {payload}")
@@ -366,11 +368,11 @@ def _decode_pcodec(_: Any, stored: Any, expected: Expected) -> Any:
     """Decode into an array of the size that the metadata implies, as the header's counts are not to be trusted."""
     standalone = importlib.import_module("pcodec").standalone
     count = expected.limit // expected.dtype.itemsize
-    room = np.empty(count + 1, expected.dtype)  # one more, to see that there is no more
+    room = np.empty(count, expected.dtype)
     progress = standalone.simple_decompress_into(_as_bytes(stored).tobytes(), room)
     if not progress.finished or progress.n_processed != count:
         raise DecodeError(f"Pcodec holds other than the {count} items that the metadata implies")
-    return room[:count]
+    return room
 
 
 def _decode_zfp(codec: Any, stored: Any, expected: Expected) -> Any:
