@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -130,6 +131,8 @@ CASES: dict[str, tuple[AnyArray, Callable[[], dict[str, Any]], Damage]] = {
         lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.GZip()),
         lambda _: bomb(numcodecs.GZip(9)),
     ),
+    "a file of 40 GiB": (NUMBERS, lambda: v2(numcodecs.Delta("<i4"), compressor=BLOSC), lambda good: good + bytes(1)),
+    "a file of 40 GiB, text": (TEXT, lambda: {"dtype": "str", "compressors": None}, lambda good: good + bytes(1)),
     "U7 cut": (U7, lambda: v2(compressor=BLOSC, dtype="<U7"), lambda good: good[:-20]),
     "U7 cut, v3": (U7, lambda: {"compressors": BloscCodec(typesize=4), "dtype": "<U7"}, lambda good: good[:-20]),
     "vlen-utf8 in Blosc, cut": (
@@ -165,6 +168,10 @@ CASES: dict[str, tuple[AnyArray, Callable[[], dict[str, Any]], Damage]] = {
 }
 
 
+#: Those whose file is made 40 GiB long, most of it a hole.
+GROWN = ("a file of 40 GiB", "a file of 40 GiB, text")
+
+
 def bomb(codec: Any) -> bytes:
     return bytes(codec.encode(bytes(200 << 20)))
 
@@ -198,6 +205,8 @@ def outcomes(directory: Path) -> dict[str, dict[str, Any]]:
         damaged = damage(good)
         assert damaged != good
         file.write_bytes(damaged)
+        if name in GROWN:
+            os.truncate(file, 40 << 30)
     script = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("damaged.py")), str(directory)]
     done = subprocess.run([*script, *map(file_of, CASES)], capture_output=True, text=True, timeout=190, check=False)
     assert done.returncode == 0, done.stderr

@@ -130,7 +130,7 @@ def check_blosc(data: Bytes, expected: Expected) -> None:
     """
     if len(data) < _BLOSC_HEADER.size:
         raise DecodeError(f"a Blosc header has {_BLOSC_HEADER.size} bytes, the chunk holds {len(data)}")
-    header: tuple[int, ...] = _BLOSC_HEADER.unpack_from(data)
+    header: tuple[int, ...] = _BLOSC_HEADER.unpack_from(data.data)
     version, _, flags, typesize, nbytes, blocksize, cbytes = header
     if version != 2:
         raise DecodeError(f"Blosc format version = {version}, must be 2")
@@ -239,7 +239,7 @@ def _decode_streams(
     Bytes behind a stream that raise `ignored` when they are taken for another are ignored, as numcodecs does; so is
     `padding` behind the last one.
     """
-    rest: Any = memoryview(_as_bytes(stored))  # type: ignore[arg-type]  # an array is a buffer
+    rest: Any = _as_bytes(stored).data
     parts: list[bytes] = []
     room = expected.limit
     while not parts or len(rest):

@@ -121,7 +121,8 @@ class StoreSource:
         """
         if type(self.store) is LocalStore:
             # In one go, since to change threads takes as long as to read a small chunk.
-            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range)
+            most = None if self.decoder is None else self.decoder.most_stored_bytes
+            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range, most)
         else:
             data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
             found = None if data is None else np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)

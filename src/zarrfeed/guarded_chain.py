@@ -44,8 +44,8 @@ _AS_NUMCODECS: dict[type, Numcodec] = {BloscCodec: Blosc(), ZstdCodec: Zstd(), G
 _TEXT_CODECS: dict[type, Numcodec] = {VLenUTF8Codec: VLenUTF8(), VLenBytesCodec: VLenBytes()}
 
 
-def guard_v2(metadata: ArrayV2Metadata, chunk: ChunkSpec) -> V2Codec:
-    """Return the chain of a v2 array, behind guards."""
+def guard_v2(metadata: ArrayV2Metadata, chunk: ChunkSpec) -> tuple[V2Codec, int]:
+    """Return the chain of a v2 array, behind guards, and the bytes that a stored chunk has at most."""
     dtype = chunk.dtype.to_native_dtype()
     items = math.prod(chunk.shape)
     expected = Expected(items * dtype.itemsize, is_exact=True, items=items, dtype=dtype)
@@ -54,16 +54,26 @@ def guard_v2(metadata: ArrayV2Metadata, chunk: ChunkSpec) -> V2Codec:
         guarded.append(_GuardedNumcodec(codec, expected))
         expected = encoded(codec, expected)
     compressor = guarded.pop() if metadata.compressor else None
-    return V2Codec(filters=cast("Any", tuple(guarded)) or None, compressor=cast("Any", compressor))
+    chain = V2Codec(filters=cast("Any", tuple(guarded)) or None, compressor=cast("Any", compressor))
+    return chain, _most_stored(expected)
 
 
-def guard_v3(codecs: Sequence[Codec], chunk: ChunkSpec) -> tuple[Codec, ...]:
-    """Return a chain of v3 codecs, behind guards, for chunks or inner chunks of the kind `chunk`."""
-    return _guard_v3(codecs, chunk)[0]
+def guard_v3(codecs: Sequence[Codec], chunk: ChunkSpec) -> tuple[tuple[Codec, ...], int]:
+    """Return a chain of v3 codecs, behind guards, and the bytes that a stored chunk has at most.
+
+    `chunk` describes what is decoded: chunks, or the inner chunks of shards.
+    """
+    guarded, expected = _guard_v3(codecs, chunk)
+    return guarded, _most_stored(expected)
+
+
+def _most_stored(encoded: Expected) -> int:
+    # Blosc and others tolerate trailing bytes, so this is generous; it is there for objects that are no chunk at all
+    return 2 * encoded.limit + _OVERHEAD_BYTES
 
 
 def _guard_v3(codecs: Sequence[Codec], chunk: ChunkSpec) -> tuple[tuple[Codec, ...], Expected]:
-    """Return the same, and what an encoded chunk has at most."""
+    """Return a chain behind guards, and what it encodes a chunk to."""
     guarded: list[Codec] = []
     expected = _expected_of(chunk)
     for codec in codecs:
@@ -94,7 +104,7 @@ def _guard_shards(codec: ShardingCodec, shard: ChunkSpec) -> tuple[ShardingCodec
     inner = replace(shard, shape=codec.chunk_shape)
     codecs, of_inner = _guard_v3(codec.codecs, inner)
     per_shard = tuple(s // i for s, i in zip(shard.shape, codec.chunk_shape, strict=True))
-    index_codecs = guard_v3(codec.index_codecs, codec._get_index_chunk_spec(per_shard))
+    index_codecs, _ = _guard_v3(codec.index_codecs, codec._get_index_chunk_spec(per_shard))
     count = math.prod(per_shard)
     # shards that were changed in part may have gaps
     limit = 2 * count * (of_inner.limit + 32) + _OVERHEAD_BYTES

@@ -18,7 +18,7 @@ import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import LocalStore
 
-from zarrfeed.errors import ConfigError
+from zarrfeed.errors import ConfigError, DecodeError
 
 #: Names of the files, of both formats; they are nodes' metadata wherever they are.
 METADATA_NAMES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -74,11 +74,15 @@ def check_metadata_file(name: str, mode: int, size: int) -> None:
         raise ConfigError(f"{name}: has {size} bytes, metadata must have at most {MOST_METADATA_BYTES}")
 
 
-def read_chunk_file(root: Path, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
+def read_chunk_file(
+    root: Path, key: str, byte_range: ByteRequest | None, most: int | None = None
+) -> npt.NDArray[np.uint8] | None:
     """Return a file, or a part of it as far as it is there; None if there is none.
 
     Raises
     ------
+    DecodeError
+        If all of a file is asked for, and that is more than `most` bytes.
     OSError
         If there is something that is not a regular file, or a link on the way leads to nothing. And if it cannot be
         read.
@@ -91,6 +95,8 @@ def read_chunk_file(root: Path, key: str, byte_range: ByteRequest | None) -> npt
             match byte_range:
                 case None:
                     begin, end = 0, size
+                    if most is not None and size > most:
+                        raise DecodeError(f"holds {size} bytes, the metadata implies at most {most}")
                 case RangeByteRequest():
                     begin, end = byte_range.start, min(byte_range.end, size)
                 case OffsetByteRequest():

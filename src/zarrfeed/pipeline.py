@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.buffer import Buffer
+from zarr.abc.codec import Codec
 from zarr.codecs import ShardingCodec
 
 from zarrfeed.errors import DecodeError, StoreReadError, UnsupportedError
@@ -50,12 +51,21 @@ class ChunkDecoder:
     in_shards: bool = False
 
     @cached_property
+    def _chain(self) -> tuple[tuple[Codec, ...], int]:
+        if isinstance(self.metadata, ArrayV2Metadata):
+            v2, most = guard_v2(self.metadata, self._chunk)
+            return (v2,), most
+        return guard_v3(self.metadata.codecs if self._shards is None else self._shards.codecs, self._chunk)
+
+    @cached_property
     def _pipeline(self) -> BatchedCodecPipeline:
         # Not the pipeline that the user may have configured: those cannot all decode a chunk by itself.
-        if isinstance(self.metadata, ArrayV2Metadata):
-            return BatchedCodecPipeline.from_codecs([guard_v2(self.metadata, self._chunk)])
-        codecs = self.metadata.codecs if self._shards is None else self._shards.codecs
-        return BatchedCodecPipeline.from_codecs(guard_v3(codecs, self._chunk))
+        return BatchedCodecPipeline.from_codecs(self._chain[0])
+
+    @property
+    def most_stored_bytes(self) -> int:
+        """Bytes that a stored chunk has at most: an object with more is none of this array."""
+        return self._chain[1]
 
     @cached_property
     def _shards(self) -> ShardingCodec | None:
