@@ -28,6 +28,7 @@ from zarr.codecs import (
     VLenUTF8Codec,
     ZstdCodec,
 )
+from zarr.dtype import UInt64
 
 from zarrfeed.codec_guards import MAX_TEXT_BYTES, Expected, Numcodec, decode_guarded
 from zarrfeed.zarr_internals import ArrayV2Metadata, ChunkSpec, V2Codec, numcodecs_codec
@@ -104,7 +105,7 @@ def _guard_shards(codec: ShardingCodec, shard: ChunkSpec) -> tuple[ShardingCodec
     inner = replace(shard, shape=codec.chunk_shape)
     codecs, of_inner = _guard_v3(codec.codecs, inner)
     per_shard = tuple(s // i for s, i in zip(shard.shape, codec.chunk_shape, strict=True))
-    index_codecs, _ = _guard_v3(codec.index_codecs, codec._get_index_chunk_spec(per_shard))
+    index_codecs, _ = _guard_v3(codec.index_codecs, replace(shard, shape=(*per_shard, 2), dtype=UInt64()))
     count = math.prod(per_shard)
     # shards that were changed in part may have gaps
     limit = 2 * count * (of_inner.limit + 32) + _OVERHEAD_BYTES
