@@ -71,6 +71,12 @@ def nested(*compressors: Any) -> ShardingCodec:
     return ShardingCodec(chunk_shape=(2000,), codecs=[inner])
 
 
+def unchecked(*compressors: Any) -> ShardingCodec:
+    """Return shards whose index stands in front, without a checksum."""
+    codecs = [*delta_v3(), BytesCodec(), *compressors]
+    return ShardingCodec(chunk_shape=(2000,), codecs=codecs, index_codecs=[BytesCodec()], index_location="start")
+
+
 BLOSC = numcodecs.Blosc(cname="lz4")
 NUMBERS, TEXT = np.arange(4000, dtype="<i4"), words(300)
 U7 = np.array([f"{i}ä" for i in range(3000)], "<U7")
@@ -113,6 +119,14 @@ CASES: dict[str, tuple[AnyArray, Callable[[], dict[str, Any]], Damage]] = {
         lambda: {"serializer": nested(BloscCodec(typesize=4)), "filters": None, "compressors": None},
         lambda good: shorter_in_first_shard(good),
     ),
+    **{
+        f"an offset of 2**{56 + bit}, no checksum": (
+            noise(4000),
+            lambda: {"serializer": unchecked(BloscCodec(typesize=4)), "filters": None, "compressors": None},
+            flip(7, 1 << bit),
+        )
+        for bit in (0, 6, 7)
+    },
     "LZ4 of 2 GB": (NUMBERS, lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.LZ4()), flip(3, 0x7F)),
     "Zstandard of 2**60": (
         NUMBERS,
