@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bz2
 import importlib
+import json
 import lzma
 import math
 import struct
@@ -339,7 +340,7 @@ def _utf8_bytes(items: list[str]) -> int:
 
 
 def _decode_json(codec: Any, stored: Any, expected: Expected) -> Any:
-    _check_described(codec._decoder.decode(ensure_text(stored, codec._text_encoding)), expected)
+    _check_described(json.loads(ensure_text(stored, codec.get_config()["encoding"])), expected)
     return codec.decode(stored)
 
 
