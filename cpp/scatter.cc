@@ -87,6 +87,10 @@ BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Co
   const auto item = static_cast<int64_t>(item_bytes_);
   const auto dest_item = static_cast<int64_t>(converter != nullptr ? converter->dest_item_bytes() : item_bytes_);
   choose_copy(item_bytes_, swap_bytes_);  // refuses unknown widths now rather than in a thread
+  if (fill_.empty() || fill_.size() % item_bytes_ != 0) {
+    throw Error(ErrorKind::kConfig, array.name + ": fill value of " + std::to_string(fill_.size()) + " bytes, items of " +
+                                        std::to_string(item_bytes_));
+  }
 
   // Strides of the chunk as stored, and of the sample, in bytes, by axis of the array.
   std::vector<int64_t> source_stride(ndim);
@@ -209,16 +213,29 @@ void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
   }
   const std::span<const Loop> loops(loops_);
   const bool uniform = std::all_of(fill_.begin(), fill_.end(), [this](uint8_t b) { return b == fill_.front(); });
-  const ItemCopy copy = choose_copy(item_bytes_, 0);
-  const auto run_bytes = static_cast<size_t>(run_items_) * item_bytes_;
+  const auto run_items = static_cast<size_t>(run_items_);
   for (const RowTarget& t : targets) {
     for_each_run(loops, t.dest + dest_offset_, 0, [&](uint8_t* dest, int64_t) {
       if (uniform) {
-        std::memset(dest, fill_.front(), run_bytes);
+        std::memset(dest, fill_.front(), run_items * item_bytes_);
       } else {
-        copy(dest, fill_.data(), run_items_, 0);
+        write_fill(dest, static_cast<size_t>(dest - t.dest) / item_bytes_, run_items);
       }
     });
+  }
+}
+
+void BoxCopy::write_fill(uint8_t* dest, size_t first, size_t count) const {
+  if (fill_.size() == item_bytes_) {
+    choose_copy(item_bytes_, 0)(dest, fill_.data(), static_cast<int64_t>(count), 0);
+    return;
+  }
+  size_t from = first * item_bytes_ % fill_.size();
+  for (size_t left = count * item_bytes_; left > 0; from = 0) {
+    const size_t n = std::min(left, fill_.size() - from);
+    std::memcpy(dest, fill_.data() + from, n);
+    dest += n;
+    left -= n;
   }
 }
 
@@ -257,12 +274,12 @@ void BoxCopy::fill_converted_rows(std::span<const RowTarget> targets) const {
   const size_t dest_item = converter_->dest_item_bytes();
   uint8_t fills[Converter::kBlock * kMaxConvertedItem];
   const auto run_items = static_cast<size_t>(run_items_);
-  choose_copy(item_bytes_, 0)(fills, fill_.data(), std::min<int64_t>(run_items_, Converter::kBlock), 0);
   for (const RowTarget& t : targets) {
     for_each_run(std::span<const Loop>(loops_), t.dest + dest_offset_, 0, [&](uint8_t* dest, int64_t) {
       const size_t position = static_cast<size_t>(dest - t.dest) / dest_item;
       for (size_t done = 0; done < run_items; done += Converter::kBlock) {
         const size_t n = std::min(Converter::kBlock, run_items - done);
+        write_fill(fills, position + done, n);
         converter_->convert(dest + done * dest_item, fills, n, position + done);
       }
     });

@@ -22,14 +22,16 @@ class BoxCopy {
  public:
   /// `cell` is the index of the chunk along every axis (the entry of the sample axis is ignored).
   /// The box is clipped to the array, so the padding of edge chunks is never copied.
-  /// With a `converter`, which must outlive the box, samples consist of what items become, and slots are so large.
+  /// With a `converter`, samples consist of what items become, and slots are so large. `array.fill` and the converter
+  /// must outlive the box.
   BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter = nullptr);
 
   /// Copies the box of every target from `chunk`, a whole decoded chunk in stored order, with byte order made native and
   /// items converted. With `past_cache`, stores of converted items bypass the cache, and finish_stores_past_cache() must
   /// follow.
   void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache = false) const;
-  /// Writes the fill value, converted, to the box of every target.
+  /// Writes fill values, converted, to the box of every target: item i of a sample, in C order, is item i of the fill
+  /// pattern, which repeats.
   void fill_rows(std::span<const RowTarget> targets) const;
 
   /// True if row r of a decoded chunk is exactly sample r: whole samples, contiguous, native byte order,
@@ -48,6 +50,8 @@ class BoxCopy {
   void copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes, bool past_cache) const;
   void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const;
   void fill_converted_rows(std::span<const RowTarget> targets) const;
+  /// Writes items `first`, `first + 1`, ... of the repeated fill pattern.
+  void write_fill(uint8_t* dest, size_t first, size_t count) const;
 
   std::vector<Loop> loops_;  ///< outermost first; around runs of `run_items_` items
   int64_t run_items_ = 1;    ///< items of a run
@@ -59,7 +63,7 @@ class BoxCopy {
   const Converter* converter_;
   size_t box_bytes_ = 0;
   bool plain_ = false;
-  std::vector<uint8_t> fill_;
+  std::span<const uint8_t> fill_;  ///< one item, or a pattern of several
 };
 
 }  // namespace zarrfeed

@@ -391,6 +391,7 @@ TEST(boxes_write_what_their_samples_become) {
     array.item_bytes = 2;
     array.swap_bytes = random() % 2 == 0 ? 2 : 0;
     array.fill = {1, 2};
+    if (random() % 2 == 0) array.fill = {1, 2, 3, 4, 5, 6};  // a pattern of three items
     size_t chunk_items = 1, sample_items = 1;
     for (size_t axis = 0; axis < ndim; ++axis) {
       chunk_items *= static_cast<size_t>(array.chunk_shape[axis]);

@@ -72,7 +72,7 @@ Case random_case(std::mt19937_64& random) {
   if (random() % 3 == 0) std::shuffle(array.storage_order.begin(), array.storage_order.end(), random);
   array.sample_axis = random() % 2 == 0 ? 0 : static_cast<int>(random() % ndim);
   std::tie(array.item_bytes, array.swap_bytes) = kItems[random() % std::size(kItems)];
-  array.fill = random_bytes(random, array.item_bytes);
+  array.fill = random_bytes(random, array.item_bytes * static_cast<size_t>(random() % 3 == 0 ? pick(random, 2, 5) : 1));
   if (random() % 2 == 0) std::fill(array.fill.begin(), array.fill.end(), array.fill.front());
   return c;
 }
@@ -126,7 +126,7 @@ std::vector<uint8_t> expected_sample(const Case& c, std::span<const uint8_t> chu
 std::vector<uint8_t> expected_fill(const Case& c) {
   std::vector<uint8_t> sample(c.sample_bytes(), kUntouched);
   for_each_element(c, 0, [&](size_t to, size_t) {
-    std::copy(c.array.fill.begin(), c.array.fill.end(), sample.begin() + static_cast<std::ptrdiff_t>(to));
+    for (size_t b = to; b < to + c.array.item_bytes; ++b) sample[b] = c.array.fill[b % c.array.fill.size()];
   });
   return sample;
 }
