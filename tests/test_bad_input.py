@@ -96,7 +96,6 @@ NO_BUDGETS: list[Any] = [
         ("lanes", 0, "lanes = 0, must be at least 1"),
         ("lanes", -3, "lanes = -3, must be at least 1"),
         ("lanes", True, "lanes = True, must be an integer"),
-        ("lanes", N + 1, f"lanes = {N + 1}, must be at most the number of samples, {N}"),
         ("mix", 0, "mix = 0, must be at least 1"),
         ("mix", None, "mix = None, must be an integer"),
         ("num_threads", 0, "num_threads = 0, must be at least 1"),

@@ -89,7 +89,7 @@ def test_a_group_whose_arrays_do_not_fit_together_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--batch-size", "0"), ("--lanes", "65"), ("--mix", "0"), ("--memory-budget", "1 furlong")]
+    ("option", "value"), [("--batch-size", "0"), ("--lanes", "0"), ("--mix", "0"), ("--memory-budget", "1 furlong")]
 )
 def test_a_wrong_option_is_told_in_one_line(
     store: Path, capsys: pytest.CaptureFixture[str], option: str, value: str

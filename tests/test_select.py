@@ -255,8 +255,14 @@ def test_a_selection_works_on_arrays_in_memory_and_other_axes(tmp_path: Path) ->
 
 
 def test_lanes_are_limited_by_what_is_selected(store: Path) -> None:
-    with pytest.raises(ConfigError, match="lanes = 5, must be at most the number of samples, 4"):
-        dataset(store, select=slice(0, 4), shuffle=True, lanes=5)
+    with (
+        dataset(store, select=slice(0, 4), shuffle=True, lanes=5, batch_size=2) as more,
+        dataset(store, select=slice(0, 4), shuffle=True, lanes=4, batch_size=2) as four,
+    ):
+        assert more.explain().lanes == 4
+        order = indices(more).tolist()
+        assert order == indices(four).tolist()
+        assert sorted(order) == [0, 1, 2, 3]
     with dataset(store, select=slice(0, 1), shuffle=True, mix=4, batch_size=8) as loader:
         assert indices(loader).tolist() == [0]
 

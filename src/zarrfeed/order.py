@@ -320,16 +320,11 @@ def make_order(
 ) -> Order:
     """Return an order with `lanes`, or with one lane as long as they are not chosen, and at most one `mix` of blocks.
 
-    Raises
-    ------
-    ConfigError
-        If there are more lanes than samples.
+    More lanes than samples become one lane a sample.
     """
     first = (lanes or 1) if shuffle else 1
     order = Order(num_samples, block_rows, shuffle=shuffle, lanes=first, selection=selection, **options)
-    if lanes is not None and lanes > order.length:
-        raise ConfigError(f"lanes = {lanes}, must be at most the number of samples, {order.length}")
-    return replace(order, mix=min(order.mix, order.num_blocks))
+    return replace(order, lanes=min(order.lanes, order.length), mix=min(order.mix, order.num_blocks))
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Schedule:
                 batch_size=schedule.engine_batch_size,
                 max_open_batches=memory.batch_room // memory.batch_bytes,
             )
-        return replace(schedule, order=replace(order, lanes=lanes))
+        return replace(schedule, order=replace(order, lanes=min(lanes, order.length)))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
         """Return the same line, handed out in batches."""
