@@ -421,8 +421,8 @@ def test_text_that_does_not_come_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_error": "ignore"}, "on_error = 'ignore', must be 'raise' or 'skip'"),
-        ({"missing": None}, "missing = None, must be 'fill' or 'raise'"),
+        ({"on_error": "ignore"}, "on_error = 'ignore', must be one of 'raise', 'skip'"),
+        ({"missing": None}, "missing = None, must be one of 'fill', 'raise'"),
         ({"max_errors": 0}, "max_errors = 0, must be at least 1"),
         ({"retries": -1}, "retries = -1, must be at least 0"),
         ({"retries": True}, "retries = True, must be an integer"),

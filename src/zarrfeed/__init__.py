@@ -17,6 +17,7 @@ from zarrfeed.errors import (
     MemoryBudgetError,
     ProgressFileError,
     StoreReadError,
+    UnknownOptionError,
     UnsupportedError,
     ZarrfeedError,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "SkippedChunk",
     "Stats",
     "StoreReadError",
+    "UnknownOptionError",
     "UnsupportedError",
     "VerifyReport",
     "ZarrDataLoader",

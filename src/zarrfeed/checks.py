@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from zarrfeed.errors import ConfigError
+from zarrfeed.suggestions import did_you_mean
 
 #: More than any machine has cores; fewer than any refuses to start.
 _MAX_THREADS = 1024
@@ -38,3 +41,10 @@ def check_flags(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, bool | np.bool_):
             raise ConfigError(f"{name} = {value!r}, must be True or False")
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise ConfigError unless `value` is one of the allowed words; names the one that is similar."""
+    if not isinstance(value, str) or value not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise ConfigError(f"{name} = {value!r}, must be one of {words}{did_you_mean(value, allowed)}")

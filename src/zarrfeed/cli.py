@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.cli_parser import SuggestingParser
 from zarrfeed.errors import ZarrfeedError, one_line
 
 #: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="zarrfeed", description="Stream Zarr arrays into PyTorch training.")
+    parser = SuggestingParser(prog="zarrfeed", description="Stream Zarr arrays into PyTorch training.")
     parser.add_argument("--version", action="version", version=f"zarrfeed {version('zarrfeed')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

@@ -9,6 +9,10 @@ class ConfigError(ZarrfeedError, ValueError):
     """An argument, or a combination of arguments and arrays, that cannot work."""
 
 
+class UnknownOptionError(ConfigError, TypeError):
+    """A keyword argument that a function or class does not have; a TypeError, as Python's own error is."""
+
+
 class MemoryBudgetError(ConfigError):
     """The memory budget is too small for the chunks, the lanes or the batch size."""
 

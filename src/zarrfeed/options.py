@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zarrfeed.assignment import EVEN_MODES, Even
-from zarrfeed.checks import check_counts, check_flags, check_int, check_num_threads
+from zarrfeed.checks import check_choice, check_counts, check_flags, check_int, check_num_threads
 from zarrfeed.errors import ConfigError
 from zarrfeed.identity import has_accelerator
 from zarrfeed.memory import parse_bytes
@@ -49,8 +49,8 @@ def schedule_options(
     check_counts(batch_size=batch_size, lanes=lanes)
     check_num_threads(num_threads)
     check_flags(drop_last=drop_last)
-    if even is not None and even not in EVEN_MODES:
-        raise ConfigError(f"even = {even!r}, must be one of {', '.join(map(repr, EVEN_MODES))}")
+    if even is not None:
+        check_choice("even", even, EVEN_MODES)
     return {
         "lanes": lanes,
         "batch_size": batch_size,

@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from zarrfeed._import_core import core
-from zarrfeed.checks import check_int
+from zarrfeed.checks import check_choice, check_int
 from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrfeedError
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -62,10 +62,8 @@ class FaultPolicy:
     timeout: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error = {self.on_error!r}, must be 'raise' or 'skip'")
-        if self.missing not in ("fill", "raise"):
-            raise ConfigError(f"missing = {self.missing!r}, must be 'fill' or 'raise'")
+        check_choice("on_error", self.on_error, get_args(OnError))
+        check_choice("missing", self.missing, get_args(Missing))
         check_int("max_errors", self.max_errors, 1)
         check_int("retries", self.retries, 0, 1000)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, Real):

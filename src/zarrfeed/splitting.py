@@ -9,10 +9,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from zarrfeed.checks import check_int
+from zarrfeed.checks import check_choice, check_int
 from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
 from zarrfeed.selection import Int64, Selection, selection_of
+from zarrfeed.suggestions import checks_option_names
 from zarrfeed.window_rows import separate_parts
 
 _LONGEST_GAP = 2**40
@@ -20,6 +21,7 @@ _LONGEST_GAP = 2**40
 By = Literal["chunk", "sample", "contiguous"]
 
 
+@checks_option_names
 def split(
     dataset: ZarrIterableDataset, parts: Sequence[float], *, by: By = "chunk", seed: int = 0, gap: int | None = 0
 ) -> tuple[ZarrIterableDataset, ...]:
@@ -58,8 +60,7 @@ def split(
     check_int("seed", seed, 0, 2**64 - 1)
     if gap is not None:
         check_int("gap", gap, 0, _LONGEST_GAP)
-    if by not in get_args(By):
-        raise ConfigError(f"by = {by!r}, must be one of {', '.join(map(repr, get_args(By)))}")
+    check_choice("by", by, get_args(By))
     order = dataset._schedule.order
     lengths = _lengths(parts, order.length)
     if by == "chunk":

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import zarr
 
-from zarrfeed.checks import check_counts, check_flags
-from zarrfeed.errors import ConfigError, ProgressFileError, ZarrfeedError
+from zarrfeed.checks import check_choice, check_counts, check_flags
+from zarrfeed.errors import ProgressFileError, ZarrfeedError
 from zarrfeed.identity import usable_cores
 from zarrfeed.memory import parse_bytes
 from zarrfeed.verification.arrays import Found, find_arrays
@@ -95,8 +95,7 @@ def verify(
         After what was checked is saved.
     """
     for name, value in (("missing", missing), ("links", links)):
-        if value not in ("count", "error"):
-            raise ConfigError(f"{name} = {value!r}, must be 'count' or 'error'")
+        check_choice(name, value, ("count", "error"))
     check_counts(num_threads=num_threads)
     check_flags(restart=restart)
     budget = parse_bytes(memory_budget)
