@@ -11,6 +11,7 @@ from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField
 from zarrfeed.left_out import LeftOut
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
+from zarrfeed.page import Page, Row
 from zarrfeed.selection import Selection
 from zarrfeed.stats import format_bytes
 
@@ -81,9 +82,9 @@ class FieldExplanation:
         return "; ".join(reasons)
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """How a dataset is read by one consumer; `str()` of it is a page.
+@dataclass(frozen=True, repr=False)
+class Explanation(Page):
+    """How a dataset is read by one consumer; `str()`, `repr()` and notebooks show a page.
 
     `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
@@ -119,7 +120,8 @@ class Explanation:
         """Most memory that is used at once, in bytes, but for batches that the user holds."""
         return self.memory.budget - self.memory.batch_room + self.max_open_batches * self.memory.batch_bytes
 
-    def __str__(self) -> str:
+    def rows(self) -> list[Row]:
+        """Return the rows of the page."""
         memory = self.memory
         selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
         rows = [
@@ -176,8 +178,7 @@ class Explanation:
             bound = "what memory allows" if memory.requests_bounded_by == "memory" else "what such a store is asked"
             asked = f"up to {memory.max_requests} chunks asked for at once in stores that are not local"
             rows.append(("", f"{asked}: {bound}"))
-        width = max(12, max(len(name) for name, _ in rows) + 2)
-        return "\n".join(f"{name:<{width}}{text}" for name, text in rows)
+        return rows
 
 
 def explain(

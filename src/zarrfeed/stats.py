@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from zarrfeed.limits import Limit, find_limit
+from zarrfeed.page import Page, Row
 
 
 def format_bytes(n: float, *, round_up: bool = False) -> str:
@@ -18,11 +19,11 @@ def format_bytes(n: float, *, round_up: bool = False) -> str:
     return f"{math.ceil(n * 10**digits) / 10**digits if round_up else n:.{digits}f} {unit}"
 
 
-@dataclass(frozen=True)
-class Stats:
+@dataclass(frozen=True, repr=False)
+class Stats(Page):
     """What was read and where time went, since the dataset was made. Times of stages are summed over threads.
 
-    The difference of two of them is what happened in between.
+    The difference of two of them is what happened in between. `str()`, `repr()` and notebooks show a page.
 
     Attributes
     ----------
@@ -139,10 +140,11 @@ class Stats:
         """
         return self.limit.stage
 
-    def __str__(self) -> str:
+    def rows(self) -> list[Row]:
+        """Return the rows of the page."""
         limit = self.limit
         stages = {"fetch": self.fetch_s, "decode": self.decode_s, "scatter": self.scatter_s, "order": self.order_s}
-        rows = [
+        return [
             ("delivered", f"{self.samples} samples in {self.batches} batches"),
             ("consumer", f"waited {self.consumer_wait_s:.3f} s for them, was busy for {self.consumer_busy_s:.3f} s"),
             ("read", f"{self.chunks_read} chunks: {format_bytes(self.bytes_read)} stored,"),
@@ -164,4 +166,3 @@ class Stats:
             ("limit", f"{limit.stage}: {limit.reason}"),
             ("", limit.advice),
         ]
-        return "\n".join(f"{name:<12}{text}" for name, text in rows)
