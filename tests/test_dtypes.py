@@ -128,28 +128,45 @@ def test_one_fixed_length_text_a_sample(zarr_format: ZarrFormat) -> None:
     assert [bytes(row.tolist()).rstrip(b"\0") for row in rows] == [b"cat", b"bird", b"", b"dog"]
 
 
+@pytest.mark.parametrize(("dtype", "fill"), [("S3", b""), ("S3", b"aaa"), ("S3", b"0"), ("S5", b"ab"), ("V2", b"xy")])
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
-def test_bytes_that_are_missing_are_the_fill_value_if_it_is_one_byte(zarr_format: ZarrFormat) -> None:
-    for fill in (b"", b"aaa"):
-        array: Any = zarr.create_array(
-            MemoryStore(), shape=(N,), chunks=(5,), dtype="S3", fill_value=fill, zarr_format=zarr_format
-        )
-        array[5:10] = b"xyz"
-        assert_parity(array, read_all(array).view(np.uint8).reshape(N, 3))
-    array = zarr.create_array(
-        MemoryStore(), shape=(N,), chunks=(5,), dtype="S3", fill_value=b"ab", zarr_format=zarr_format
+def test_bytes_that_are_missing_are_the_fill_value(dtype: str, fill: bytes, zarr_format: ZarrFormat) -> None:
+    """Chunks that are missing, and at the edges of the array, along both axes and for each sample axis."""
+    stored = np.dtype(dtype)
+    options: dict[str, Any] = {"order": "F"} if zarr_format == 2 else {}
+    array: Any = zarr.create_array(
+        MemoryStore(),
+        shape=(N, 7),
+        chunks=(5, 3),
+        dtype=stored,
+        fill_value=np.array([fill], "S").astype(stored)[0] if dtype[0] == "S" else np.void(fill),
+        zarr_format=zarr_format,
+        **options,
     )
-    with pytest.raises(UnsupportedError, match=r"fill value .*b'ab'.* of bytes, must be empty or one byte repeated"):
-        ZarrIterableDataset(array)
+    array[5:10, 2:4] = np.frombuffer(b"xyzzy"[: stored.itemsize], stored)[0]
+    expected = np.ascontiguousarray(read_all(array)).view(np.uint8).reshape(N, 7, stored.itemsize)
+    assert bytes(expected[0, 0]) == fill.ljust(stored.itemsize, b"\0")
+    assert_parity(array, expected)
+    assert_parity(array, expected.swapaxes(0, 1), sample_axis=1)
 
 
-@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
-def test_structures_are_refused_with_the_names_of_their_fields(zarr_format: ZarrFormat) -> None:
-    dtype = np.dtype([("x", "<f4"), ("y", "<i4")])
-    array: Any = zarr.create_array(MemoryStore(), shape=(N,), chunks=(5,), dtype=dtype, zarr_format=zarr_format)
-    message = "dtype .* has no torch equivalent: it is a structure of the fields x, y; store each as an array"
-    with pytest.raises(UnsupportedError, match=message):
-        ZarrIterableDataset(array)
+def test_the_fill_value_of_bytes_is_that_of_missing_inner_chunks_too() -> None:
+    array: Any = zarr.create_array(
+        MemoryStore(), shape=(N, 7), chunks=(2, 3), shards=(8, 6), dtype="S4", fill_value=b"0", zarr_format=3
+    )
+    array[9, 4] = b"word"  # every other inner chunk of its shard is missing
+    expected = np.ascontiguousarray(read_all(array)).view(np.uint8).reshape(N, 7, 4)
+    assert_parity(array, expected)
+
+
+def test_the_fill_value_of_bytes_is_converted_as_the_bytes_are() -> None:
+    array: Any = zarr.create_array(MemoryStore(), shape=(N, 300), chunks=(5, 200), dtype="S4", fill_value=b"ab")
+    array[5:10] = b"xyz"
+    expected = np.ascontiguousarray(read_all(array)).view(np.uint8).reshape(N, 300, 4)
+    with ZarrIterableDataset(array, batch_size=N, dtype="float32") as dataset:
+        (batch,) = dataset
+    assert batch.dtype == torch.float32
+    assert np.array_equal(batch.numpy(), expected.astype(np.float32))
 
 
 def test_subarrays_and_empty_items_are_refused() -> None:

@@ -28,7 +28,8 @@ import zarr
 from zarrfeed._import_core import core
 from zarrfeed.advice import advise
 from zarrfeed.dataset import ZarrIterableDataset
-from zarrfeed.fields import ListField, StoredField, Values, sample_bytes
+from zarrfeed.errors import UnsupportedError
+from zarrfeed.fields import ListField, StoredField, Values, record_of, sample_bytes
 from zarrfeed.identity import usable_cores
 from zarrfeed.layout import open_node
 from zarrfeed.plain import PlainLoader
@@ -116,6 +117,8 @@ class StoreBench:
     def __post_init__(self) -> None:
         with self._dataset(None) as dataset:  # reads metadata alone
             self._fields = dataset._schedule.fields
+            if any(record_of(f) is not None for f in self._fields.fields):
+                raise UnsupportedError(f"{self.path}: bench does not measure records (structured dtypes)")
             self._describe(dataset)
         self._units = self._choose_units()
         self._plain_fields = self._open_plain()

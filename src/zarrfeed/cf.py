@@ -10,7 +10,7 @@ import math
 import reprlib
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +71,31 @@ def data_variables(arrays: Mapping[str, zarr.Array[Any]], group_attributes: Mapp
     dimensions = {name: dimension_names(array) for name, array in arrays.items()}
     if not any(dimensions.values()):
         return list(arrays)
-    attributes: Iterable[Mapping[str, Any]] = (
-        group_attributes,
-        *(array.metadata.attributes for array in arrays.values()),
-    )
-    coordinates = {name for own in attributes for name in str(own.get("coordinates", "")).split()}
+    coordinates = named_coordinates(arrays.values(), group_attributes)
     return [
         name
         for name, array in arrays.items()
         if array.metadata.shape and name not in coordinates and dimensions[name] != (name,)
     ]
+
+
+def named_coordinates(arrays: Iterable[zarr.Array[Any]], group_attributes: Mapping[str, Any]) -> set[str]:
+    """Return the names in the attributes `coordinates` of a group and of arrays in it."""
+    attributes = (group_attributes, *(array.metadata.attributes for array in arrays))
+    return {name for own in attributes for name in str(own.get("coordinates", "")).split()}
+
+
+def is_coordinate(array: zarr.Array[Any], named: Container[str]) -> bool:
+    """Return whether an array says where samples are, and not what is there.
+
+    Such are an array of one dimension that has the array's name; an array that an attribute `coordinates` names (these
+    names are `named`); times and time differences; and times that are stored as numbers, with units such as "hours
+    since 1900-01-01" (CF conventions, section 4.4).
+    """
+    name = str(array.store_path).rpartition("/")[2]  # also of an array that was opened as the root of a store
+    if name in named or dimension_names(array) == (name,):
+        return True
+    return array.dtype.kind in "mM" or " since " in str(array.metadata.attributes.get("units", ""))
 
 
 def find_decoding(array: zarr.Array[Any]) -> Decoding | None:
@@ -97,6 +112,8 @@ def find_decoding(array: zarr.Array[Any]) -> Decoding | None:
     UnsupportedError
         If the array is of complex numbers.
     """
+    if array.dtype.kind in "SV":
+        return None
     attributes = dict(array.metadata.attributes)
     dtype = array.dtype.newbyteorder("=")
     v3 = isinstance(array.metadata, ArrayV3Metadata)

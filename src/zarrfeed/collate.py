@@ -47,8 +47,9 @@ class SampleList(list[Batch]):
     """
 
     def __init__(self, fields: FieldSet, values: Sequence[Values]) -> None:
-        super().__init__(fields.samples_of(values))
-        batch = fields.assemble(values)
+        unpacked = fields.unpack(values)
+        super().__init__(fields.samples_of(unpacked))
+        batch = fields.assemble(unpacked)
         # what default_collate makes of tuples
         self._batch = list(batch) if isinstance(batch, tuple) else batch
         if self:

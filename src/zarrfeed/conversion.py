@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from zarrfeed.cf import Decoding
 from zarrfeed.errors import ConfigError
 from zarrfeed.optional_torch import is_torch_dtype
+from zarrfeed.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,24 @@ _NAMES = (
     *("float16", "bfloat16", "float32", "float64"),
 )
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+#: NumPy's codes, such as "f4", "<i2" and "d": they name one dtype each.
+_CODE = re.compile(r"[<>=|]?[?a-zA-Z]\d*")
+#: Names of other libraries -> what a message suggests. None is accepted: "float" has 64 bits in NumPy, 32 in torch.
+_OTHER_NAMES = {
+    **dict.fromkeys(("bf16", "bfloat", "brain"), "'bfloat16'"),
+    **dict.fromkeys(("half", "fp16", "f16"), "'float16'"),
+    **dict.fromkeys(("single", "fp32", "f32", "float_"), "'float32'"),
+    **dict.fromkeys(("double", "fp64", "f64"), "'float64'"),
+    "float": "'float32' or 'float64'",
+    "byte": "'int8' or 'uint8'",
+    "short": "'int16'",
+    **dict.fromkeys(("int", "long", "integer"), "'int64' or 'int32'"),
+    "i64": "'int64'",
+    "i32": "'int32'",
+    "i16": "'int16'",
+    "u16": "'uint16'",
+    "boolean": "'bool'",
+}
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,10 @@ class Items:
         Names of the axes, if they have any.
     decoding
         What the attributes of the array ask for.
+    is_coordinate
+        Whether the array says where samples are, such as "time", and not what is there.
+    is_record
+        Whether items are records, of which batches have the members.
     """
 
     part: str
@@ -112,6 +136,8 @@ class Items:
     sample_axis: int
     dimensions: tuple[str | None, ...] | None = None
     decoding: Decoding | None = None
+    is_coordinate: bool = False
+    is_record: bool = False
 
     @property
     def name(self) -> str:
@@ -121,7 +147,7 @@ class Items:
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """The arguments of the user: for all arrays of `samples`, or by name of the array.
+    """The arguments of the user: for all arrays of `samples` but coordinates, or by name (`by_field`).
 
     Attributes
     ----------
@@ -156,7 +182,18 @@ class ConversionOptions:
                 )
         return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
+    def spared(self, fields: Sequence[Items]) -> list[bool]:
+        """Return of each field whether it is a coordinate that `dtype` or `normalize` would convert if it were none."""
+        spared = [False] * len(fields)
+        for argument, value in (("dtype", self.dtype), ("normalize", self.normalize)):
+            applied, every = by_field(argument, value, fields), by_field(argument, value, fields, of_rows=True)
+            for i, f in enumerate(fields):
+                spared[i] |= f.is_coordinate and applied[i] is None and every[i] is not None
+        return spared
+
     def _conversion(self, field: Items, dtype: Any, pair: Any) -> Conversion | None:
+        if field.is_record and (dtype is not None or pair is not None):
+            raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
         if field.dtype is None:
             if dtype is not None or pair is not None:
                 raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
@@ -203,7 +240,10 @@ class ConversionOptions:
             if field.dimensions is None:
                 raise ConfigError(f"normalize_axis = {axis!r}: {field.name} has no dimension names, give a number")
             if axis not in field.dimensions:
-                raise ConfigError(f"normalize_axis = {axis!r}: {field.name} has the dimensions {field.dimensions}")
+                raise ConfigError(
+                    f"normalize_axis = {axis!r}: {field.name} has the dimensions {field.dimensions}"
+                    f"{did_you_mean(axis, field.dimensions)}"
+                )
             axis = field.dimensions.index(axis)
         if not -ndim <= axis < ndim:
             raise ConfigError(f"normalize_axis = {axis}: {field.name} has {ndim} axes, shape {field.shape}")
@@ -213,40 +253,70 @@ class ConversionOptions:
         return axis
 
 
-def by_field(argument: str, value: Any, fields: Sequence[Items]) -> list[Any]:
-    """Return what an argument says for each field: None where it says nothing."""
-    if not isinstance(value, Mapping):
-        samples = [f for f in fields if f.part == "samples"]
-        numbers = [f for f in samples if f.dtype is not None] or samples  # what is no number is left alone beside them
-        return [value if f in numbers else None for f in fields]
+def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: bool = False) -> list[Any]:
+    """Return what an argument says for each field: None where it says nothing.
+
+    A single value is for the side `samples`. In a mapping, the key "samples" or "targets" stands for every array of
+    that side, unless an array has this name; what is said of an array by its name goes before what is said of its side.
+    What is said of a side leaves text alone, and unless it is `of_rows` and not of items, coordinates and records, too;
+    where the side has nothing else, it is for all of it.
+
+    Raises
+    ------
+    ConfigError
+        If a name is of no field, or of one in samples and of one in targets.
+    """
     result: list[Any] = [None] * len(fields)
-    for name, one in value.items():
-        full = [i for i, f in enumerate(fields) if f.name == name]
-        by_key = [i for i, f in enumerate(fields) if f.key == name]
-        found = full or by_key
-        if not found:
-            names = ", ".join(repr(f.name if f.key is None else f.key) for f in fields)
-            raise ConfigError(f"{argument} names {name!r}, must be one of {names}")
-        if len(found) > 1:
-            raise ConfigError(
-                f"{argument} names {name!r}, which is in samples and in targets: write "
-                f"{fields[found[0]].name!r} or {fields[found[1]].name!r}"
-            )
-        result[found[0]] = one
+    by_name: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
+    of_side = {name: one for name, one in by_name.items() if _is_side(name, fields)}
+    for side, one in of_side.items() if isinstance(value, Mapping) else [("samples", value)]:
+        members = [i for i, f in enumerate(fields) if f.part == side]
+        numbers = [i for i in members if fields[i].dtype is not None] or members
+        data = [i for i in numbers if of_rows or not (fields[i].is_coordinate or fields[i].is_record)]
+        for i in data or numbers:
+            result[i] = one
+    for name, one in by_name.items():
+        if name not in of_side:
+            result[_find(argument, name, fields)] = one
     return result
 
 
+def _is_side(name: object, fields: Sequence[Items]) -> bool:
+    return any(f.part == name for f in fields) and not any(name in (f.key, f.name) for f in fields)
+
+
+def _find(argument: str, name: object, fields: Sequence[Items]) -> int:
+    """Return which field a name is of."""
+    full = [i for i, f in enumerate(fields) if f.name == name]
+    by_key = [i for i, f in enumerate(fields) if f.key == name]
+    found = full or by_key
+    if not found:
+        known = [f.name if f.key is None else f.key for f in fields]
+        names = ", ".join(map(repr, known))
+        raise ConfigError(f"{argument} names {name!r}, must be one of {names}{did_you_mean(name, known)}")
+    if len(found) > 1:
+        raise ConfigError(
+            f"{argument} names {name!r}, which is in samples and in targets: write "
+            f"{fields[found[0]].name!r} or {fields[found[1]].name!r}"
+        )
+    return found[0]
+
+
 def _parse_dtype(argument: str, value: Any) -> str:
+    """Return the name of a dtype, given as torch's, NumPy's, its full name, or a code of NumPy's such as "f4"."""
     if is_torch_dtype(value):
-        name = str(value).removeprefix("torch.")
-    elif isinstance(value, str) and value in _NAMES:
-        name = value
-    else:
-        try:
-            name = np.dtype(value).name
-        except TypeError as error:
-            raise ConfigError(f"{argument}: {value!r} is no dtype") from error
-    return name
+        return str(value).removeprefix("torch.")
+    if isinstance(value, str) and value in _NAMES:
+        return value
+    meant = _OTHER_NAMES.get(value.lower()) if isinstance(value, str) else None
+    try:
+        name = str(np.dtype(value).name)
+    except TypeError:
+        name = ""
+    if name and meant is None and (not isinstance(value, str) or value == name or _CODE.fullmatch(value)):
+        return name
+    advice = did_you_mean(value, _NAMES) if meant is None else f"; did you mean {meant}?"
+    raise ConfigError(f"{argument}: {value!r} is no dtype, must be one of {', '.join(_NAMES)}{advice}")
 
 
 def _parse_pair(field: str, value: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -29,11 +29,14 @@ class Items:
         Axes that an item has of its own, behind those of the array: empty, or its length in bytes.
     swap_bytes
         0 if stored in native byte order, else the width in bytes of the units to reverse.
+    record
+        The structured dtype of records, whose bytes `dtype` and `shape` describe; else None.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
     swap_bytes: int = 0
+    record: np.dtype[Any] | None = None
 
 
 def item_bytes(name: str) -> int:
@@ -52,12 +55,13 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     """Say how items of a stored dtype become numbers.
 
     Times and time differences become int64, in their own unit, and not-a-time the least int64. Fixed-length bytes
-    become uint8 with a last axis over the bytes of an item, padding included.
+    become uint8 with a last axis over the bytes of an item, padding included; so do records, whose members may have
+    any dtype that an array may have, and a shape.
 
     Parameters
     ----------
     dtype
-        As zarr-python has it.
+        As the bytes of items are delivered. Only of records does the byte order matter.
     swapped
         Whether items are stored in the byte order that is not this machine's.
     name
@@ -66,7 +70,7 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     Raises
     ------
     UnsupportedError
-        For items that are no numbers, such as structures; the message says what to do.
+        For items that are no numbers; the message says what to do.
     """
     native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")  # strings of any length have no byte order
     if native.kind in "Mm":
@@ -74,34 +78,37 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     if native.name in TENSOR_DTYPES:
         unit = native.itemsize // 2 if native.kind == "c" else native.itemsize
         return Items(native, swap_bytes=unit if swapped and unit > 1 else 0)
-    if native.kind in "SV" and native.names is None and native.subdtype is None and native.itemsize:
-        return Items(np.dtype(np.uint8), (native.itemsize,))
-    raise UnsupportedError(f"{name}: dtype {dtype} has no torch equivalent{_advice(native)}")
+    if native.kind in "SV" and native.subdtype is None and native.itemsize:
+        if dtype.names is not None:
+            _check_members(dtype, swapped=swapped, name=name)
+        return Items(np.dtype(np.uint8), (native.itemsize,), record=dtype if dtype.names is not None else None)
+    raise UnsupportedError(
+        f"{name}: dtype {dtype} has no torch equivalent{': it holds Python objects' * dtype.hasobject}"
+    )
 
 
-def read_fill(value: Any, dtype: np.dtype[Any], items: Items, name: str) -> bytes:
-    """Return one number of the fill value, in native byte order.
+def read_fill(value: Any, dtype: np.dtype[Any], items: Items) -> bytes:
+    """Return the numbers of one item of the fill value: in native byte order, of a record as its bytes are delivered.
 
-    Raises
-    ------
-    UnsupportedError
-        For fixed-length bytes that differ: a chunk that is missing is filled number by number.
+    Of bytes that are all equal it is one.
     """
-    native = dtype.newbyteorder("=")
+    native = dtype.newbyteorder("=") if items.record is None else items.record
     if value is None:  # v2's null: zarr-python reads times as not-a-time, all else as zero
         value = native.type("NaT") if native.kind in "Mm" else np.zeros((), native)
     fill = np.asarray(value).astype(native).tobytes()
-    if not items.shape:
-        return fill
-    if len(set(fill)) > 1:
-        raise UnsupportedError(f"{name}: fill value {value!r} of bytes, must be empty or one byte repeated")
-    return fill[:1]
+    return fill[:1] if items.shape and len(set(fill)) == 1 else fill
 
 
-def _advice(dtype: np.dtype[Any]) -> str:
-    if dtype.names is not None:
-        fields = ", ".join(dtype.names)
-        return f": it is a structure of the fields {fields}; store each as an array, and pass these as a mapping"
-    if dtype.kind == "O":
-        return ": it holds Python objects"
-    return ""
+def _check_members(record: np.dtype[Any], *, swapped: bool, name: str) -> None:
+    """Raise UnsupportedError for records whose members cannot be told apart, or have no dtype of torch."""
+    if swapped:  # zarr-python wrote such records in little-endian order at first
+        raise UnsupportedError(f"{name}: records with the byte order big in the codec `bytes` are not supported")
+    assert record.fields is not None
+    for member, (dtype, *_) in record.fields.items():
+        base = dtype.base
+        if base.names is not None:
+            raise UnsupportedError(
+                f"{name}: the member {member!r} of its records is a record itself, which is not supported; "
+                "store it as an array of its own, and pass the arrays as a mapping"
+            )
+        read_items(base, swapped=False, name=f"{name}: the member {member!r} of its records")

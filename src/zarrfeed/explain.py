@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed._import_core import core
-from zarrfeed.fields import BlockUnit, Field, FieldSet, ListField, ResidentField, StoredField, dtype_name, window_of
+from zarrfeed.fields import (
+    BlockUnit,
+    Field,
+    FieldSet,
+    ListField,
+    ResidentField,
+    StoredField,
+    described_dtype,
+    dtype_name,
+    record_of,
+    shape_of,
+    window_of,
+)
 from zarrfeed.left_out import LeftOut
 from zarrfeed.memory import MemoryPlan
 from zarrfeed.order import EpochPlan
@@ -53,6 +65,8 @@ class FieldExplanation:
         `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
     conversion
         What becomes of the items on the way into a batch; "" if nothing does.
+    spared
+        Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
     window
         Which rows of the array a sample consists of; "" for its own.
     choice
@@ -72,6 +86,7 @@ class FieldExplanation:
     slow_codecs: tuple[str, ...] = ()
     shards: int = 0
     item_type: str = ""
+    spared: bool = False
 
     @property
     def slow_because(self) -> str:
@@ -135,6 +150,8 @@ class Explanation(Page):
             rows += [(f.name, f.source), ("", f.description)]
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
+            if f.spared:
+                rows.append(("", "not converted: a coordinate, which dtype and normalize convert where they name it"))
             if f.window:
                 rows.append(("", f"windows: {f.window}"))
             if f.chunks:
@@ -224,7 +241,10 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
         where, dtype = (
             ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
         )
-        description = f"{(field.num_samples, *field.sample_shape)} {str(dtype).removeprefix('torch.')}"
+        items = (
+            str(dtype).removeprefix("torch.") if record_of(field) is None else f"records of {described_dtype(field)}"
+        )
+        description = f"{(field.num_samples, *shape_of(field))} {items}"
         return FieldExplanation(
             field.name, where, description, True, 0, 0, 1.0, conversion, "" if window is None else str(window)
         )
@@ -240,7 +260,9 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
     )
     items = spec.item_type or spec.dtype.name
     size = "" if spec.item_type else f" ({format_bytes(spec.decoded_bytes)})"
-    if spec.stored_dtype != items:
+    if record_of(field) is not None:
+        items = f"records of {described_dtype(field)}"
+    elif spec.stored_dtype != items:
         items = f"{spec.stored_dtype} as {items}"
     codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
     return FieldExplanation(
@@ -261,6 +283,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
         choice=_choice(field, plan.order.block_rows, drives=drives),
         shards=spec.num_shards,
         item_type=spec.item_type,
+        spared=isinstance(field, StoredField) and field.spared,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zarrfeed.conversion import Conversion
 from zarrfeed.dtypes import item_bytes
 from zarrfeed.layout import ArraySpec
+from zarrfeed.optional_torch import is_tensor
+from zarrfeed.records import Record
 from zarrfeed.selection import Selection
 from zarrfeed.windows import Window
 
@@ -33,13 +35,25 @@ Values: TypeAlias = "torch.Tensor | list[Any]"
 
 @dataclass(frozen=True)
 class StoredField:
-    """A Zarr array. With `resident`, it is small and is read into memory once instead of block by block."""
+    """A Zarr array.
+
+    Attributes
+    ----------
+    resident
+        Whether it is small and is read into memory once instead of block by block.
+    record
+        The members of its records, which batches have in place of their bytes; None for numbers.
+    spared
+        Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
+    """
 
     name: str
     spec: ArraySpec
     resident: bool = False
     conversion: Conversion | None = None
     window: Window | None = None
+    record: Record | None = None
+    spared: bool = False
 
     @property
     def num_samples(self) -> int:
@@ -81,6 +95,7 @@ class ResidentField:
     conversion: Conversion | None = None
     window: Window | None = None
     bad_rows: tuple[BadRows, ...] = ()
+    record: Record | None = None
     _sent: list[torch.Tensor] = field(default_factory=list, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,7 +196,7 @@ def _options_to_core(field: StoredField | ResidentField) -> dict[str, Any]:
 
 
 def dtype_name(field: Field) -> str:
-    """Return what batches have of a field: the name of torch's dtype, or "str" or "bytes"."""
+    """Return what is read of a field: the name of torch's dtype (of records that of their bytes), "str" or "bytes"."""
     if isinstance(field, ListField):
         return field.spec.item_type
     if isinstance(field, IndexField):
@@ -209,6 +224,22 @@ def window_of(field: Field) -> Window | None:
     return field.window if isinstance(field, StoredField | ResidentField) else None
 
 
+def record_of(field: Field) -> Record | None:
+    """Return the members that batches have in place of the bytes of a record; None for all else."""
+    return field.record if isinstance(field, StoredField | ResidentField) else None
+
+
+def described_dtype(field: Field) -> str:
+    """Return what batches have of a field: its `dtype_name`, or of records the members with theirs."""
+    record = record_of(field)
+    return dtype_name(field) if record is None else str(record)
+
+
+def shape_of(field: Field) -> tuple[int, ...]:
+    """Return the shape of one sample for people: of records, without the axis over their bytes."""
+    return field.sample_shape if record_of(field) is None else field.sample_shape[:-1]
+
+
 def with_path(field: Field) -> str:
     """Return what messages call a field: its name, and the path of its array."""
     return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | ListField) else field.name
@@ -217,6 +248,15 @@ def with_path(field: Field) -> str:
 def resident_bytes(field: StoredField) -> int:
     """Return what a field takes if it is kept in memory, in bytes."""
     return field.num_samples * math.prod(field.row_shape) * _item_bytes(field)
+
+
+def _rows(values: Values | dict[str, torch.Tensor]) -> Iterable[Any]:
+    """Return what samples have of a field: views of its tensors, items of its lists."""
+    if isinstance(values, list):
+        return values
+    if not isinstance(values, dict):
+        return values.unbind(0)
+    return (dict(zip(values, rows, strict=True)) for rows in zip(*map(_rows, values.values()), strict=True))
 
 
 @dataclass(frozen=True)
@@ -261,22 +301,35 @@ class FieldSet:
             return 1
         return driving.spec.num_cells * -(-self.block_rows // driving.spec.rows_per_chunk)
 
-    def assemble(self, tensors: Sequence[Values]) -> Batch:
+    def unpack(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the same with the members of records in place of their bytes, where this was not done before."""
+        values: list[Any] = list(tensors)
+        for number, f in enumerate(self.fields):
+            record, raw = record_of(f), values[number]
+            if record is not None and is_tensor(raw):
+                values[number] = record.unpack(raw)
+        return values
+
+    @property
+    def _has_dicts(self) -> bool:
+        return any(keys is not None for keys in self.parts) or any(record_of(f) is not None for f in self.fields)
+
+    def assemble(self, tensors: Sequence[Any]) -> Batch:
         """Return a batch, or a sample, as the user gets it, from one tensor (or list) a field."""
-        values = iter(tensors)
+        values = iter(self.unpack(tensors))
         parts = tuple(next(values) if keys is None else {key: next(values) for key in keys} for keys in self.parts)
         return parts if len(parts) > 1 else parts[0]
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
         """Return a function that does the same, and not more than these fields need."""
-        if any(keys is not None for keys in self.parts):
+        if self._has_dicts:
             return self.assemble
         return tuple if len(self.parts) > 1 else itemgetter(0)
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
         """Yield the samples of a batch one by one: views of its tensors, items of its lists."""
-        rows = (values if isinstance(values, list) else values.unbind(0) for values in tensors)
-        if all(keys is None for keys in self.parts):
+        rows = map(_rows, self.unpack(tensors))
+        if not self._has_dicts:
             return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
         return map(self.assemble, zip(*rows, strict=True))
 
@@ -285,7 +338,7 @@ class FieldSet:
         names = self.parts[0]
         first = self.fields[0]
         where = f"{first.spec.name}: " if isinstance(first, StoredField | ListField) and names is None else ""
-        kinds = [f"{f.sample_shape} {dtype_name(f)}" for f in self.fields]
+        kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in self.fields]
         if names is not None:
             kinds[0] = "{" + ", ".join(f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)) + "}"
         selected = "" if selection is None else f"{selection.length} of "

@@ -24,6 +24,7 @@ from zarrfeed.array_codecs import CodecSpec, codecs_v2, codecs_v3, described
 from zarrfeed.dtypes import Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.feeder import StoreSource
+from zarrfeed.known_groups import not_an_array
 from zarrfeed.local_files import check_metadata_files
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
@@ -59,7 +60,7 @@ class ArraySpec:
     swap_bytes
         0 if stored in native byte order, else the width in bytes of the units to reverse.
     fill
-        One item of the fill value in native byte order.
+        One item of the fill value in native byte order, or a pattern of items that repeats along a sample.
     codecs
         In the order of decoding. Where one is not native, all are left to zarr-python, and the engine gets what it
         made of a chunk.
@@ -68,6 +69,8 @@ class ArraySpec:
     item_type
         "str" or "bytes" for text of any length, bytes of any length and fixed-length text: batches have lists of these,
         and `dtype` is that of Python objects. Else empty.
+    record
+        The structured dtype of records, whose bytes are the last axis; else None.
     num_key_axes
         Axes that the array has in the store; what `shape` has beyond them is inside of an item.
     root, metadata_key
@@ -97,6 +100,7 @@ class ArraySpec:
     stored_dtype: str
     num_key_axes: int
     item_type: str = ""
+    record: np.dtype[Any] | None = None
     shard: ShardSpec | None = None
     source: StoreSource | None = field(default=None, compare=False, repr=False)
 
@@ -208,12 +212,12 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     if isinstance(source, zarr.Array):
         return source
     if isinstance(source, zarr.Group):
-        raise _group_error(str(source.store_path), source)
+        raise not_an_array(str(source.store_path), source)
     if not isinstance(source, str | Path):
         raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
     node = open_node(source)
     if isinstance(node, zarr.Group):
-        raise _group_error(str(source), node)
+        raise not_an_array(str(source), node)
     return node
 
 
@@ -251,14 +255,6 @@ def _local_path(source: str | Path) -> Path:
             raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
         return Path(url2pathname(parts.path))
     return Path(source)
-
-
-def _group_error(name: str, group: zarr.Group) -> ConfigError:
-    try:
-        arrays = ", ".join(sorted(group.array_keys())) or "none"
-    except Exception as error:  # noqa: BLE001 (a damaged member: any class, as in open_array)
-        arrays = f"cannot be listed ({error!r})"
-    return ConfigError(f"{printable(name)}: is a group, must be an array; arrays in it: {arrays}")
 
 
 def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
@@ -315,8 +311,9 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
     if item_type:
         items, fill, native = Items(np.dtype(object)), b"", False
     else:
-        items = read_items(array.dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
-        fill = read_fill(metadata.fill_value, array.dtype, items, name)
+        dtype = array.dtype.newbyteorder("=") if array.dtype.names and not native else array.dtype
+        items = read_items(dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+        fill = read_fill(metadata.fill_value, array.dtype, items)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     return ArraySpec(
         name=name,
@@ -332,6 +329,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         stored_dtype=_dtype_label(array, item_type, items),
         item_type=item_type,
         num_key_axes=ndim,
+        record=items.record,
         shard=shard,
         **keys,
         **place_array(array, metadata_key, name, native=native, in_shards=shard is not None),

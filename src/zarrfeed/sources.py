@@ -14,10 +14,10 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.blocks import plan_blocks
-from zarrfeed.cf import data_variables, dimension_names, find_decoding
-from zarrfeed.checks import check_flags, check_int
+from zarrfeed.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
+from zarrfeed.checks import check_choice, check_flags, check_int
 from zarrfeed.conversion import Conversion, ConversionOptions, Items, by_field
-from zarrfeed.dtypes import TENSOR_DTYPES
+from zarrfeed.dtypes import TENSOR_DTYPES, read_items
 from zarrfeed.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, ZarrfeedError, printable
 from zarrfeed.fields import (
     BLOCK_UNITS,
@@ -31,9 +31,12 @@ from zarrfeed.fields import (
     dtype_name,
     with_path,
 )
+from zarrfeed.known_groups import refusal, without_arrays
 from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, read_layout
 from zarrfeed.local_files import check_members
 from zarrfeed.optional_torch import is_tensor
+from zarrfeed.records import select_members
+from zarrfeed.suggestions import did_you_mean
 from zarrfeed.windows import Offsets, Window, parse_window
 
 if TYPE_CHECKING:
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 
 FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
+
+#: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
+Variables: TypeAlias = "Sequence[str] | Mapping[str, Sequence[str]]"
 
 _MEMORY_INT64_MAX = 2**63 - 1
 #: The engine keeps about 600 bytes for each chunk that a sample lies in.
@@ -55,7 +61,7 @@ def read_fields(
     *,
     sample_axis: int = 0,
     sample_dim: str | None = None,
-    variables: Sequence[str] | None = None,
+    variables: Variables | None = None,
     decode_cf: bool = True,
     conversion: ConversionOptions | None = None,
     return_index: bool = False,
@@ -78,7 +84,8 @@ def read_fields(
         The dimension that is the sample axis, in place of `sample_axis`: of every array of `samples`, and of targets
         that have named dimensions. Arrays of a group that lack it are left out, others refused.
     variables
-        Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. None: all.
+        Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. Of an array of
+        records: which members. Or a mapping of "samples" and "targets" to such lists. None: all.
     decode_cf
         Whether attributes such as `scale_factor` are heeded.
     conversion
@@ -86,7 +93,7 @@ def read_fields(
     return_index
         Whether the sample's index is the last field.
     offsets
-        The rows of a sample, in every array of `samples` or by name of the array.
+        The rows of a sample, in every array of `samples` or by name (`by_field`).
     room, block, aligns
         As of `plan_blocks`.
 
@@ -97,12 +104,13 @@ def read_fields(
     """
     check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
     check_flags(return_index=return_index, decode_cf=decode_cf)
-    if block not in BLOCK_UNITS:
-        raise ConfigError(f"block = {block!r}, must be one of {', '.join(map(repr, BLOCK_UNITS))}")
+    check_choice("block", block, BLOCK_UNITS)
     if sample_dim is not None and sample_axis != 0:
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     reader = _PartReader("samples", sample_axis, sample_dim, decode_cf)
-    parts = [reader.read(samples, variables)]
+    sides = ("samples",) if targets is None else ("samples", "targets")
+    names = _variables_of(sides, variables)
+    parts = [reader.read(samples, names[0])]
     arrays, items = reader.fields, reader.items
     num_sample_fields = len(arrays)
     for f in arrays:
@@ -110,12 +118,14 @@ def read_fields(
             raise ConfigError(f"{f.name}: has no elements, shape {tuple(f.rows.shape)}")
     if targets is not None:
         reader = _PartReader("targets", 0, sample_dim, decode_cf)
-        parts.append(reader.read(targets, None))
+        parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
     _check_lengths(arrays)
-    conversions = (conversion or ConversionOptions()).conversions(items)
-    windows = [parse_window(i.name, of) for i, of in zip(items, by_field("offsets", offsets, items), strict=True)]
-    fields: list[Field] = [_with_options(*options) for options in zip(arrays, conversions, windows, strict=True)]
+    conversion = conversion or ConversionOptions()
+    conversions, spared = conversion.conversions(items), conversion.spared(items)
+    rows = by_field("offsets", offsets, items, of_rows=True)
+    windows = [parse_window(i.name, of) for i, of in zip(items, rows, strict=True)]
+    fields: list[Field] = [_with_options(*one) for one in zip(arrays, conversions, windows, spared, strict=True)]
 
     blocks = plan_blocks(fields, num_sample_fields, block=block, room=room, aligns=aligns)
     fields = list(blocks.fields)
@@ -127,9 +137,14 @@ def read_fields(
 
 
 def _with_options(
-    field: StoredField | ResidentField | ListField, conversion: Conversion | None, window: Window | None
+    field: StoredField | ResidentField | ListField,
+    conversion: Conversion | None,
+    window: Window | None,
+    spared: bool,
 ) -> Field:
-    if not isinstance(field, ListField):
+    if isinstance(field, StoredField):
+        return replace(field, conversion=conversion, window=window, spared=spared)
+    if isinstance(field, ResidentField):
         return replace(field, conversion=conversion, window=window)
     if window is not None:
         raise UnsupportedError(
@@ -158,14 +173,21 @@ class _PartReader:
         self._sample_axis = sample_axis
         self._sample_dim = sample_dim
         self._decode_cf = decode_cf
+        self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
 
     def read(self, source: Source, variables: Sequence[str] | None) -> tuple[str, ...] | None:
         """Read all fields; return their keys, None for a bare tensor."""
         part = self._part
         if isinstance(source, str | Path):
             source = open_node(source)
+        coordinates: set[str] = set()
         if isinstance(source, zarr.Group):
+            known = refusal(source) if variables is None else None
+            if known is not None:
+                with _naming(part):
+                    raise known
             arrays = _arrays_of(part, source)
+            coordinates = named_coordinates(arrays.values(), dict(source.attrs))
             named: Mapping[str, FieldSource] = (
                 self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
             )
@@ -173,9 +195,7 @@ class _PartReader:
             named = _checked(part, source)
             named = named if variables is None else _select(part, named, variables)
         elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
-            if variables is not None:
-                raise ConfigError(f"variables = {variables!r}: {part} is an array, must be a group or a mapping")
-            self._read_field(None, source)
+            self._read_field(None, source, variables)
             return None
         else:
             raise ConfigError(
@@ -185,6 +205,9 @@ class _PartReader:
         for key, array in named.items():
             with _naming(f"{part}[{key!r}]"):
                 self._read_field(key, array)
+        coordinates |= named_coordinates(self._arrays.values(), {})
+        for number, stored in self._arrays.items():
+            self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
         return tuple(named)
 
     def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
@@ -195,17 +218,23 @@ class _PartReader:
             names = [name for name in names if name not in lacking]
         if not names:
             where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
-            raise ConfigError(f"{self._part}: the group has no data variable{where}; arrays in it: {', '.join(arrays)}")
+            dimensions = {name: None for array in arrays.values() for name in dimension_names(array) or ()}
+            raise ConfigError(
+                f"{self._part}: the group has no data variable{where}; arrays in it: {', '.join(arrays)}"
+                f"{did_you_mean(self._sample_dim, dimensions)}"
+            )
         return {name: arrays[name] for name in names}
 
-    def _read_field(self, key: str | None, source: FieldSource) -> None:
+    def _read_field(self, key: str | None, source: FieldSource, members: Sequence[str] | None = None) -> None:
         name = self._part if key is None else f"{self._part}[{key!r}]"
-        dimensions = decoding = None
+        dimensions = decoding = record = None
         dtype: str | None
         if isinstance(source, np.ndarray) or is_tensor(source):
             axis = self._find_axis(name, None)
+            if isinstance(source, np.ndarray) and source.dtype.names:
+                record = select_members(name, source.dtype, members)
             rows = _rows_in_memory(name, source, axis)
-            field: StoredField | ResidentField | ListField = ResidentField(name, rows)
+            field: StoredField | ResidentField | ListField = ResidentField(name, rows, record=record)
             dtype, shape = dtype_name(field), tuple(source.shape)
             axis %= len(shape)
         else:
@@ -217,12 +246,18 @@ class _PartReader:
             if spec.item_type:
                 field, dtype = ListField(name, spec), None
             else:
-                field, dtype = StoredField(name, spec), spec.dtype.name
+                if spec.record is not None:
+                    record = select_members(name, spec.record, members)
+                field, dtype = StoredField(name, spec, record=record), spec.dtype.name
                 if self._decode_cf:
                     with _naming(spec.name):
                         decoding = find_decoding(array)
+            self._arrays[len(self.fields)] = array
+        if members is not None and record is None:
+            raise ConfigError(f"variables = {members!r}: {self._part} is an array, must be a group or a mapping")
         self.fields.append(field)
-        self.items.append(Items(self._part, key, dtype, shape, axis, dimensions, decoding))
+        items = Items(self._part, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
+        self.items.append(items)
 
     def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
         if self._sample_dim is None:
@@ -232,7 +267,10 @@ class _PartReader:
                 return 0
             raise ConfigError(f"{name}: has no dimension names, sample_dim = {self._sample_dim!r} needs them")
         if self._sample_dim not in dimensions:
-            raise ConfigError(f"{name}: sample_dim = {self._sample_dim!r}, must be one of its dimensions {dimensions}")
+            raise ConfigError(
+                f"{name}: sample_dim = {self._sample_dim!r}, must be one of its dimensions {dimensions}"
+                f"{did_you_mean(self._sample_dim, dimensions)}"
+            )
         return dimensions.index(self._sample_dim)
 
 
@@ -251,28 +289,47 @@ def _check_counts(spec: ArraySpec) -> None:
 
 
 def _select(part: str, arrays: Mapping[str, FieldSource], variables: Sequence[str]) -> dict[str, FieldSource]:
+    for name in variables:
+        if name not in arrays:
+            known = ", ".join(map(repr, arrays))
+            raise ConfigError(
+                f"variables: {name!r} is not in {part}, must be one of {known}{did_you_mean(name, arrays)}"
+            )
+    return {name: arrays[name] for name in variables}
+
+
+def _variables_of(sides: Sequence[str], variables: Variables | None) -> list[list[str] | None]:
+    """Return, for each side of a batch, the names that `variables` lists for it; None for all."""
+    by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
+    for side in by_side:
+        if side not in sides:
+            raise ConfigError(
+                f"variables names {side!r}, must be one of {', '.join(map(repr, sides))}{did_you_mean(side, sides)}"
+            )
+    return [_checked_names(by_side.get(side)) for side in sides]
+
+
+def _checked_names(variables: Sequence[str] | None) -> list[str] | None:
+    if variables is None:
+        return None
     if isinstance(variables, str) or not all(isinstance(name, str) for name in variables):
         raise ConfigError(f"variables = {variables!r}, must be a list of names")
     names = list(variables)
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"variables = {variables!r}, must name at least one array, and each once")
-    for name in names:
-        if name not in arrays:
-            raise ConfigError(f"variables: {name!r} is not in {part}, must be one of {', '.join(map(repr, arrays))}")
-    return {name: arrays[name] for name in names}
+    return names
 
 
 def _arrays_of(part: str, group: zarr.Group) -> dict[str, zarr.Array[Any]]:
-    path = printable(str(group.store_path).removeprefix("file://"))
     check_members(group)
     try:
         arrays = dict(sorted(group.arrays()))
-        groups = sorted(group.group_keys()) if not arrays else []
     except Exception as error:  # a damaged member: any class, as in open_node
+        path = printable(str(group.store_path).removeprefix("file://"))
         raise ConfigError(f"{part}: {path}: zarr-python cannot list the group: {error!r}") from error
     if not arrays:
-        inside = f"; groups in it, which are not entered: {', '.join(groups)}" if groups else ""
-        raise ConfigError(f"{part}: {path}: is a group without arrays{inside}")
+        with _naming(part):
+            raise without_arrays(group)
     return arrays
 
 
@@ -316,9 +373,12 @@ def _rows_in_memory(name: str, source: npt.NDArray[Any] | torch.Tensor, sample_a
         return source.detach().resolve_conj().resolve_neg().movedim(sample_axis, 0).contiguous()
     if isinstance(source, np.ma.MaskedArray):
         raise ConfigError(f"{name}: is a masked array, and tensors have no mask; fill it first (`.filled(value)`)")
+    rows = np.moveaxis(source, sample_axis, 0)
+    if source.dtype.names:
+        items = read_items(source.dtype, swapped=False, name=name)
+        return torch.from_numpy(np.array(rows, order="C").view(items.dtype).reshape(rows.shape + items.shape))
     if source.dtype.name not in TENSOR_DTYPES:
         raise UnsupportedError(f"{name}: dtype {source.dtype} has no torch equivalent")
-    rows = np.moveaxis(source, sample_axis, 0)
     native = np.ascontiguousarray(rows, dtype=source.dtype.newbyteorder("="))
     if not native.flags.writeable:  # torch has no read-only tensors and warns of them
         native = native.copy()

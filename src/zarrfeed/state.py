@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrfeed.assignment import Consumer
 from zarrfeed.errors import ConfigError
-from zarrfeed.fields import Field, dtype_name, window_of
+from zarrfeed.fields import Field, described_dtype, window_of
 from zarrfeed.order import Order
 from zarrfeed.progress import Progress
 
@@ -150,7 +150,12 @@ def describe_order(order: Order) -> dict[str, Any]:
 def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
     """Return shape and dtype of every field, and the offsets of its rows where samples are windows, as JSON."""
     return {
-        f.name: [f.num_samples, *f.sample_shape, dtype_name(f), *([list(w.offsets)] if (w := window_of(f)) else [])]
+        f.name: [
+            f.num_samples,
+            *f.sample_shape,
+            described_dtype(f),
+            *([list(w.offsets)] if (w := window_of(f)) else []),
+        ]
         for f in fields
         if f.name != "index"
     }
