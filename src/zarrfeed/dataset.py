@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -22,6 +22,7 @@ from zarrfeed.errors import ClosedError, ConfigError
 from zarrfeed.explain import Explanation
 from zarrfeed.fields import Batch, BlockUnit, FieldSet
 from zarrfeed.identity import Place, PlaceFinder, RankSource, end_with_training_process, has_accelerator, in_worker
+from zarrfeed.notebook import dataset_html
 from zarrfeed.options import check_pin_memory, order_options, schedule_options
 from zarrfeed.order import EpochPlan, Order, make_order
 from zarrfeed.passes import Cursor, Pass, SamplePass
@@ -31,9 +32,11 @@ from zarrfeed.schedule import DEFAULT_BUDGET, Schedule
 from zarrfeed.selection import Int64, Select, Selection
 from zarrfeed.shards import DEFAULT_COALESCE
 from zarrfeed.skipping import SkippedChunk
-from zarrfeed.sources import Source, read_fields
+from zarrfeed.sources import Source, Variables, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
+from zarrfeed.suggestions import checks_option_names
+from zarrfeed.transforms import Transform, prepare_transform
 from zarrfeed.window_rows import WindowRows, choose_samples
 from zarrfeed.windows import Offsets
 from zarrfeed.xarray_backed import stored_arrays
@@ -73,8 +76,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     sample_axis
         The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     lanes
-        How many blocks are open side by side: consecutive samples come from that many blocks. None: chosen from the
-        layout and `memory_budget`.
+        How many blocks are open side by side: consecutive samples come from that many blocks, at most as many as there
+        are samples. None: chosen from the layout and `memory_budget`.
     mix
         How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
     block
@@ -109,24 +112,23 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         In place of `sample_axis`, the name of the dimension, such as "time"; of targets too, where those are named.
         Arrays of a group that lack it are left out; others are refused.
     variables
-        Which arrays of `samples`, a group or a mapping. None: all; of a group as xarray writes it, all data variables
-        but scalars.
+        Which arrays of `samples`, a group or a mapping (of an array of records: which members); or for both sides,
+        {"samples": [...], "targets": [...]}. None: all; of a group as xarray writes it, data variables but scalars.
     decode_cf
         Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
         `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
     dtype
-        Of the tensors of `samples`, or a mapping of names to dtypes, which may name targets: torch's, NumPy's or a
-        name. Any float dtype, rounded once; an integer one where no value is lost. None: as stored or decoded.
+        Of the tensors of `samples`, but for coordinates such as "time": torch's, NumPy's or a name; or a mapping of
+        names to dtypes, where "samples" and "targets" stand for the other arrays of that side. Any float dtype, rounded
+        once; an integer one where no value is lost. None: as stored or decoded.
     normalize
-        (mean, std), numbers or arrays with one a channel, or a mapping of names to such pairs: batches have
-        (x - mean) / std, as floats.
+        (mean, std), numbers or arrays with one a channel, or a mapping as of `dtype`: batches have (x - mean) / std.
     normalize_axis
         Which axis of the array, or dimension by its name, the channels are along.
     offsets
         Lets each sample be a window: the rows at these distances from its own, such as (-2, -1, 0, 1), along a new
         first axis of the sample; for a single integer that row, without the axis. Of every array of `samples`, or a
-        mapping of names, which may name targets: {"samples": (-1, 0), "targets": 1}. Samples that lack a row are left
-        out; `explain()` and the repr say how many, and why.
+        mapping as of `dtype`: {"samples": (-1, 0), "targets": 1}. Those that lack a row are left out: see `explain()`.
     segment_ends
         Where the array consists of segments, such as episodes: the index after the last sample of each, ascending, the
         last one being the number of samples. No window reaches from one into another.
@@ -149,12 +151,13 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     timeout
         Seconds that a read may take, all tries included. After that it is an error, also with "skip".
     transform
-        Called with every batch (or sample) in the process that iterates; what it returns is yielded.
+        Called with every batch (or sample) in the process that iterates, or with its parts, if it requires as many
+        arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
 
     Yields
     ------
     `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
-    `return_index` the index behind these. In place of the tensor, a group or a mapping gives a dict of tensors.
+    `return_index` the index behind these. A group, a mapping, or records (structured dtypes) give a dict of tensors.
     For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists for tensors.
 
     Raises
@@ -173,6 +176,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     _aligns_blocks = True  # where no `blocks` are named
 
+    @checks_option_names
     def __init__(
         self,
         samples: Source,
@@ -198,7 +202,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         coalesce_limit: int | str = DEFAULT_COALESCE.limit,
         pin_memory: bool | None = None,
         sample_dim: str | None = None,
-        variables: Sequence[str] | None = None,
+        variables: Variables | None = None,
         decode_cf: bool = True,
         dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
         normalize: Normalization | Mapping[str, Normalization] | None = None,
@@ -211,12 +215,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         missing: Missing = "fill",
         retries: int = DEFAULT_RETRIES,
         timeout: float = DEFAULT_TIMEOUT_S,
-        transform: Callable[[Batch], Any] | None = None,
+        transform: Transform | None = None,
     ) -> None:
         super().__init__()
         check_pin_memory(pin_memory)
-        if transform is not None and not callable(transform):
-            raise ConfigError(f"transform = {transform!r}, must be callable")
         self._policy = FaultPolicy(on_error, max_errors, missing, retries, timeout)
         self._order_options = order_options(shuffle=shuffle, seed=seed, mix=mix)
         self._options = schedule_options(
@@ -246,7 +248,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         selection = choose_samples(fields, select, blocks, segment_ends=segment_ends, window_rows=window_rows)
         self._place_finder = PlaceFinder(rank, world_size)
         self._pin_memory = pin_memory
-        self._transform = transform
+        self._transform = prepare_transform(transform, len(fields.parts))
         self._set_selection(fields, selection)
 
     def _set_selection(self, fields: FieldSet, selection: Selection | None) -> None:
@@ -401,9 +403,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def explain(self) -> Explanation:
         """Describe how this dataset is read: arrays, blocks, lanes, amplification, memory, quality of the shuffle.
 
-        Returns
-        -------
-        An object with the figures as attributes; `str()` of it is a page for people.
+        The figures are attributes of what is returned; `str()` of it is a page for people.
         """
         return self._schedule.explain(self._place(), self._plan_of_rank(0), pinned=self._pins())
 
@@ -437,6 +437,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             f"ZarrIterableDataset({self._schedule.fields.describe(order.selection)}, "
             f"batch_size={self._schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
+
+    def _repr_html_(self) -> str:
+        return dataset_html(self._schedule.fields, self._schedule.order, self._schedule.batch_size)
 
     @property
     def batch_size(self) -> int | None:

@@ -18,6 +18,7 @@ from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Batch
 from zarrfeed.passes import Cursor, settle_for_workers
+from zarrfeed.suggestions import checks_option_names
 from zarrfeed.worker_context import with_flags
 
 #: Of a worker that is killed while it sends a batch, torch is told by a signal within moments: its handler raises the
@@ -60,6 +61,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     use_stateful_dataloader = True
     _preparation: Preparation | None = None
 
+    @checks_option_names
     def __init__(
         self,
         dataset: ZarrIterableDataset,
@@ -93,6 +95,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._cursor: Cursor | None = None
         object.__setattr__(self, "sampler", _EpochHint(dataset))  # torch keeps others from replacing it
         dataset.check_memory(num_workers)
+
+    def __repr__(self) -> str:
+        return f"ZarrDataLoader({self.dataset!r}, num_workers={self.num_workers})"
 
     @property
     def _zarr_dataset(self) -> ZarrIterableDataset:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self, SupportsIndex
 
@@ -29,13 +29,15 @@ from zarrfeed.feed import Reader, shared_memory
 from zarrfeed.fields import Batch, ListField, StoredField, Values
 from zarrfeed.identity import in_worker, physical_bytes, usable_cores
 from zarrfeed.memory import MemoryPlan, parse_bytes, plan_memory
+from zarrfeed.notebook import random_access_html
 from zarrfeed.policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing
 from zarrfeed.readers import fits_shared_memory
 from zarrfeed.request_plan import plan_request
 from zarrfeed.schedule import DEFAULT_BUDGET
 from zarrfeed.selection import Int64, Select
-from zarrfeed.sources import Source, read_fields
+from zarrfeed.sources import Source, Variables, read_fields
 from zarrfeed.stats import Stats, format_bytes
+from zarrfeed.suggestions import checks_option_names
 from zarrfeed.window_rows import WindowRows, choose_samples
 from zarrfeed.windows import Offsets
 from zarrfeed.xarray_backed import stored_arrays
@@ -86,6 +88,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     batch is not bounded but by the request. Any thread may read; requests of several threads wait for each other.
     """
 
+    @checks_option_names
     def __init__(
         self,
         samples: Source,
@@ -94,7 +97,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         return_index: bool = False,
         sample_axis: int = 0,
         sample_dim: str | None = None,
-        variables: Sequence[str] | None = None,
+        variables: Variables | None = None,
         decode_cf: bool = True,
         dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
         normalize: Normalization | Mapping[str, Normalization] | None = None,
@@ -195,6 +198,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     def __repr__(self) -> str:
         return f"ZarrDataset({self._fields.describe(self._selection)})"
+
+    def _repr_html_(self) -> str:
+        return random_access_html(self._fields, self._selection)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here

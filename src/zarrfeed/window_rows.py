@@ -43,6 +43,7 @@ from zarrfeed.selection import (
     select_samples,
     selection_of,
 )
+from zarrfeed.suggestions import did_you_mean
 from zarrfeed.windows import check_segment_ends, offsets_of, samples_with_windows
 
 #: What `window_rows=` may be.
@@ -134,6 +135,7 @@ def _readable_rows(
         if window_rows != "selected":
             raise ConfigError(
                 f"window_rows = {window_rows!r}, must be 'selected', 'all', or rows: a slice, indices, or a mask"
+                f"{did_you_mean(window_rows, ('selected', 'all'))}"
             )
     elif window_rows is not None:
         return _rows_named_by(window_rows, select_samples(window_rows, num_samples), num_samples), OUTSIDE_WINDOW_ROWS
