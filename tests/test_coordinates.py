@@ -195,3 +195,11 @@ def test_text_is_left_alone_beside_numbers_and_named_alone(of_rows: bool) -> Non
     assert by_field("dtype", 1, [text, time], of_rows=of_rows) == [None, 1]
     assert by_field("dtype", 1, [text], of_rows=of_rows) == [1]
     assert by_field("dtype", {"samples": 1, "word": 2}, [text, number], of_rows=of_rows) == [2, 1]
+
+
+def test_variables_of_both_sides_of_what_xarray_opened(store: Path) -> None:
+    opened = xr.open_zarr(store, decode_times=False, consolidated=False, chunks=None)
+    dataset = ZarrDataset.from_xarray(opened, opened, variables={"samples": ["t2m"], "targets": ["count", "step"]})
+    samples, targets = dataset[7]
+    assert list(samples) == ["t2m"]
+    assert {name: int(value) for name, value in targets.items()} == {"count": 7, "step": 9608}

@@ -150,6 +150,20 @@ def test_bytes_that_are_missing_are_the_fill_value(dtype: str, fill: bytes, zarr
     assert_parity(array, expected.swapaxes(0, 1), sample_axis=1)
 
 
+def test_the_fill_value_of_bytes_that_xarray_wrote_masks_nothing() -> None:
+    array: Any = zarr.create_array(
+        MemoryStore(),
+        shape=(N,),
+        chunks=(5,),
+        dtype="S2",
+        fill_value=b"0",
+        zarr_format=2,
+        attributes={"_ARRAY_DIMENSIONS": ["n"]},
+    )
+    array[5:10] = b"xy"
+    assert_parity(array, read_all(array).view(np.uint8).reshape(N, 2))
+
+
 def test_the_fill_value_of_bytes_is_that_of_missing_inner_chunks_too() -> None:
     array: Any = zarr.create_array(
         MemoryStore(), shape=(N, 7), chunks=(2, 3), shards=(8, 6), dtype="S4", fill_value=b"0", zarr_format=3

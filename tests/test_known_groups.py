@@ -5,6 +5,7 @@ The attributes are those that ome-zarr 0.12 and anndata 0.12 write, in both form
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -268,6 +269,32 @@ def test_plates_whose_images_are_not_found_are_refused_without_an_example(key: s
     group.create_group("x")
     group.attrs[key] = value
     assert str(refusal_of(tmp_path / "g")).endswith("give one array: a resolution of one image")
+
+
+@pytest.mark.parametrize("path", ["../p", "/etc", "a/../..", "", "x" * 10**6, "a//b"])
+def test_paths_in_attributes_do_not_lead_out_of_the_group(path: str, tmp_path: Path) -> None:
+    put_image(zarr.create_group(tmp_path / "p"))
+    group = zarr.create_group(tmp_path / "g")
+    group.create_group("a")
+    group.attrs["plate"] = {"wells": [{"path": path}]}
+    message = str(refusal_of(tmp_path / "g"))
+    assert message.endswith("give one array: a resolution of one image")
+    group.create_array("x", data=np.arange(N))
+    group.attrs["multiscales"] = [{"datasets": [{"path": path}]}]
+    assert int(ZarrDataset(tmp_path / "g")[3]["x"]) == 3
+
+
+def test_metadata_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "g")
+    group.create_group("meta")
+    (tmp_path / "g" / "data").mkdir()
+    os.mkfifo(tmp_path / "g" / "data" / "zarr.json")
+    group.attrs["plate"] = {"wells": [{"path": "data"}]}
+    with pytest.raises(ConfigError, match="is not a regular file, metadata must be one"):
+        ZarrIterableDataset(tmp_path / "g")
+    group.attrs["encoding-type"] = "anndata"
+    (tmp_path / "g" / "data").rename(tmp_path / "g" / "X")
+    assert "it has no dense matrix to give" in str(refusal_of(tmp_path / "g"))
 
 
 def test_a_plate_that_leads_to_itself_ends(tmp_path: Path) -> None:

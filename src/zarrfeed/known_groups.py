@@ -18,14 +18,16 @@ import zarr
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.errors import ConfigError, UnsupportedError, ZarrfeedError, printable
+from zarrfeed.local_files import check_members, check_metadata_files
 from zarrfeed.remote import UrlStore
 
-#: Paths that a message names, at most.
-_MOST_PATHS = 6
+#: Paths that a message names, at most; and characters of a path, or of another name, in attributes.
+_MOST_PATHS, _MOST_CHARS = 6, 200
 #: Groups between an OME-Zarr plate, or the like, and the arrays of its first image.
 _MOST_LEVELS = 4
 
 _SPARSE = ("csr_matrix", "csc_matrix")
+_NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 
 
 def refusal(group: zarr.Group) -> ZarrfeedError | None:
@@ -127,7 +129,7 @@ def _levels(ome: dict[str, Any]) -> Iterator[str]:
 
 def _axes(ome: dict[str, Any]) -> list[str]:
     axes = [axis.get("name") if isinstance(axis, dict) else axis for axis in _list(ome["multiscales"][0].get("axes"))]
-    return [name for name in axes if isinstance(name, str)]
+    return [name for name in axes if isinstance(name, str) and len(name) <= _MOST_CHARS][:_MOST_PATHS]
 
 
 def _first_level(group: zarr.Group, depth: int) -> str:
@@ -140,7 +142,7 @@ def _first_level(group: zarr.Group, depth: int) -> str:
     inside = [
         *_paths(plate.get("wells") if isinstance(plate, dict) else None),
         *_paths(well.get("images") if isinstance(well, dict) else None),
-        *(label for label in _list(ome.get("labels")) if isinstance(label, str)),
+        *filter(_is_path, _list(ome.get("labels"))),
         *(["0"] if "bioformats2raw.layout" in ome else []),
     ]
     member = _member(group, inside[0]) if inside and depth else None
@@ -167,7 +169,7 @@ def _of_anndata(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError 
         )
     if kind == "categorical":
         return ConfigError(f"{name}; give its integers: {member_path(group, 'codes')}, indices to its categories")
-    if isinstance(kind, str) and kind.startswith("nullable-"):
+    if kind in _NULLABLE:
         return ConfigError(f"{name}; give {member_path(group, 'values')}: they say nothing where its `mask` is true")
     return None
 
@@ -211,6 +213,8 @@ def _examples(group: zarr.Group, members: list[str]) -> str:
 
 def _member(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | None:
     try:
+        if isinstance(group.store, LocalStore):
+            check_metadata_files(Path(group.store.root) / group.path / path)
         return group[path]
     except Exception:  # noqa: BLE001 (not there, damaged, or no path at all: of any class)
         return None
@@ -218,6 +222,7 @@ def _member(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | None
 
 def _members(group: zarr.Group) -> list[tuple[str, zarr.Array[Any] | zarr.Group]]:
     try:
+        check_members(group)
         return sorted(islice(group.members(), 1000), key=lambda item: item[0])
     except Exception:  # noqa: BLE001 (a damaged member)
         return []
@@ -231,8 +236,13 @@ def _paths(value: object) -> Iterator[str]:
     """Yield what is called "path" in a list of objects of JSON."""
     for one in _list(value):
         path = one.get("path") if isinstance(one, dict) else None
-        if isinstance(path, str) and path:
-            yield path
+        if _is_path(path):
+            yield str(path)
+
+
+def _is_path(path: object) -> bool:
+    """Return whether it is a path below a group, and short enough for a message."""
+    return isinstance(path, str) and 0 < len(path) <= _MOST_CHARS and not {"", "..", "."} & set(path.split("/"))
 
 
 def _list(value: object) -> list[Any]:

@@ -35,13 +35,15 @@ def stored_arrays(samples: Any, targets: Any, options: dict[str, Any]) -> tuple[
     ConfigError
         If a variable is not exactly a Zarr array; names it and says what it is.
     """
-    parts = [_Part("samples", samples, options.get("sample_dim"), options.get("variables"))]
+    named = options.get("variables")
+    variables = named if isinstance(named, Mapping) else {"samples": named}
+    parts = [_Part("samples", samples, options.get("sample_dim"), variables.get("samples"))]
     if not parts[0].is_xarray:
         raise ConfigError(
             f"samples: got a {type(samples).__name__}, must be an xarray.Dataset or an xarray.DataArray; "
             "what else there is goes to the constructor"
         )
-    parts.append(_Part("targets", targets, options.get("sample_dim"), None))
+    parts.append(_Part("targets", targets, options.get("sample_dim"), variables.get("targets")))
     arrays = [part.arrays() for part in parts]
     raw = {name for part in parts for name in part.raw}
     decoded = {name for part in parts for name in part.decoded}
