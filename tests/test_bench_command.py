@@ -267,6 +267,6 @@ def test_advice_follows_from_what_was_measured(
 
 def test_the_options_of_the_command_reach_the_dataset(samples: Path) -> None:
     said: list[str] = []
-    with pytest.raises(ConfigError, match="lanes"):
-        make_bench(samples, said, lanes=10**6)
+    with pytest.raises(ConfigError, match="mix"):
+        make_bench(samples, said, mix=-1)
     assert said == []
