@@ -42,7 +42,7 @@ def rank_batches(
     length = rank_length(n, rank=rank, world_size=world_size, even=even)
     mine = line[(np.arange(length) * world_size + rank) % n]
     num_workers = max(1, num_workers)
-    in_rounds = length // (num_workers * batch_size) * (num_workers * batch_size)
+    in_rounds = n // world_size // (num_workers * batch_size) * (num_workers * batch_size)  # the same on every rank
     # (rounds, samples of a worker, workers) -> (rounds, workers, samples): worker w takes every num_workers-th position
     rounds = mine[:in_rounds].reshape(-1, batch_size, num_workers).swapaxes(1, 2)
     batches = [batch for one_round in rounds for batch in one_round]

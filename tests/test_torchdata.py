@@ -13,7 +13,7 @@ import zarr
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ranks import take
-from zarrfeed import ZarrIterableDataset
+from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -67,8 +67,29 @@ def test_torchdata_saves_and_resumes_mid_epoch(
 
     resumed = make(store, num_workers, **settings)
     resumed.load_state_dict(state)
-    assert sorted(np.concatenate([*seen, *take(iter(resumed))])) == list(range(N))
+    assert_same(take(iter(resumed)), whole[1][steps:])
     assert_same(take(iter(resumed)), whole[2])
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_torchdata_saves_and_resumes_what_our_loader_had_begun(store: str, steps: int) -> None:
+    """Workers then begin in the middle of a round, and each saves how far it came with the share that it took over."""
+    settings: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
+    options: dict[str, Any] = {**SETTINGS, "batch_size": 7, "return_index": True, "num_threads": 1}
+    whole = take(iter(ZarrDataLoader(ZarrIterableDataset(store, **options), **settings)))
+    ours = ZarrDataLoader(ZarrIterableDataset(store, **options), **settings)
+    feed = iter(ours)
+    take(feed, 5)
+    loader = make(store, 2)
+    loader.dataset.load_state_dict(ours.state_dict())
+    del feed
+    feed = iter(loader)
+    assert_same(take(feed, steps), whole[5 : 5 + steps])
+    state = copy.deepcopy(loader.state_dict())
+    del feed
+    resumed = make(store, 2)
+    resumed.load_state_dict(state)
+    assert_same(take(iter(resumed)), whole[5 + steps :])
 
 
 @pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])

@@ -8,7 +8,7 @@ i mod K, only its last batch is short, and the number of batches does not depend
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -104,6 +104,16 @@ class Division:
             count=strided - skipped,
             tail=tail[begin - skipped :],
         )
+
+    def continued(self, consumer: Consumer, batches: int) -> tuple[Consumer, int]:
+        """Return whose share a consumer takes over, and from which of its batches on, after `batches` batches a rank.
+
+        A DataLoader asks worker 0 first. In a run that continues this division, worker 0 therefore delivers the next
+        batch that is due: it takes over the share of worker `batches` mod K, worker 1 that of the worker after it, ...
+        """
+        worker = (consumer.worker + batches) % self.num_workers
+        delivered = (batches - worker + self.num_workers - 1) // self.num_workers
+        return replace(consumer, worker=worker), delivered
 
     def _tail(self, consumer: Consumer) -> Int64:
         """Positions of a consumer behind the whole rounds: one batch at most, shape (steps,)."""

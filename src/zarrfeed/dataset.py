@@ -366,6 +366,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`, to whatever ranks and workers there are now.
 
+        With the ranks, workers and batch size of the saved run, these are the batches that would have come next.
+
         Raises
         ------
         ConfigError

@@ -121,8 +121,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
 
-        What counts is what this loader handed out, not what workers have prefetched. The state can be loaded with
-        another number of workers, world size or batch size.
+        What counts is what this loader handed out, not what workers have prefetched. A run that loads the state with
+        the same ranks, workers and batch size delivers the batches that would have come next. With others, it delivers
+        the same samples in other batches.
         """
         if self._cursor is not None:
             return self._zarr_dataset._make_state_dict(self._cursor.state())

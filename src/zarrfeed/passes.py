@@ -20,7 +20,7 @@ from zarrfeed.fields import Batch, FieldSet, Values
 from zarrfeed.identity import in_worker, worker_and_count
 from zarrfeed.interrupts import Token, interrupt_after
 from zarrfeed.progress import Cut, Progress
-from zarrfeed.state import EpochState, WorkerShare
+from zarrfeed.state import EpochState, SavedRun, WorkerShare
 
 if TYPE_CHECKING:
     from zarrfeed.dataset import ZarrIterableDataset
@@ -37,11 +37,13 @@ class Cursor:
     begin
         The settled state in which the pass began.
     division
-        How what was left then is shared out.
+        How what earlier runs had left is shared out. A saved run in `begin` has the same division: the pass goes on
+        with it.
     consumer
         Whose batches are counted: for a DataLoader worker those of its own share, else the rank's.
     delivered
-        Batches (samples, where there is no batch size) that were handed out.
+        Batches of the division (samples, where there is no batch size) that were handed out, by the saved run too. In
+        a worker: those that it handed out itself.
     ended
         Whether the consumer asked for more than there is.
     """
@@ -64,7 +66,7 @@ class Cursor:
         begin = schedule.settle(state, consumer)
         division = schedule.division(begin, consumer)
         if begin.worker is None:
-            return cls(begin, division, consumer)
+            return cls(begin, division, consumer, 0 if in_worker() else begin.batches)
         if begin.worker != WorkerShare(consumer, division.batch_size, begin.worker.batches):
             raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
         return cls(begin, division, consumer, begin.worker.batches)
@@ -78,7 +80,7 @@ class Cursor:
             return replace(self.begin, worker=WorkerShare(self.consumer, self.division.batch_size, self.delivered))
         if at_end and self.at_end:
             length = self.begin.progress.used + self.division.length
-            return replace(self.begin, progress=Progress((Cut(length),)))
+            return replace(self.begin, progress=Progress((Cut(length),)), run=None)
         return self.state()
 
     @property
@@ -90,7 +92,7 @@ class Cursor:
         """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""
         if self.at_end:
             return EpochState(self.begin.epoch + 1)
-        return replace(self.begin, progress=self.begin.progress.then(self.division.cut(self.delivered)))
+        return replace(self.begin, run=SavedRun(self.division, self.delivered) if self.delivered else None)
 
 
 class Pass(Iterator[Batch]):

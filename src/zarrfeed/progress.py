@@ -2,8 +2,8 @@
 
 Invariant: batches are delivered in step on all ranks, so what is used up after any number of batches is a prefix of the
 line and, where the run stopped between the batches of two workers, a regular comb behind it. A run that begins there
-reads the positions that are left, numbered anew from 0; what it uses is again a prefix and a comb, of that numbering.
-So progress is a short list of cuts, whatever runs came before, and no list of samples.
+on another setup reads the positions that are left, numbered anew from 0; what it uses is again a prefix and a comb, of
+that numbering. So progress is a short list of cuts, whatever runs came before, and no list of samples.
 """
 
 from __future__ import annotations

@@ -112,10 +112,10 @@ class Schedule:
 
         If rows keep their order, each consumer has a lane; if they are permuted, more ranks than lanes get a lane
         each. Where blocks keep their order and a tail is dropped, the line begins at another block in each epoch, so
-        that it is not always the same one.
+        that it is not always the same one. A saved run stays in the state if this consumer continues its division.
         """
         if state.lanes is not None:
-            return state
+            return state.for_division(self.division(state, consumer))
         order, even = self.order, self._even(consumer)
         if not order.permutes_rows:
             lanes = consumer.stride
@@ -134,7 +134,7 @@ class Schedule:
         return replace(self.order, lanes=state.lanes, first_block=state.first_block)
 
     def division(self, state: EpochState, consumer: Consumer) -> Division:
-        """Return how what is left is shared out, in batches; in samples, where there is no batch size."""
+        """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
         length, even = self.order.length - state.progress.used, self._even(consumer)
         return Division(
             length=length - length % consumer.split_over if even == "drop" else length,
@@ -146,10 +146,11 @@ class Schedule:
         )
 
     def plan(self, state: EpochState, consumer: Consumer) -> EpochPlan:
-        """Return what a consumer reads in a pass that begins in a settled state."""
+        """Return what a consumer reads in a pass that begins in a state that was settled for it."""
         division, progress = self.division(state, consumer), state.progress
-        begin = 0 if state.worker is None else state.worker.batches * division.batch_size
-        share = division.share(consumer, begin)
+        consumer, delivered = division.continued(consumer, state.batches)
+        delivered += 0 if state.worker is None else state.worker.batches
+        share = division.share(consumer, delivered * division.batch_size)
         # Positions are numbers of what is left, from here on they are those on the line.
         regular, shift = progress.regular_from()
         in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from zarrfeed.assignment import Consumer
+from zarrfeed.assignment import EVEN_MODES, Consumer, Division
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Field, described_dtype, window_of
 from zarrfeed.order import Order
-from zarrfeed.progress import Progress
+from zarrfeed.progress import Cut, Progress
 
-VERSION = 1
+#: Version 1 has no "run": what was used up is all in "used".
+VERSION = 2
+_READABLE = (1, VERSION)
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,45 @@ class WorkerShare:
 
 
 @dataclass(frozen=True)
+class SavedRun:
+    """A run that was saved before its end: how it shared out what was left, and the batches that each rank has had."""
+
+    division: Division
+    batches: int
+
+    @property
+    def cut(self) -> Cut:
+        """What the run used up."""
+        return self.division.cut(self.batches)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as a JSON object."""
+        return {**asdict(self.division), "batches": self.batches}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any], found: int) -> SavedRun:
+        """Return the run that `to_json` described, which found so many positions.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be one.
+        """
+        json = dict(json)
+        batches, even, drop_last = _count(json.pop("batches")), json.pop("even"), json.pop("drop_last")
+        if even not in EVEN_MODES:
+            raise ValueError(f"even = {even!r}, must be one of {EVEN_MODES}")
+        if not isinstance(drop_last, bool):
+            raise ValueError(f"drop_last = {drop_last!r}, must be a bool")
+        length = _count(json.pop("length"), found + 1)
+        counts = {name: _count(value, least=1) for name, value in json.items()}
+        run = cls(Division(length=length, even=even, drop_last=drop_last, **counts), batches)
+        if batches > run.division.batches(0):
+            raise ValueError(f"{batches} batches were delivered, of {run.division.batches(0)}")
+        return run
+
+
+@dataclass(frozen=True)
 class EpochState:
     """Where a pass begins, or stands.
 
@@ -33,11 +74,14 @@ class EpochState:
     epoch
         Its number.
     progress
-        What of its line is used up.
+        What earlier runs used up of its line.
+    run
+        The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
+        pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
     lanes, first_block
         Of its line. None: nothing of the line is used up, the pass that begins there decides.
     worker
-        In a DataLoader worker: how much of the worker's share is used up beyond `progress`.
+        In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
     """
 
     epoch: int
@@ -45,12 +89,31 @@ class EpochState:
     lanes: int | None = None
     first_block: int = 0
     worker: WorkerShare | None = None
+    run: SavedRun | None = None
+
+    @property
+    def used(self) -> int:
+        """How many positions of the line are used up."""
+        return self.progress.used + (0 if self.run is None else self.run.cut.used)
+
+    @property
+    def batches(self) -> int:
+        """Batches of the saved run that each rank has had."""
+        return 0 if self.run is None else self.run.batches
+
+    def for_division(self, division: Division) -> EpochState:
+        """Return the same state for a pass that would share out by `division` what earlier runs left."""
+        if self.run is None or division == self.run.division:
+            return self
+        return replace(self, progress=self.progress.then(self.run.cut), run=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as a JSON object; what is absent has its default."""
         json: dict[str, Any] = {"epoch": self.epoch}
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
+        if self.run is not None:
+            json["run"] = self.run.to_json()
         if self.worker is not None:
             c = self.worker.consumer
             json["worker"] = {
@@ -80,9 +143,11 @@ class EpochState:
             share = {name: _count(value) for name, value in json["worker"].items()}
             batch_size, batches = share.pop("batch_size"), share.pop("batches")
             worker = WorkerShare(Consumer(**share), batch_size, batches)
+        progress = Progress.from_lists(json["used"], length)
         return cls(
             epoch=epoch,
-            progress=Progress.from_lists(json["used"], length),
+            progress=progress,
+            run=SavedRun.from_json(json["run"], length - progress.used) if "run" in json else None,
             lanes=_count(json["lanes"]),
             first_block=_count(json["first_block"]),
             worker=worker,
@@ -94,7 +159,7 @@ def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) ->
     return {
         "version": VERSION,
         **state.to_json(),
-        "position": state.progress.used,
+        "position": state.used,
         "order": describe_order(order),
         "layout": describe_layout(fields),
     }
@@ -108,7 +173,7 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> Epo
     ConfigError
         If it is no such dict, or belongs to another line; names what differs.
     """
-    if not isinstance(state, Mapping) or state.get("version") != VERSION:
+    if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
         raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
     differences = [
         f"{name} was {theirs!r}, is {ours!r}"
@@ -119,8 +184,8 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> Epo
         raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
     try:
         made = EpochState.from_json(state, order.length)
-        if made.progress.used != state["position"]:
-            raise ValueError(f"position = {state['position']!r}, but {made.progress.used} positions are used")
+        if made.used != state["position"]:
+            raise ValueError(f"position = {state['position']!r}, but {made.used} positions are used")
         if made.lanes is not None and not 1 <= made.lanes <= order.length:
             raise ValueError(f"lanes = {made.lanes}, must be in [1, {order.length}]")
         if made.first_block >= order.num_blocks:
@@ -168,9 +233,9 @@ def _compare(theirs: object, ours: dict[str, Any]) -> list[tuple[str, Any, Any]]
     return [(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
 
 
-def _count(value: object, limit: int = 2**62) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
-        raise ValueError(f"{value!r} is no number in [0, {limit})")
+def _count(value: object, limit: int = 2**62, *, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < limit:
+        raise ValueError(f"{value!r} is no number in [{least}, {limit})")
     return value
 
 
