@@ -17,7 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 import zarrfeed
 from oracle import no_thread_left
+from zarrfeed.assignment import Consumer
 from zarrfeed.compat.zarrdataset import ZarrDataLoader, ZarrIterableDataset
+from zarrfeed.state import EpochState
 
 N, CHUNK = 500, 11  # 46 chunks, the last of 5
 NUM_CHUNKS = 46
@@ -441,6 +443,108 @@ def test_more_consumers_than_chunks_are_served(scalars: zarr.Array[Any]) -> None
     dataset = ZarrIterableDataset(samples=scalars, targets=scalars, selected_chunk_indexes=[4], **SHUFFLED)
     loader = ZarrDataLoader(dataset=dataset, num_workers=3, batch_size=2, multiprocessing_context="fork")
     assert sorted(numbers_of(loader)) == list(range(44, 55))
+
+
+def chunks_of_workers(dataset: ZarrIterableDataset, num_workers: int) -> list[list[int]]:
+    """Read `scalars` with torch's DataLoader, and return the chunks of each worker in the order in which they came."""
+
+    def with_worker(samples: list[Any]) -> tuple[int, list[int]]:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        return info.id, [int(sample) for sample in samples]
+
+    rows: list[list[int]] = [[] for _ in range(num_workers)]
+    loader = DataLoader(
+        dataset, batch_size=17, num_workers=num_workers, collate_fn=with_worker, multiprocessing_context="fork"
+    )
+    for worker, batch in loader:
+        rows[worker] += batch
+    chunks = []
+    for of_worker in rows:
+        order = list(dict.fromkeys(row // CHUNK for row in of_worker))
+        expected = [row for chunk in order for row in range(chunk * CHUNK, min(N, (chunk + 1) * CHUNK))]
+        assert of_worker == expected, "chunks come whole, and their rows in order"
+        chunks.append(order)
+    return chunks
+
+
+@pytest.mark.filterwarnings(MANY_WORKERS)
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        IN_ORDER,
+        {**IN_ORDER, "selected_chunk_indexes": 7},
+        {**IN_ORDER, "selected_chunk_indexes": range(10)},
+        {**IN_ORDER, "selected_chunk_indexes": [-1, 4, 9]},
+        {"chunks_shuffle_seed": 1, "shuffle_buffer": False},
+    ],
+    ids=repr,
+)
+def test_where_rows_keep_their_order_a_worker_has_whole_chunks(
+    options: dict[str, Any], num_workers: int, scalars: zarr.Array[Any]
+) -> None:
+    dataset = ZarrIterableDataset(samples=scalars, targets=None, **options)
+    selected = sorted(dataset.selected_chunk_indexes % NUM_CHUNKS)
+    chunks = chunks_of_workers(dataset, num_workers)
+    assert sorted(chunk for of_worker in chunks for chunk in of_worker) == selected
+    each, more = divmod(len(selected), num_workers)
+    assert [len(of_worker) for of_worker in chunks] == [each + (w < more) for w in range(num_workers)]
+    if options.get("shuffle_chunks") is False:
+        assert [chunk for of_worker in chunks for chunk in of_worker] == selected, "each worker has a run of the array"
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_workers_batch_their_own_chunks(drop_last: bool, scalars: zarr.Array[Any]) -> None:
+    """Of ten chunks of 11, the first worker has rows 0 to 54 and the second those from 55 on; each ends by itself."""
+    dataset = ZarrIterableDataset(samples=scalars, targets=scalars, selected_chunk_indexes=range(10), **IN_ORDER)
+    loader = ZarrDataLoader(
+        dataset=dataset, batch_size=17, num_workers=2, drop_last=drop_last, multiprocessing_context="fork"
+    )
+    begins = [0, 55, 17, 72, 34, 89] + ([] if drop_last else [51, 106])
+    lengths = [17] * 6 + ([] if drop_last else [4, 4])
+    for _ in range(2):
+        batches = [x.tolist() for x, _ in loader]
+        assert batches == [list(range(begin, begin + n)) for begin, n in zip(begins, lengths, strict=True)]
+        assert len(loader) == len(batches)
+
+
+@pytest.mark.filterwarnings(MANY_WORKERS)
+@pytest.mark.parametrize("options", [IN_ORDER, {"chunks_shuffle_seed": 1, "shuffle_buffer": False}], ids=repr)
+def test_a_run_of_whole_chunks_resumes_at_the_very_next_batch(
+    options: dict[str, Any], scalars: zarr.Array[Any]
+) -> None:
+    def make(num_workers: int, batch_size: int) -> ZarrDataLoader:
+        dataset = ZarrIterableDataset(samples=scalars, targets=scalars, **options)
+        return ZarrDataLoader(
+            dataset=dataset, batch_size=batch_size, num_workers=num_workers, multiprocessing_context="fork"
+        )
+
+    whole = [x.tolist() for x, _ in make(3, 17)]
+    for stop in (1, 5, 29):
+        loader = make(3, 17)
+        feed = iter(loader)
+        seen = [next(feed)[0].tolist() for _ in range(stop)]
+        assert seen == whole[:stop]
+        state = loader.state_dict()
+        del feed
+        resumed = make(3, 17)
+        resumed.load_state_dict(state)
+        assert [x.tolist() for x, _ in resumed] == whole[stop:]
+        elsewhere = make(2, 7)
+        elsewhere.load_state_dict(state)
+        assert sorted(numbers_of(elsewhere) + [row for batch in seen for row in batch]) == list(range(N))
+
+
+def test_a_worker_with_whole_chunks_decodes_no_chunk_of_another(scalars: zarr.Array[Any]) -> None:
+    dataset = ZarrIterableDataset(samples=scalars, targets=None, **IN_ORDER)
+    schedule = dataset._schedule
+    blocks: list[int] = []
+    for worker in range(5):
+        consumer = Consumer(0, 1, worker, 5)
+        plan = schedule.plan(schedule.settle(EpochState(0), consumer), consumer)
+        blocks += plan.segment_block.tolist()
+    assert sorted(blocks) == list(range(NUM_CHUNKS))
 
 
 def test_pinning_without_an_accelerator_does_what_torchs_loader_does(scalars: zarr.Array[Any]) -> None:

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from ranks import take
-from shares import rank_batches
+from shares import rank_batches, unshuffled_line
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed._import_core import core
 from zarrfeed.assignment import Consumer
+from zarrfeed.compat import zarrdataset
 from zarrfeed.passes import Cursor
 from zarrfeed.schedule import Schedule
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
@@ -66,7 +67,10 @@ class Planned:
     """The runs of a dataset as its plans say, without reading."""
 
     def __init__(self, store: str, **options: Any) -> None:
-        self.schedule = ZarrIterableDataset(store, rank=0, world_size=1, **options)._schedule
+        if "shuffle_buffer" in options:
+            self.schedule = zarrdataset.ZarrIterableDataset(samples=store, targets=None, **options)._schedule
+        else:
+            self.schedule = ZarrIterableDataset(store, rank=0, world_size=1, **options)._schedule
 
     def schedule_of(self, setup: Setup) -> Schedule:
         even: Any = setup.even
@@ -122,6 +126,14 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
+#: Those of `compat` whose consumers have runs of whole chunks.
+RUNS: dict[str, dict[str, Any]] = {
+    "runs in order": {"shuffle_chunks": False, "shuffle_buffer": False},
+    "runs of shuffled chunks": {"chunks_shuffle_seed": 5, "shuffle_buffer": False},
+    "runs of some chunks": {"chunks_shuffle_seed": 5, "shuffle_buffer": False, "selected_chunk_indexes": [1, 4, 9, -1]},
+}
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("exact") / "samples.zarr")
@@ -134,11 +146,22 @@ def planned(store: str, request: pytest.FixtureRequest) -> Planned:
     return Planned(store, **ORDERS[request.param])
 
 
+@pytest.fixture(scope="module", params=RUNS)
+def planned_runs(store: str, request: pytest.FixtureRequest) -> Planned:
+    return Planned(store, **RUNS[request.param])
+
+
+@pytest.fixture(scope="module", params=[*ORDERS, *RUNS])
+def planned_any(store: str, request: pytest.FixtureRequest) -> Planned:
+    return Planned(store, **(ORDERS | RUNS)[request.param])
+
+
 @given(setup=setups, epoch=st.integers(0, 3), data=st.data())
 def test_a_resumed_run_delivers_the_batches_of_one_that_never_stopped(
-    planned: Planned, setup: Setup, epoch: int, data: st.DataObject
+    planned_any: Planned, setup: Setup, epoch: int, data: st.DataObject
 ) -> None:
     """Stopped once, and stopped again before the end: on every rank the same batches in the same order."""
+    planned = planned_any
     fresh = planned.fresh(epoch)
     whole = planned.run(setup, fresh)
     stop = data.draw(st.integers(0, max(0, len(whole[0]) - 1)))
@@ -149,9 +172,9 @@ def test_a_resumed_run_delivers_the_batches_of_one_that_never_stopped(
     assert planned.run(setup, state) == [batches[again:] for batches in whole]
 
 
-def test_every_stopping_point_of_two_workers(planned: Planned) -> None:
+def test_every_stopping_point_of_two_workers(planned_any: Planned) -> None:
     """Odd numbers of batches are those that lie between the batches of the two workers."""
-    setup = Setup(1, 2, 7)
+    planned, setup = planned_any, Setup(1, 2, 7)
     fresh = planned.fresh(0)
     whole = planned.run(setup, fresh)
     for stop in range(len(whole[0])):
@@ -197,6 +220,29 @@ def test_after_any_chain_of_changes_what_is_left_is_numbered_as_the_rule_says(
         expected = [batches[steps:] for batches in expected]
 
 
+@given(legs=st.lists(st.tuples(setups, st.integers(0, 5)), min_size=1, max_size=6), epoch=st.integers(0, 3))
+def test_runs_of_whole_chunks_deliver_each_sample_once_after_any_chain_of_changes(
+    planned_runs: Planned, legs: list[tuple[Setup, int]], epoch: int
+) -> None:
+    """The last leg runs to the end: nothing comes twice, and fewer than it has ranks are left out."""
+    planned, state = planned_runs, planned_runs.fresh(epoch)
+    used: list[int] = []
+    for setup, steps in legs[:-1]:
+        batches = planned.run(setup, state)
+        assert len({len(of_rank) for of_rank in batches}) == 1, "ranks have as many batches"
+        if steps >= len(batches[0]):
+            break
+        state = planned.saved(setup, state, steps)
+        used += [sample for of_rank in batches for batch in of_rank[:steps] for sample in batch]
+    last = replace(legs[-1][0], drop_last=False)
+    delivered = [[s for batch in of_rank for s in batch] for of_rank in planned.run(last, state)]
+    assert len({len(samples) for samples in delivered}) == 1, "ranks have as many samples"
+    together = used + [sample for samples in delivered for sample in samples]
+    assert len(set(together)) == len(together)
+    missing = set(planned.line(last, state).tolist()) - set(together)
+    assert len(missing) < last.world_size
+
+
 def test_other_settings_are_another_division(store: str) -> None:
     """Each of the five alone makes a renumbering, of exactly what is left."""
     planned, setup = Planned(store, shuffle=True, seed=5, lanes=6), Setup(2, 2, 4)
@@ -215,6 +261,22 @@ def test_other_settings_are_another_division(store: str) -> None:
 
 
 # ---- old states
+
+
+#: What version 1 of `compat` saved after 3 batches of 7 from 2 workers, in order: the line has a lane a worker.
+OLD_STATE_OF_COMPAT: State = json.loads(
+    """{"version": 1, "epoch": 0, "used": [[14, 1, 2, 7]], "lanes": 2, "first_block": 0, "position": 21,
+    "order": {"num_samples": 97, "block_rows": 4, "blocks": null, "select": null, "shuffle": false, "seed": 0, "mix": 1,
+    "shuffle_rows": false, "row_seed": 7}, "layout": {"samples": [97, 3, "int64"]}}"""
+)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_state_of_version_1_of_compat_keeps_the_line_that_it_has(store: str, num_workers: int) -> None:
+    planned = Planned(store, **RUNS["runs in order"], buffer_shuffle_seed=7)
+    (batches,) = planned.run(Setup(1, num_workers, 7), OLD_STATE_OF_COMPAT)
+    line = unshuffled_line(N, 2)
+    assert sorted(s for batch in batches for s in batch) == sorted([*line[15:28:2], *line[28:]])
 
 
 #: What version 1 saved after 3 batches of 7 from 2 workers, with the lanes of "shuffled".

@@ -364,9 +364,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return self._make_state_dict(self._upcoming())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`, to whatever ranks and workers there are now.
-
-        With the ranks, workers and batch size of the saved run, these are the batches that would have come next.
+        """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.
 
         Raises
         ------

@@ -76,6 +76,8 @@ class Order:
         The samples that are read; the others have no place on the line. None: all.
     first_block
         Without shuffling: at which of these the line begins; those before it come last.
+    short_last
+        Whether the last block of the array, which may be shorter, comes last on the line in any case.
     """
 
     num_samples: int
@@ -88,6 +90,7 @@ class Order:
     row_seed: int | None = None
     selection: Selection | None = field(default=None, compare=False)
     first_block: int = 0
+    short_last: bool = False
 
     def __post_init__(self) -> None:
         if self.num_blocks > MOST_BLOCKS:
@@ -173,6 +176,9 @@ class Order:
             places = (keys & low_bits).astype(np.int64)
         elif self.first_block:
             places = np.roll(places, -self.first_block)
+        if self.short_last:
+            last = self.num_blocks - 1
+            places = np.append(places[places != last], last)
         return places
 
     def plan(

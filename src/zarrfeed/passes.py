@@ -20,6 +20,7 @@ from zarrfeed.fields import Batch, FieldSet, Values
 from zarrfeed.identity import in_worker, worker_and_count
 from zarrfeed.interrupts import Token, interrupt_after
 from zarrfeed.progress import Cut, Progress
+from zarrfeed.runs import RunDivision
 from zarrfeed.state import EpochState, SavedRun, WorkerShare
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Cursor:
     """
 
     begin: EpochState
-    division: Division
+    division: Division | RunDivision
     consumer: Consumer
     delivered: int = 0
     ended: bool = False

@@ -8,9 +8,10 @@ that numbering. So progress is a short list of cuts, whatever runs came before, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,21 +48,47 @@ class Cut:
         return self.prefix + np.where(left < self.gaps, inside, left + self.width * self.rounds)
 
 
+class OtherCut(Protocol):
+    """What a run used up that is no prefix and comb; `runs.RunCut` is one."""
+
+    @property
+    def used(self) -> int:
+        """How many positions."""
+
+    @property
+    def gaps(self) -> int:
+        """Positions that are left before the last used one."""
+
+    @property
+    def prefix(self) -> int | None:
+        """How many positions, if they are the first ones."""
+
+    def position(self, left: Int64) -> Int64:
+        """Return the position of each of the positions that are left, given their number."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cut as a JSON object."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """The cuts that the runs of an epoch made, the first run's first."""
 
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[Cut | OtherCut, ...] = ()
 
     @property
     def used(self) -> int:
         """How many positions of the line are used up."""
         return sum(cut.used for cut in self.cuts)
 
-    def then(self, cut: Cut) -> Progress:
+    def then(self, cut: Cut | OtherCut) -> Progress:
         """Return the progress after a further run, in as few cuts as can say it."""
         if cut.used == 0:
             return self
+        if not isinstance(cut, Cut):
+            if cut.prefix is None:
+                return Progress((*self.cuts, cut))
+            cut = Cut(cut.prefix)
         if not self.cuts:
             return Progress((cut,))
         last = self.cuts[-1]
@@ -84,35 +111,63 @@ class Progress:
             shift += cut.used
         return number, shift
 
-    def to_lists(self) -> list[list[int]]:
-        """Return the cuts as lists, for JSON."""
-        return [[cut.prefix, cut.width, cut.period, cut.rounds] for cut in self.cuts]
+    def to_lists(self) -> list[list[int] | dict[str, Any]]:
+        """Return the cuts as lists of four numbers, others as objects, for JSON."""
+        return [
+            [cut.prefix, cut.width, cut.period, cut.rounds] if isinstance(cut, Cut) else cut.to_json()
+            for cut in self.cuts
+        ]
 
     @classmethod
-    def from_lists(cls, cuts: Sequence[Sequence[int]], length: int) -> Progress:
+    def from_lists(
+        cls,
+        cuts: Sequence[Sequence[int] | Mapping[str, Any]],
+        length: int,
+        read_other: Callable[[Mapping[str, Any], int], OtherCut] | None = None,
+    ) -> Progress:
         """Return the progress that `to_lists` described, on a line of `length` positions.
+
+        `read_other` makes a cut of an object, given how many positions it was made in.
 
         Raises
         ------
         ValueError
             If it cannot be one.
         """
-        made = tuple(Cut(*(_whole(value) for value in cut)) for cut in cuts)
+        made: list[Cut | OtherCut] = []
         left = length
-        if any(len(cut) != 4 for cut in cuts):
-            raise ValueError(f"{cuts!r}: a cut has four numbers")
-        for cut in made:
-            if not (cut.prefix >= 0 and 0 <= cut.width < cut.period and cut.rounds >= 0):
-                raise ValueError(f"{cut} is no cut")
-            if cut.prefix + cut.period * cut.rounds > left:
-                raise ValueError(f"{cut} is longer than the {left} positions that it is made in")
+        for described in cuts:
+            cut: Cut | OtherCut
+            if isinstance(described, Mapping) and read_other is not None:
+                cut = read_other(described, left)
+            else:
+                cut = _cut_of(described, left)
+            made.append(cut)
             left -= cut.used
-        if any(second.prefix >= first.gaps for first, second in pairwise(made)):
+        if any(isinstance(second, Cut) and second.prefix >= first.gaps for first, second in pairwise(made)):
             raise ValueError("two cuts could be one")
-        return cls(made)
+        return cls(tuple(made))
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no integer")
+def _cut_of(numbers: object, left: int) -> Cut:
+    if not isinstance(numbers, list | tuple) or len(numbers) != 4:
+        raise ValueError(f"{numbers!r}: a cut has four numbers")
+    cut = Cut(*(whole_number(value) for value in numbers))
+    if cut.width >= cut.period:
+        raise ValueError(f"{cut} is no cut")
+    if cut.prefix + cut.period * cut.rounds > left:
+        raise ValueError(f"{cut} is longer than the {left} positions that it is made in")
+    return cut
+
+
+def whole_number(value: object, limit: int = 2**62, *, least: int = 0) -> int:
+    """Return a number of a JSON document.
+
+    Raises
+    ------
+    ValueError
+        If it is no integer in [least, limit).
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < limit:
+        raise ValueError(f"{value!r} is no number in [{least}, {limit})")
     return value

@@ -14,6 +14,7 @@ from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
 from zarrfeed.memory import MemoryPlan, plan_memory
 from zarrfeed.order import EpochPlan, Order, choose_lanes, open_batches
+from zarrfeed.runs import RunDivision
 from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.state import EpochState
 
@@ -60,6 +61,8 @@ class Schedule:
         Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
     coalesce
         What may be read in one request, in stores that Python reads.
+    whole_blocks
+        Whether consumers have runs of whole blocks where rows keep their order, instead of a stride.
     limit
         For `budget` None: the most that one consumer may need. None: whatever it needs.
     """
@@ -73,6 +76,7 @@ class Schedule:
     budget: int | None
     limit: int | None = DEFAULT_BUDGET
     coalesce: Coalesce = DEFAULT_COALESCE
+    whole_blocks: bool = False
 
     @classmethod
     def make(
@@ -112,11 +116,14 @@ class Schedule:
 
         If rows keep their order, each consumer has a lane; if they are permuted, more ranks than lanes get a lane
         each. Where blocks keep their order and a tail is dropped, the line begins at another block in each epoch, so
-        that it is not always the same one. A saved run stays in the state if this consumer continues its division.
+        that it is not always the same one. A line for runs of whole blocks has one lane, and ends with a short block.
+        A saved run stays in the state if this consumer continues its division.
         """
         if state.lanes is not None:
             return state.for_division(self.division(state, consumer))
         order, even = self.order, self._even(consumer)
+        if self._in_runs(1):
+            return replace(state, lanes=1, short_last=consumer.stride > 1 and order.length % order.block_rows != 0)
         if not order.permutes_rows:
             lanes = consumer.stride
         else:
@@ -131,19 +138,23 @@ class Schedule:
     def line(self, state: EpochState) -> Order:
         """Return the order of a settled state's epoch."""
         assert state.lanes is not None
-        return replace(self.order, lanes=state.lanes, first_block=state.first_block)
+        return replace(self.order, lanes=state.lanes, first_block=state.first_block, short_last=state.short_last)
 
-    def division(self, state: EpochState, consumer: Consumer) -> Division:
+    def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
         """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
         length, even = self.order.length - state.progress.used, self._even(consumer)
-        return Division(
-            length=length - length % consumer.split_over if even == "drop" else length,
-            world_size=consumer.world_size,
-            num_workers=consumer.num_workers,
-            batch_size=self.batch_size or 1,
-            even=even,
-            drop_last=self.drop_last and self.batch_size is not None,
-        )
+        common: dict[str, Any] = {
+            "length": length - length % consumer.split_over if even == "drop" else length,
+            "world_size": consumer.world_size,
+            "num_workers": consumer.num_workers,
+            "batch_size": self.batch_size or 1,
+            "drop_last": self.drop_last and self.batch_size is not None,
+        }
+        if not self._in_runs(state.lanes or 1):
+            return Division(even=even, **common)
+        if state.progress.cuts:  # earlier runs began all over the line: what is left of a block is no unit any more
+            return RunDivision(block_rows=1, turn=state.epoch, **common)
+        return RunDivision(block_rows=self.order.block_rows, turn=state.epoch, **common)
 
     def plan(self, state: EpochState, consumer: Consumer) -> EpochPlan:
         """Return what a consumer reads in a pass that begins in a state that was settled for it."""
@@ -175,7 +186,7 @@ class Schedule:
             If its share of the budget has no room for the batches that must be open at once.
         """
         memory = self._memory(order, place, consumer)
-        tasks_in_round = max(1, order.lanes // consumer.stride) * order.mix * self.fields.cells
+        tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
         wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
         allowed = memory.max_open_batches(order, wanted=wanted)
         return Resources(memory, allowed, short_of_memory=allowed < wanted or memory.lacks_threads)
@@ -223,7 +234,15 @@ class Schedule:
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
         # Where workers share a rank's tail batch by batch, a block may serve both the strides' end and that batch.
         shared_tail = consumer.num_workers > 1
-        return open_batches(order, self.engine_batch_size, consumer.stride) + shared_tail
+        return open_batches(order, self.engine_batch_size, self._stride(order, consumer)) + shared_tail
+
+    def _in_runs(self, lanes: int) -> bool:
+        """Whether consumers have runs of whole blocks, on a line of so many lanes."""
+        return self.whole_blocks and not self.order.permutes_rows and lanes == 1
+
+    def _stride(self, order: Order, consumer: Consumer) -> int:
+        """Return how far apart on the line the positions of a consumer are."""
+        return 1 if self._in_runs(order.lanes) else consumer.stride
 
     def _even(self, consumer: Consumer) -> Even:
         return self.even or ("drop" if consumer.num_receivers > 1 else "off")

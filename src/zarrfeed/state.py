@@ -10,7 +10,8 @@ from zarrfeed.assignment import EVEN_MODES, Consumer, Division
 from zarrfeed.errors import ConfigError
 from zarrfeed.fields import Field, described_dtype, window_of
 from zarrfeed.order import Order
-from zarrfeed.progress import Cut, Progress
+from zarrfeed.progress import Cut, Progress, whole_number
+from zarrfeed.runs import RunCut, RunDivision
 
 #: Version 1 has no "run": what was used up is all in "used".
 VERSION = 2
@@ -30,11 +31,11 @@ class WorkerShare:
 class SavedRun:
     """A run that was saved before its end: how it shared out what was left, and the batches that each rank has had."""
 
-    division: Division
+    division: Division | RunDivision
     batches: int
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> Cut | RunCut:
         """What the run used up."""
         return self.division.cut(self.batches)
 
@@ -51,14 +52,17 @@ class SavedRun:
         ValueError, KeyError, TypeError
             If it cannot be one.
         """
+        if "block_rows" in json:
+            cut = RunCut.from_json(json, found)
+            return cls(cut.division, cut.batches)
         json = dict(json)
-        batches, even, drop_last = _count(json.pop("batches")), json.pop("even"), json.pop("drop_last")
+        batches, even, drop_last = whole_number(json.pop("batches")), json.pop("even"), json.pop("drop_last")
         if even not in EVEN_MODES:
             raise ValueError(f"even = {even!r}, must be one of {EVEN_MODES}")
         if not isinstance(drop_last, bool):
             raise ValueError(f"drop_last = {drop_last!r}, must be a bool")
-        length = _count(json.pop("length"), found + 1)
-        counts = {name: _count(value, least=1) for name, value in json.items()}
+        length = whole_number(json.pop("length"), found + 1)
+        counts = {name: whole_number(value, least=1) for name, value in json.items()}
         run = cls(Division(length=length, even=even, drop_last=drop_last, **counts), batches)
         if batches > run.division.batches(0):
             raise ValueError(f"{batches} batches were delivered, of {run.division.batches(0)}")
@@ -78,7 +82,7 @@ class EpochState:
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
-    lanes, first_block
+    lanes, first_block, short_last
         Of its line. None: nothing of the line is used up, the pass that begins there decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
@@ -90,6 +94,7 @@ class EpochState:
     first_block: int = 0
     worker: WorkerShare | None = None
     run: SavedRun | None = None
+    short_last: bool = False
 
     @property
     def used(self) -> int:
@@ -101,7 +106,7 @@ class EpochState:
         """Batches of the saved run that each rank has had."""
         return 0 if self.run is None else self.run.batches
 
-    def for_division(self, division: Division) -> EpochState:
+    def for_division(self, division: Division | RunDivision) -> EpochState:
         """Return the same state for a pass that would share out by `division` what earlier runs left."""
         if self.run is None or division == self.run.division:
             return self
@@ -112,6 +117,8 @@ class EpochState:
         json: dict[str, Any] = {"epoch": self.epoch}
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
+        if self.short_last:
+            json["short_last"] = True
         if self.run is not None:
             json["run"] = self.run.to_json()
         if self.worker is not None:
@@ -135,22 +142,23 @@ class EpochState:
         ValueError, KeyError, TypeError
             If it cannot be one.
         """
-        epoch = _count(json["epoch"], 2**63)
+        epoch = whole_number(json["epoch"], 2**63)
         if "lanes" not in json:
             return cls(epoch)
         worker = None
         if "worker" in json:
-            share = {name: _count(value) for name, value in json["worker"].items()}
+            share = {name: whole_number(value) for name, value in json["worker"].items()}
             batch_size, batches = share.pop("batch_size"), share.pop("batches")
             worker = WorkerShare(Consumer(**share), batch_size, batches)
-        progress = Progress.from_lists(json["used"], length)
+        progress = Progress.from_lists(json["used"], length, RunCut.from_json)
         return cls(
             epoch=epoch,
             progress=progress,
             run=SavedRun.from_json(json["run"], length - progress.used) if "run" in json else None,
-            lanes=_count(json["lanes"]),
-            first_block=_count(json["first_block"]),
+            lanes=whole_number(json["lanes"]),
+            first_block=whole_number(json["first_block"]),
             worker=worker,
+            short_last=bool(json.get("short_last", False)),
         )
 
 
@@ -231,12 +239,6 @@ def _compare(theirs: object, ours: dict[str, Any]) -> list[tuple[str, Any, Any]]
         return [("the description", _shortened(theirs), "an object")]
     names = [*ours, *(name for name in theirs if name not in ours)]
     return [(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
-
-
-def _count(value: object, limit: int = 2**62, *, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < limit:
-        raise ValueError(f"{value!r} is no number in [{least}, {limit})")
-    return value
 
 
 def _shortened(value: object) -> str:

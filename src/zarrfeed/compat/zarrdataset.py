@@ -171,7 +171,8 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
             selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
         # There is no argument for the memory: what is needed is taken.
-        return super()._make_schedule(_ShapesOfOriginal.of(fields), order, **{**options, "limit": None})
+        options |= {"limit": None, "whole_blocks": True}
+        return super()._make_schedule(_ShapesOfOriginal.of(fields), order, **options)
 
     def _place(self) -> Place:
         place = super()._place()
@@ -206,8 +207,9 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
     def _read_state_dict(self, state: object) -> EpochState:
         order = state.get("order") if isinstance(state, Mapping) else None
         seed = order.get("row_seed") if isinstance(order, Mapping) else None
-        if self.shuffle_buffer and self.buffer_shuffle_seed is None and isinstance(seed, int) and 0 <= seed < _SEEDS:
-            self._set_row_seed(seed)  # the run that was saved had drawn it
+        is_free = self.buffer_shuffle_seed is None or not self.shuffle_buffer  # drawn, or of no effect
+        if is_free and isinstance(seed, int) and 0 <= seed < _SEEDS:
+            self._set_row_seed(seed)
         return super()._read_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -272,6 +274,12 @@ class ZarrDataLoader(zarrfeed.loader.ZarrDataLoader):
             persistent_workers=num_workers > 0,
             prefetch_factor=prefetch_factor,
         )
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch on this rank, the short ones of the workers included."""
+        dataset = self._zarr_dataset
+        consumer = dataset._place().consumer(num_workers=max(1, self.num_workers))
+        return dataset._schedule.division(EpochState(0), consumer).batches(consumer.rank)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Return a pass over the next epoch."""
