@@ -707,26 +707,33 @@ def test_a_store_that_is_deleted_during_an_epoch_is_an_error_and_not_fill_values
 
 
 def test_a_store_that_another_thread_deletes_never_gives_fill_values(tmp_path: Path) -> None:
-    array = Layout(shape=(600, 64), chunks=(2, 64)).write(tmp_path / "a")
+    """The metadata and the last chunk are gone before the second batch is asked for, the others go meanwhile."""
+    array = Layout(shape=(4000, 256), chunks=(4, 256)).write(tmp_path / "a")
     expected = read_all(array)
+    assert (expected.view("u4") != 0).any(axis=1).all(), "no row is fill value"
     for attempt in range(3):
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        dataset = ZarrIterableDataset(tmp_path / "b", batch_size=8, shuffle=True, seed=attempt, return_index=True)
-        deleter = threading.Thread(target=delete_metadata_first, args=[tmp_path / "b"])
+        dataset = ZarrIterableDataset(
+            tmp_path / "b", batch_size=8, return_index=True, num_threads=1 + attempt % 2, memory_budget="128KiB"
+        )
+        batches = iter(dataset)
+        next(batches)
+        begun = threading.Event()
+        deleter = threading.Thread(target=delete_metadata_first, args=[tmp_path / "b", begun])
         deleter.start()
-        try:
-            for batch in dataset:
+        assert begun.wait(60)
+        with pytest.raises(StoreReadError, match="is gone"):  # noqa: PT012 - rows are checked until it comes
+            for batch in batches:
                 assert isinstance(batch, tuple)
                 assert_rows_equal(batch[0], batch[1], expected)
-        except StoreReadError:
-            pass
-        finally:
-            deleter.join()
-            dataset.close()
+        deleter.join()
+        dataset.close()
 
 
-def delete_metadata_first(array: Path) -> None:
+def delete_metadata_first(array: Path, begun: threading.Event) -> None:
     (array / "zarr.json").unlink()
+    (array / "c" / "999" / "0").unlink()
+    begun.set()
     shutil.rmtree(array)
 
 

@@ -40,5 +40,14 @@ def test_tensors_of_ranks_add_up_without_overflow() -> None:
     assert int((largest * ranks)[1]) == (2**52 - 1) * ranks  # no overflow in an int64
 
 
+def test_a_digest_stays_what_it_was() -> None:
+    """Digests of two versions are compared: one that was written down must be found again."""
+    assert audit([np.array([0, 1, 2**40])]) == PINNED
+    assert audit([2**40, 1, 0]) == PINNED
+
+
+PINNED = Digest(3, (102401472513813, 4093775021198712))
+
+
 def test_nothing_has_the_digest_of_nothing() -> None:
     assert audit([]) == Digest.of_range(0) == Digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
-from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset
-from zarrfeed.fields import Field, IndexField, ListField, StoredField
+from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset, _core
+from zarrfeed.assignment import EVEN_MODES, Consumer, Even
+from zarrfeed.fields import Field, IndexField, ListField, StoredField, sample_bytes
 from zarrfeed.identity import Place
 from zarrfeed.layout import read_layout
-from zarrfeed.memory import plan_memory
+from zarrfeed.memory import MemoryPlan, plan_memory
+from zarrfeed.state import EpochState
 
 MIB = 1 << 20
 
@@ -201,6 +204,81 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> list[Field]:
 
 
 @given(
+    n=st.integers(5, 150),
+    rows=st.integers(1, 20),
+    lanes=st.sampled_from([1, 2, 3, 4, 6]),
+    mix=st.integers(1, 3),
+    runs=st.booleans(),
+    legs=st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.integers(1, 4),
+            st.integers(1, 9),
+            st.sampled_from(EVEN_MODES),
+            st.floats(0, 1, exclude_max=True),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@settings(max_examples=400, deadline=None)
+def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_every_stop(
+    n: int, rows: int, lanes: int, mix: int, runs: bool, legs: list[tuple[int, int, int, Even, float]]
+) -> None:
+    """A worker's share ends with a batch of the tail, and one that resumed may begin with a comb's positions."""
+    base = ZarrIterableDataset(np.arange(n), batch_size=1, shuffle=not runs, lanes=None if runs else 1)._schedule
+    order = replace(base.order, block_rows=rows, lanes=min(lanes, n), mix=1 if runs else min(mix, -(-n // rows)))
+    state = EpochState(0)
+    for world_size, num_workers, batch_size, even, stop in legs:
+        schedule = replace(base, order=order, batch_size=batch_size, even=even, whole_blocks=runs)
+        consumers = [Consumer(r, world_size, w, num_workers) for r in range(world_size) for w in range(num_workers)]
+        state = schedule.settle(state, consumers[0])
+        for consumer in consumers:
+            plan = schedule.plan(state, consumer)
+            if plan.steps:
+                needed = _core.required_open_batches(plan.to_core(), schedule.engine_batch_size)
+                assert needed <= schedule._required_batches(plan.order, consumer)
+        division = schedule.division(state, consumers[0])
+        stopped = int(stop * division.batches(0))
+        state = replace(state, run=None, progress=state.progress.then(division.cut(stopped)))
+        if state.progress.used >= n:
+            return
+
+
+def test_the_batches_of_the_least_budget_are_no_more_than_some_worker_needs() -> None:
+    schedule = ZarrIterableDataset(np.arange(62), batch_size=4, shuffle=True, lanes=4)._schedule
+    schedule = replace(schedule, order=replace(schedule.order, block_rows=10))
+    consumer = Consumer(0, 1, 1, 2)
+    plan = schedule.plan(schedule.settle(EpochState(0), consumer), consumer)
+    assert schedule._required_batches(plan.order, consumer) == 6
+    assert _core.required_open_batches(plan.to_core(), 4) == 6
+
+
+def assert_all_is_counted(plan: MemoryPlan, fields: list[Field], batch_size: int, required: int, budget: int) -> None:
+    """Add up what an engine may hold at once; the plan counts as much, and stays within the budget."""
+    specs = [f.spec for f in fields if isinstance(f, StoredField)]
+    fed = [spec for spec in specs if spec.source is not None]
+    local_chunk = max((spec.decoded_bytes for spec in specs if spec.source is None), default=0)
+    fed_chunk = max((spec.decoded_bytes for spec in fed), default=0)
+    # Each decode thread takes one merged answer apart, and one more may have arrived.
+    merged = (plan.num_threads + 1) * plan.coalesce.limit if any(spec.shard for spec in fed) else 0
+    fetching = plan.num_fetch_threads * local_chunk + plan.max_requests * fed_chunk + merged
+    assert fetching <= plan.fetch_bytes
+    assert plan.num_threads * max(local_chunk, fed_chunk) <= plan.scratch_bytes
+    assert plan.batch_bytes == batch_size * sum(sample_bytes(f) for f in fields)
+    kept = sum(plan.index_cache_bytes) + plan.list_cache_bytes * sum(isinstance(f, ListField) for f in fields)
+    assert plan.scratch_bytes + plan.fetch_bytes + kept + required * plan.batch_bytes <= budget
+
+
+def test_requests_for_several_inner_chunks_are_counted(fields: list[Field]) -> None:
+    """The case in which they weigh most: chunks of 16 KiB in requests of 8 MiB, for each thread and one more."""
+    plan = plan_memory(fields[2:3], batch_size=8, num_threads=4, budget=1 << 30, min_open_batches=2)
+    assert plan.coalesce.limit >= 1 << 20
+    assert plan.fetch_bytes >= 5 * plan.coalesce.limit + plan.max_requests * 16384
+    assert plan.max_requests > 1
+
+
+@given(
     which=st.sets(st.integers(0, 8), min_size=1),
     threads=st.integers(1, 40),
     batch_size=st.integers(1, 100),
@@ -228,6 +306,7 @@ def test_a_budget_that_suffices_suffices_with_more_and_is_never_exceeded(
     assert suffices(least)
     assert suffices(least + more)
     made = plan(least + more)
+    assert_all_is_counted(made, [fields[i] for i in which], batch_size, required, least + more)
     assert (made.least_budget, made.ample_budget) == (least, ample)
     assert 1 <= made.num_threads <= threads
     assert 0 <= made.coalesce.gap <= made.coalesce.limit

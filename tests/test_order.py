@@ -162,9 +162,34 @@ def test_epochs_and_seeds_give_different_orders_and_the_same_ones_again() -> Non
     assert not np.array_equal(order.block_order(2), order.block_order(3))
 
 
+def parts_of_the_order(seed: int, epoch: int) -> dict[str, list[int]]:
+    """Return what each generator makes alone: blocks, rows inside of blocks that keep their order, and mixed groups."""
+    rows = Order(1000, 16, shuffle=False, shuffle_rows=True, seed=seed, lanes=8)
+    return {
+        "blocks": replace(rows, shuffle=True).block_order(epoch).tolist(),
+        "rows": line(rows, epoch).tolist(),
+        "groups": line(replace(rows, lanes=1, mix=63, block_rows=1, num_samples=63), epoch).tolist(),
+    }
+
+
+def differing_parts(one: tuple[int, int], other: tuple[int, int]) -> set[str]:
+    first, second = parts_of_the_order(*one), parts_of_the_order(*other)
+    return {name for name in first if first[name] != second[name]}
+
+
 def test_seed_and_epoch_do_not_stand_in_for_each_other() -> None:
-    swapped = Order(1000, 16, shuffle=True, seed=3, lanes=8), Order(1000, 16, shuffle=True, seed=5, lanes=8)
-    assert not np.array_equal(line(swapped[0], 5), line(swapped[1], 3))
+    """Each part of the order by itself: in a whole line, one part that is right would hide another that is wrong."""
+    assert differing_parts((3, 5), (3, 5)) == set()
+    for one, other in (((3, 5), (5, 3)), ((4, 4), (5, 3)), ((0, 0), (7, 7)), ((2, 6), (3, 4)), ((0, 1), (1, 0))):
+        assert differing_parts(one, other) == {"blocks", "rows", "groups"}, (one, other)
+
+
+@pytest.mark.parametrize("bit", [*range(0, 64, 8), 63])
+def test_every_bit_of_seed_and_epoch_counts(bit: int) -> None:
+    """Epochs 256 apart differ, and so do those that differ in any other byte alone."""
+    assert differing_parts((3, 5), (3 ^ 1 << bit, 5)) == {"blocks", "rows", "groups"}
+    if bit < 63:
+        assert differing_parts((3, 5), (3, 5 ^ 1 << bit)) == {"blocks", "rows", "groups"}
 
 
 def test_the_order_stays_what_it_was() -> None:

@@ -240,6 +240,18 @@ def test_a_child_forked_while_another_thread_reads_can_read(store: Path) -> None
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_single_sample_keeps_its_own_memory_and_no_more(store: Path) -> None:
+    """After a large request the reader's buffers are as large as that, and a view of one row would keep all of it."""
+    group = {"x": store / "x", "y": store / "y"}
+    for data in (dataset(store), ZarrDataset(store / "y"), ZarrDataset(group, store / "x")):
+        data[list(range(40))]
+        data[0]
+        mapped = data.stats().batch_memory_bytes
+        held = [data[i % N] for i in range(200)]  # with their buffers: 200 times 40 rows of 4.8 kB
+        assert data.stats().batch_memory_bytes == mapped
+        assert len(held) == 200
+
+
 def test_a_batch_that_is_held_is_never_overwritten(store: Path) -> None:
     data = dataset(store)
     held = [(request, data[request]) for request in ([1, 2], [9, 8], [30, 31], [2, 1])]

@@ -133,6 +133,24 @@ def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataO
     assert np.array_equal(made.samples_at(positions), chosen[positions])
 
 
+def test_selections_that_differ_by_their_step_alone_have_other_digests() -> None:
+    """Both have two samples of block 0, the first of which is sample 0."""
+    every_second, every_third = (select_samples(slice(0, 4, step), 40) for step in (2, 3))
+    assert isinstance(every_second, range)
+    assert isinstance(every_third, range)
+    first, second = (Selection.of_range(samples, 10) for samples in (every_second, every_third))
+    for name in ("blocks", "rows", "first"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+    assert first.digest != second.digest
+
+
+def test_a_digest_of_a_selection_stays_what_it_was() -> None:
+    """States hold it: another digest of the same selection would end every run that resumes."""
+    assert make_selection(slice(3, 40, 4), None, num_samples=50, block_rows=8).digest == "10 (0e27e832ac8f1a25)"  # type: ignore[union-attr]
+    assert make_selection([1, 5, 6], None, num_samples=50, block_rows=8).digest == "3 (1f407760bdd893c4)"  # type: ignore[union-attr]
+    assert make_selection(None, [1, 3], num_samples=50, block_rows=8).digest == "2 (8e8f6841378f772c)"  # type: ignore[union-attr]
+
+
 def test_selections_that_differ_have_other_digests() -> None:
     selections = [
         Selection.of_range(range(10), 4),

@@ -94,6 +94,35 @@ TEST(a_batch_is_complete_when_all_pieces_of_its_rows_are_finished) {
   for (const int64_t b : complete) CHECK(owned.ring.is_complete(b));
 }
 
+TEST(a_batch_that_lacks_one_piece_of_one_row_is_not_complete) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 200; ++i) {
+    const int64_t batch_size = pick(random, 1, 5), pieces = pick(random, 1, 4), in_sample = pick(random, 1, 3);
+    const int64_t steps = pick(random, 1, 3 * batch_size);
+    OwnedRing owned(steps, batch_size, 3, 1, 1, 1);
+    const int64_t batches = owned.ring.num_batches();
+    std::vector<Placement> finishes;
+    std::vector<int64_t> left(static_cast<size_t>(batches));
+    for (int64_t b = 0; b < batches; ++b) {
+      owned.open(b, 1, pieces * in_sample);
+      left[static_cast<size_t>(b)] = owned.ring.rows(b) * in_sample * pieces;
+      CHECK(!owned.ring.is_complete(b));
+    }
+    for (int64_t row = 0; row < steps * in_sample; ++row) {
+      for (int64_t piece = 0; piece < pieces; ++piece) finishes.push_back({0, row});
+    }
+    std::shuffle(finishes.begin(), finishes.end(), random);
+    for (const Placement& row : finishes) {
+      const int64_t batch = row.step / (batch_size * in_sample);
+      const bool is_last = --left[static_cast<size_t>(batch)] == 0;
+      std::vector<int64_t> complete;
+      owned.ring.finish(std::vector<Placement>{row}, in_sample, [&](int64_t b) { complete.push_back(b); });
+      CHECK(complete == (is_last ? std::vector<int64_t>{batch} : std::vector<int64_t>{}));
+      CHECK_EQ(owned.ring.is_complete(batch), is_last);
+    }
+  }
+}
+
 TEST(every_step_is_claimed_once_in_each_turn_of_the_ring) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 500; ++i) {

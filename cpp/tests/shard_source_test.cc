@@ -155,6 +155,31 @@ TEST(a_shard_that_is_replaced_is_read_by_its_own_index) {
   CHECK(!store.read("c", 0));
 }
 
+TEST(a_shard_that_is_replaced_by_one_of_equal_size_is_read_by_its_own_index) {
+  const Store store;
+  store.put("c", 1);
+  store.check_all("c", 1);
+  const auto size = std::filesystem::file_size(store.root() / "c");
+  // The same contents at other positions, so at other offsets in as many bytes.
+  const std::vector<size_t> from = {5, 3, 1, 2, 4, 0};
+  std::vector<std::optional<std::vector<uint8_t>>> chunks;
+  for (const size_t position : from) chunks.emplace_back(content(1, position));
+  chunks[4].reset();
+  for (const bool blocking : {false, true}) {
+    write_file(store.root() / "new", make_shard(store.spec, chunks, 0));
+    CHECK_EQ(std::filesystem::file_size(store.root() / "new"), size);
+    std::filesystem::rename(store.root() / "new", store.root() / "c");
+    for (size_t i = 0; i < 6; ++i) {
+      const auto got = store.read("c", i, blocking);
+      CHECK_EQ(got.has_value(), i != 4);
+      if (got) CHECK_EQ(*got, content(1, from[i]));
+    }
+    store.put("new", 1);
+    std::filesystem::rename(store.root() / "new", store.root() / "c");
+    store.check_all("c", 1, blocking);
+  }
+}
+
 TEST(names_of_inner_chunks_are_their_places) {
   const ShardSpec spec{.chunks = {2, 3, 4}};
   CHECK_EQ(inner_chunk_name(spec, 0), std::string("0/0/0"));

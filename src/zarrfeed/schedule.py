@@ -232,9 +232,8 @@ class Schedule:
         return replace(plan, readers=readers)
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
-        # Where workers share a rank's tail batch by batch, a block may serve both the strides' end and that batch.
-        shared_tail = consumer.num_workers > 1
-        return open_batches(order, self.engine_batch_size, self._stride(order, consumer)) + shared_tail
+        """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""
+        return open_batches(order, self.engine_batch_size, self._stride(order, consumer))
 
     def _in_runs(self, lanes: int) -> bool:
         """Whether consumers have runs of whole blocks, on a line of so many lanes."""
