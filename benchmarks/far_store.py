@@ -6,8 +6,9 @@ import asyncio
 import json
 from typing import Self
 
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype, cpu
+from zarr.buffer import cpu
 from zarr.storage import WrapperStore
 
 #: What the array is called in its group, and in all keys.

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import zarr
 from zarr.abc.store import Store as ZarrStore
-from zarr.core.buffer import cpu
+from zarr.buffer import cpu
 from zarr.storage import LocalStore, MemoryStore
 
 from benchmarks.checksum import Checksum, ChecksumError, Hashes, hash_batches

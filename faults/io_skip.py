@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.core.buffer import Buffer
+from zarr.abc.buffer import Buffer
 
 from faults.io_common import SAMPLES, AnyArray, Epoch, chunk_files, copied, opened, read_batches
 from faults.io_local import cold

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import zarr
+from zarr.abc.buffer import Buffer
 from zarr.abc.store import Store
-from zarr.core.buffer import Buffer, cpu
+from zarr.buffer import cpu
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from faults.io_common import (

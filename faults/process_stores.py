@@ -15,8 +15,9 @@ import numcodecs
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.abc.buffer import Buffer
+from zarr.buffer import cpu
 from zarr.codecs import BloscCodec, ZstdCodec
-from zarr.core.buffer import Buffer, cpu
 from zarr.storage import MemoryStore
 
 from faults.row import UnspecifiedError

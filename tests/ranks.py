@@ -36,7 +36,8 @@ from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 
-PRELOAD = ["torch", "zarrfeed"]
+#: What ranks would import one by one; importing the package alone imports none of this.
+PRELOAD = ["torch", "zarrfeed.loader", "zarrfeed.random_access"]
 
 #: Seconds that anything may take. Generous: a process that is spawned imports torch, and the machine may be busy.
 LIMIT_S = 240

@@ -24,8 +24,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
     random_split,
 )
+from zarr.abc.buffer import Buffer
 from zarr.abc.store import Store
-from zarr.core.buffer import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from oracle import Layout, numbered, raw_rows, read_all

@@ -10,8 +10,8 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import MemoryStore, WrapperStore
 
 from zarrfeed import Stats, ZarrDataset, ZarrIterableDataset

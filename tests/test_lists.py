@@ -74,7 +74,7 @@ def write(
     """Store objects with zarr-python."""
     dtype: Any = KINDS[kind][0]
     if zarr_format == 2 and kind == "bytes":
-        dtype = zarr.core.dtype.VariableLengthBytes()
+        dtype = zarr.dtype.VariableLengthBytes()
     array: zarr.Array[Any] = zarr.create_array(
         store, shape=data.shape, chunks=chunks, dtype=dtype, zarr_format=zarr_format, **options
     )

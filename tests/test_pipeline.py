@@ -18,10 +18,11 @@ import zarr.registry
 from numcodecs.abc import Codec as Numcodec
 from numcodecs.checksum32 import CRC32, JenkinsLookup3
 from torch.utils.data import DataLoader
+from zarr.abc.buffer import Buffer
 from zarr.abc.codec import BytesBytesCodec
+from zarr.buffer import cpu
 from zarr.codecs import BytesCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
-from zarr.core.buffer import Buffer, cpu
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore
 
@@ -197,6 +198,20 @@ def test_codecs_of_optional_libraries(name: str, zarr_format: ZarrFormat) -> Non
         serializer = zarr_numcodecs.PCodec() if name == "pcodec" else zarr_numcodecs.ZFPY(mode=4, tolerance=1e-3)
         array = write(MemoryStore(), data_for("<f4"), 3, serializer=serializer)
     check(array, name if zarr_format == 2 else f"numcodecs.{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration", "library"),
+    [
+        ("scale_offset", {"offset": 5.0, "scale": 2.0}, "zarr"),
+        ("cast_value", {"data_type": "float32"}, "cast_value_rs"),
+    ],
+)
+def test_codecs_of_newer_releases_of_zarr_python(name: str, configuration: dict[str, Any], library: str) -> None:
+    pytest.importorskip(f"zarr.codecs.{name}")
+    pytest.importorskip(library)
+    filters = [{"name": name, "configuration": configuration}]
+    check(write(MemoryStore(), data_for("<f8"), 3, filters=filters), name)
 
 
 def test_other_sample_axes_and_fields_beside_native_ones(tmp_path: Path) -> None:

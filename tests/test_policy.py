@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, WrapperStore
 
 from oracle import NUMCODECS_WARNING, AnyArray, assert_rows_equal, numbered

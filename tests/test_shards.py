@@ -13,9 +13,9 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.abc.buffer import Buffer
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
-from zarr.core.buffer import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
 from oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all

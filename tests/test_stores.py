@@ -22,8 +22,9 @@ import pytest
 import torch
 import zarr
 from torch.utils.data import DataLoader
+from zarr.abc.buffer import Buffer
 from zarr.abc.store import Store
-from zarr.core.buffer import Buffer, cpu
+from zarr.buffer import cpu
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 

@@ -19,9 +19,9 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
@@ -108,7 +108,7 @@ def test_what_is_told_to_be_bad_or_missing_is_exactly_that(name: str, kind: str,
         if content is None:
             sync(store.delete(key))
         else:
-            sync(store.set(key, zarr.core.buffer.cpu.Buffer.from_bytes(content)))
+            sync(store.set(key, zarr.buffer.cpu.Buffer.from_bytes(content)))
     report = zarrfeed.verify(array)
     (only,) = report.arrays
     found = {(f.key, f.cause) for f in report.findings}
@@ -128,12 +128,12 @@ def test_what_is_told_to_be_bad_or_missing_is_exactly_that(name: str, kind: str,
 def test_of_a_shard_the_bad_inner_chunk_alone_is_bad(kind: str, general: bool, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "a.zarr") if kind == "local" else MemoryStore()
     array = make(store, **ARRAYS["shards, general" if general else "shards"])
-    stored = sync(store.get("c/1/0", zarr.core.buffer.cpu.buffer_prototype))
+    stored = sync(store.get("c/1/0", zarr.buffer.cpu.buffer_prototype))
     assert stored is not None
     shard = bytearray(stored.to_bytes())
     begin = int.from_bytes(shard[-68 + 16 : -68 + 24], "little")  # of inner chunk 1: (0, 1)
     shard[begin : begin + 12] = bytes(12)
-    sync(store.set("c/1/0", zarr.core.buffer.cpu.Buffer.from_bytes(bytes(shard))))
+    sync(store.set("c/1/0", zarr.buffer.cpu.Buffer.from_bytes(bytes(shard))))
     (finding,) = zarrfeed.verify(array).findings
     assert (finding.key, finding.inner, finding.cause, finding.chunks) == ("c/1/0", "0/1", "corrupt", 1)
 

@@ -26,6 +26,7 @@ from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, print
 from zarrfeed.feeder import StoreSource
 from zarrfeed.known_groups import not_an_array
 from zarrfeed.local_files import check_metadata_files
+from zarrfeed.open_errors import open_error
 from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
@@ -245,7 +246,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     except FileNotFoundError as error:
         raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
-        raise ConfigError(f"{printable(source)}: zarr-python cannot open it: {error!r}") from error
+        raise open_error(printable(source), error) from error
 
 
 def _local_path(source: str | Path) -> Path:

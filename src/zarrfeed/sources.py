@@ -34,6 +34,7 @@ from zarrfeed.fields import (
 from zarrfeed.known_groups import refusal, without_arrays
 from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, read_layout
 from zarrfeed.local_files import check_members
+from zarrfeed.open_errors import list_error
 from zarrfeed.optional_torch import is_tensor
 from zarrfeed.records import select_members
 from zarrfeed.suggestions import did_you_mean
@@ -326,7 +327,7 @@ def _arrays_of(part: str, group: zarr.Group) -> dict[str, zarr.Array[Any]]:
         arrays = dict(sorted(group.arrays()))
     except Exception as error:  # a damaged member: any class, as in open_node
         path = printable(str(group.store_path).removeprefix("file://"))
-        raise ConfigError(f"{part}: {path}: zarr-python cannot list the group: {error!r}") from error
+        raise list_error(f"{part}: {path}", group, error) from error
     if not arrays:
         with _naming(part):
             raise without_arrays(group)

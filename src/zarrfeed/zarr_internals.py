@@ -11,19 +11,32 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numcodecs.blosc
+import zarr
 from zarr.abc.store import Store
-from zarr.buffer import cpu
-from zarr.codecs._v2 import V2Codec
-from zarr.core.array_spec import ArrayConfig, ArraySpec
-from zarr.core.codec_pipeline import BatchedCodecPipeline
-from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
-from zarr.core.sync import sync
-from zarr.dtype import ZDType
 from zarr.storage import WrapperStore
 
 from zarrfeed.errors import UnsupportedError
 
+#: The oldest and the newest release of zarr-python that pass the tests; pyproject.toml promises the oldest.
+TESTED_RELEASES = ("3.1.4", "3.4.2")
+
+try:
+    from zarr.buffer import cpu
+    from zarr.codecs._v2 import V2Codec
+    from zarr.core.array_spec import ArrayConfig, ArraySpec
+    from zarr.core.codec_pipeline import BatchedCodecPipeline
+    from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+    from zarr.core.sync import sync
+    from zarr.dtype import ZDType
+except ImportError as error:
+    _oldest, _newest = TESTED_RELEASES
+    raise ImportError(
+        f"zarrfeed does not work with zarr {zarr.__version__}: {error}. It is tested with zarr {_oldest} to {_newest}: "
+        f"pip install 'zarr>={_oldest},<={_newest}'"
+    ) from error
+
 __all__ = [
+    "TESTED_RELEASES",
     "ArrayMetadata",
     "ArrayV2Metadata",
     "ArrayV3Metadata",
@@ -33,6 +46,7 @@ __all__ = [
     "chunk_spec",
     "dtype_name",
     "fill_scalar",
+    "grid_error",
     "has_snappy",
     "numcodecs_codec",
     "open_store",
@@ -48,6 +62,11 @@ ArrayMetadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
 ChunkSpec: TypeAlias = ArraySpec
 
 
+def grid_error(name: str, grid: str) -> UnsupportedError:
+    """Return the error for an array whose chunks differ in shape."""
+    return UnsupportedError(f"{name}: chunk grid {grid!r}, must be 'regular', with chunks of one shape")
+
+
 def regular_chunk_shape(metadata: ArrayMetadata, name: str) -> tuple[int, ...]:
     """Return the shape of an array's stored chunks, or of its shards where it has some.
 
@@ -60,7 +79,7 @@ def regular_chunk_shape(metadata: ArrayMetadata, name: str) -> tuple[int, ...]:
         return tuple(int(n) for n in metadata.chunks)
     grid: dict[str, Any] = dict(metadata.chunk_grid.to_dict())
     if grid["name"] != "regular":
-        raise UnsupportedError(f"{name}: chunk grid {grid['name']!r}, must be 'regular'")
+        raise grid_error(name, str(grid["name"]))
     return tuple(int(n) for n in grid["configuration"]["chunk_shape"])
 
 

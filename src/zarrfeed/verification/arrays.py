@@ -19,6 +19,7 @@ from zarr.storage import LocalStore, StorePath
 from zarrfeed.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.layout import open_node
 from zarrfeed.local_files import METADATA_NAMES, check_metadata_files
+from zarrfeed.open_errors import open_error
 from zarrfeed.zarr_internals import sync
 
 
@@ -138,7 +139,7 @@ class _Walk:
             found.problems[path] = str(error)
             return True
         except Exception as error:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)
-            found.problems[path] = f"zarr-python cannot open it: {error!r}"
+            found.problems[path] = str(open_error(path, error)).removeprefix(f"{path}: ")
             return True
         if isinstance(node, zarr.Array):
             found.arrays[path] = node
