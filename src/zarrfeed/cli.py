@@ -1,10 +1,13 @@
-"""The command `zarrfeed`: `demo`, `explain`, `bench`, `verify`, `--version`."""
+# PYTHON_ARGCOMPLETE_OK
+"""The command `zarrfeed`: `info`, `bench`, `verify`, `demo`, `--version`; with `argcomplete`, completion in shells."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -17,7 +20,7 @@ from zarrfeed.errors import ZarrfeedError, one_line
 #: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
-#: What blocks can be made of; not imported from where it is defined, which would import torch.
+#: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
 BLOCK_UNITS = ("chunk", "shard")
 
 #: What becomes of that which is legal and may still be unwanted.
@@ -43,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: the demo did not show what it promises, the loaders of a benchmark deliver different data, or a store is
     not good. 2: an error, told in one line on stderr. 130: interrupted.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    _complete(parser)
+    arguments = parser.parse_args(argv)
     try:
         status = _COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
@@ -55,12 +60,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except (ZarrfeedError, OSError) as error:
-        _complain(str(error))
+        _complain(_as_options(str(error)))
+        return EXIT_ERROR
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        _complain(f"{arguments.command} needs torch: pip install torch")
         return EXIT_ERROR
 
 
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks for completions, which ends the process; for anybody else do nothing."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    try:
+        import argcomplete
+    except ImportError:  # an extra
+        return
+    argcomplete.autocomplete(parser)
+
+
+def _as_options(message: str) -> str:
+    """Return a message with arguments spelt as options: `sample_dim='time'` becomes `--sample-dim time`."""
+    return re.sub(
+        r"\b(sample_dim|variables)='([^']*)'",
+        lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}",
+        message,
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = SuggestingParser(prog="zarrfeed", description="Stream Zarr arrays into PyTorch training.")
+    parser = SuggestingParser(
+        prog="zarrfeed",
+        description="Stream Zarr arrays into PyTorch training.",
+        epilog='Completion in bash and zsh, with `pip install "zarrfeed[cli]"`: '
+        'eval "$(register-python-argcomplete zarrfeed)"',
+    )
     parser.add_argument("--version", action="version", version=f"zarrfeed {version('zarrfeed')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -92,13 +127,14 @@ def _parser() -> argparse.ArgumentParser:
         help="where the plot goes (default: zarrfeed-demo.png in DIR, or else in the current directory)",
     )
 
-    explain = commands.add_parser(
-        "explain",
+    info = commands.add_parser(
+        "info",
+        aliases=["explain"],
         help="tell how an array or a group would be read, without reading it",
-        description="Print what ZarrIterableDataset(PATH, ...).explain() says: chunks, order, memory, threads.",
+        description="Print what ZarrIterableDataset(STORE, ...).explain() says: chunks, order, memory, threads.",
     )
-    explain.add_argument("path", metavar="PATH", help="an array, or a group of arrays: a path or a file:// URL")
-    _add_dataset_arguments(explain, batch_size=None)
+    info.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
+    _add_dataset_arguments(info, batch_size=None)
 
     bench = commands.add_parser(
         "bench",
@@ -200,7 +236,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if problems else 0
 
 
-def _explain(arguments: argparse.Namespace) -> int:
+def _info(arguments: argparse.Namespace) -> int:
     from zarrfeed.dataset import ZarrIterableDataset
 
     with ZarrIterableDataset(
@@ -262,7 +298,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 #: Command -> what it runs.
-_COMMANDS = {"demo": _demo, "explain": _explain, "bench": _bench, "verify": _verify}
+_COMMANDS = {"demo": _demo, "info": _info, "explain": _info, "bench": _bench, "verify": _verify}
 
 
 def _show(text: object) -> None:

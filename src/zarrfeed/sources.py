@@ -37,6 +37,7 @@ from zarrfeed.local_files import check_members
 from zarrfeed.open_errors import list_error
 from zarrfeed.optional_torch import is_tensor
 from zarrfeed.records import select_members
+from zarrfeed.sample_dims import sample_dim_advice
 from zarrfeed.suggestions import did_you_mean
 from zarrfeed.windows import Offsets, Window, parse_window
 
@@ -121,7 +122,7 @@ def read_fields(
         reader = _PartReader("targets", 0, sample_dim, decode_cf)
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
-    _check_lengths(arrays)
+    _check_lengths(arrays, items)
     conversion = conversion or ConversionOptions()
     conversions, spared = conversion.conversions(items), conversion.spared(items)
     rows = by_field("offsets", offsets, items, of_rows=True)
@@ -154,13 +155,15 @@ def _with_options(
     return field
 
 
-def _check_lengths(fields: Sequence[Field]) -> None:
+def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
     first = fields[0]
-    for other in fields[1:]:
+    samples = [i for i in items if i.part == "samples"]
+    for number, other in enumerate(fields):
         if other.num_samples != first.num_samples:
+            advice = sample_dim_advice(samples) if number < len(samples) else ""
             raise ConfigError(
                 f"{other.name} has {other.num_samples} samples, {with_path(first)} has {first.num_samples}: "
-                "they must be equal"
+                f"they must be equal{advice}"
             )
 
 
@@ -220,8 +223,9 @@ class _PartReader:
         if not names:
             where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
             dimensions = {name: None for array in arrays.values() for name in dimension_names(array) or ()}
+            described = ", ".join(f"{name}{_in_words(dimension_names(array))}" for name, array in arrays.items())
             raise ConfigError(
-                f"{self._part}: the group has no data variable{where}; arrays in it: {', '.join(arrays)}"
+                f"{self._part}: the group has no data variable{where}; arrays in it: {described}"
                 f"{did_you_mean(self._sample_dim, dimensions)}"
             )
         return {name: arrays[name] for name in names}
@@ -273,6 +277,10 @@ class _PartReader:
                 f"{did_you_mean(self._sample_dim, dimensions)}"
             )
         return dimensions.index(self._sample_dim)
+
+
+def _in_words(dimensions: tuple[str | None, ...] | None) -> str:
+    return "" if dimensions is None else f" ({', '.join(map(str, dimensions))})"
 
 
 def _check_counts(spec: ArraySpec) -> None:

@@ -1,0 +1,8 @@
+"""`python -m zarrfeed`: the command `zarrfeed`."""
+
+import sys
+
+from zarrfeed.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
