@@ -459,7 +459,7 @@ class Recording(WrapperStore[Store]):
 def recorded(**options: Any) -> tuple[zarr.Array[Any], Recording]:
     memory = MemoryStore()
     write(memory, words((40,)), "string", **options)
-    array = zarr.open_array(Recording(memory), mode="r")
+    array = zarr.open_array(Recording(memory.with_read_only(True)), mode="r")
     store = array.store
     assert isinstance(store, Recording)
     store.asked.clear()
@@ -542,7 +542,7 @@ def test_what_a_store_raises_reaches_the_next_batch(error: BaseException) -> Non
 
     memory = MemoryStore()
     write(memory, words((N,)), "string", chunks=(5,))
-    array = zarr.open_array(Failing(memory), mode="r")
+    array = zarr.open_array(Failing(memory.with_read_only(True)), mode="r")
     with ZarrIterableDataset(array, batch_size=4) as dataset:
         expected = StoreReadError if isinstance(error, Exception) else KeyboardInterrupt
         with pytest.raises(expected) as caught:
@@ -569,7 +569,8 @@ def test_an_interrupt_ends_the_pass_and_nothing_else() -> None:
 
     memory = MemoryStore()
     write(memory, words((N,)), "string", chunks=(5,))
-    with ZarrIterableDataset(zarr.open_array(Interrupting(memory), mode="r"), batch_size=4) as dataset:
+    array = zarr.open_array(Interrupting(memory.with_read_only(True)), mode="r")
+    with ZarrIterableDataset(array, batch_size=4) as dataset:
         with pytest.raises(KeyboardInterrupt):
             list(dataset)
         assert joined(dataset) == words((N,)).tolist()  # while the old one is under way

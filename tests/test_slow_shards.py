@@ -13,6 +13,7 @@ import torch
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 from torch.utils.data import DataLoader
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
@@ -28,6 +29,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning"),
     pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec:UserWarning"),
 ]
+
+RELEASE = Version(zarr.__version__)
+#: Whether zarr-python reads shards in shards in every case: an assertion of its own failed in some.
+READS_NESTED = Version("3.1.6") <= RELEASE
 
 SHAPE, INNER, SHARD = (23, 4, 5), (3, 2, 5), (6, 4, 5)
 
@@ -144,14 +149,20 @@ def test_fixed_length_bytes_in_shards(dtype: str, slow: bool, tmp_path: Path) ->
         assert_parity(array, np.ascontiguousarray(expected.swapaxes(0, 1)), sample_axis=1)
 
 
-def test_raw_bytes_in_shards_which_zarr_python_itself_does_not_read_are_refused_where_it_would_have_to() -> None:
+def test_raw_bytes_in_shards_that_zarr_python_decodes_are_read_or_refused_where_it_cannot() -> None:
+    """Before 3.3.0 it cannot: their fill value has no hash."""
     for codec in (serializer((4, 2), serializer((2, 2))), serializer((4, 2), index_codecs=[BytesCodec()])):
         options: dict[str, Any] = {"compressors": GzipCodec()} if codec.codecs == (BytesCodec(),) else {}
         array: Any = zarr.create_array(
             MemoryStore(), shape=(8, 2), chunks=(8, 2), dtype="V3", serializer=codec, **options
         )
-        with pytest.raises(UnsupportedError, match=r"zarr-python cannot decode shards of .*V3 as a whole"):
-            ZarrIterableDataset(array)
+        if Version("3.3.0") > RELEASE:
+            with pytest.raises(UnsupportedError, match=r"zarr-python cannot decode shards of .*V3 as a whole"):
+                ZarrIterableDataset(array)
+            continue
+        data = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
+        array[:] = data.view("V3")[..., 0]
+        assert_parity(array, data)
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -205,7 +216,8 @@ def test_any_levels_of_shards_read_as_zarr_python_reads_them(case: dict[str, Any
         options["filters"] = TransposeCodec(order=tuple(reversed(range(ndim))))
     for store in (tmp_path_factory.mktemp("shards") / "a", MemoryStore()):
         array = write(store, data, case["levels"][-1], chain[0], fill_value=0, **options)
-        assert_parity(array, read_all(array, sample_axis=axis), sample_axis=axis, **case["read"])
+        expected = read_all(array, sample_axis=axis) if READS_NESTED else np.moveaxis(data, axis, 0)
+        assert_parity(array, expected, sample_axis=axis, **case["read"])
 
 
 def test_missing_inner_chunks_and_shards_are_the_fill_value() -> None:
@@ -297,7 +309,7 @@ def test_inner_chunks_that_nobody_wants_are_not_read() -> None:
     data = numbered((32, 50), "<i4")
     memory = MemoryStore()
     write(memory, data, (8, 50), serializer((2, 50), BytesCodec(), zarr_numcodecs.BZ2()))
-    array = zarr.open_array(Recording(memory), mode="r")
+    array = zarr.open_array(Recording(memory.with_read_only(True)), mode="r")
     asked.clear()
     with ZarrIterableDataset(array, batch_size=2, blocks=[5, 7], coalesce_gap=0) as dataset:
         rows = torch.cat(list(dataset))

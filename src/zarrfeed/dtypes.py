@@ -94,7 +94,7 @@ def read_fill(value: Any, dtype: np.dtype[Any], items: Items) -> bytes:
     """
     native = dtype.newbyteorder("=") if items.record is None else items.record
     if value is None:  # v2's null: zarr-python reads times as not-a-time, all else as zero
-        value = native.type("NaT") if native.kind in "Mm" else np.zeros((), native)
+        value = np.array("NaT", native) if native.kind in "Mm" else np.zeros((), native)
     fill = np.asarray(value).astype(native).tobytes()
     return fill[:1] if items.shape and len(set(fill)) == 1 else fill
 

@@ -15,7 +15,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from zarrfeed.errors import UnsupportedError
+from zarrfeed.errors import ConfigError, UnsupportedError
 
 #: The oldest and the newest release of zarr-python that pass the tests; pyproject.toml promises the oldest.
 TESTED_RELEASES = ("3.1.4", "3.4.2")
@@ -74,13 +74,28 @@ def regular_chunk_shape(metadata: ArrayMetadata, name: str) -> tuple[int, ...]:
     ------
     UnsupportedError
         If its chunks differ in shape, as those of a rectilinear grid do; names the array.
+    ConfigError
+        If the store has a length below 1, which zarr-python takes for 1 since 3.4.1, so that it reads fill values.
     """
+    stored = _stored_chunk_shape(metadata)
+    if stored is not None and not all(isinstance(n, int) and n >= 1 for n in stored):
+        raise ConfigError(f"{name}: chunk shape {tuple(stored)}, every length must be at least 1")
     if isinstance(metadata, ArrayV2Metadata):
         return tuple(int(n) for n in metadata.chunks)
     grid: dict[str, Any] = dict(metadata.chunk_grid.to_dict())
     if grid["name"] != "regular":
         raise grid_error(name, str(grid["name"]))
     return tuple(int(n) for n in grid["configuration"]["chunk_shape"])
+
+
+def _stored_chunk_shape(metadata: ArrayMetadata) -> list[Any] | None:
+    """Return the chunk shape as it stands in the store, if zarr-python repaired the metadata; else None."""
+    document: Any = getattr(metadata, "_stored_document", None)  # newer releases have it
+    try:
+        shape = document["chunks"] if "chunks" in document else document["chunk_grid"]["configuration"]["chunk_shape"]
+    except (TypeError, KeyError):
+        return None
+    return shape if isinstance(shape, list) else None
 
 
 def chunk_spec(metadata: ArrayMetadata, shape: tuple[int, ...]) -> ChunkSpec:

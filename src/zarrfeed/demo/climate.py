@@ -17,7 +17,7 @@ import iris_sample_data
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.codecs import BloscCodec, BloscShuffle
+from zarr.codecs import BloscCodec
 
 from zarrfeed.demo.stores import build_store
 
@@ -124,7 +124,7 @@ def _add(group: zarr.Group, name: str, values: npt.NDArray[Any], dimensions: tup
         shape=values.shape,
         dtype=values.dtype,
         chunks=chunks,
-        compressors=BloscCodec(cname="lz4", clevel=5, shuffle=BloscShuffle.shuffle),
+        compressors=BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"),
         dimension_names=dimensions,
     )
     # A chunk at a time: of several, zarr-python goes on to write the others after one has failed, as on a full disk.

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.codecs import BloscCodec, BloscShuffle
+from zarr.codecs import BloscCodec
 
 from zarrfeed.demo.stores import build_store
 from zarrfeed.errors import ConfigError
@@ -86,7 +86,7 @@ def generate_store(directory: Path, size_mib: int, on_chunk: Callable[[int, int]
             shape=(n, *SAMPLE_SHAPE),
             dtype=np.float32,
             chunks=(CHUNK_SAMPLES, *SAMPLE_SHAPE),
-            compressors=BloscCodec(cname="lz4", clevel=5, shuffle=BloscShuffle.shuffle),
+            compressors=BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"),
         )
         noted = np.empty(n, dtype=np.uint32)
         for begin in range(0, n, CHUNK_SAMPLES):
