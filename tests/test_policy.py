@@ -30,7 +30,8 @@ from zarrfeed import (
     ZarrIterableDataset,
 )
 from zarrfeed._import_core import core
-from zarrfeed.policy import FaultPolicy, is_transient
+from zarrfeed.policy import FaultPolicy
+from zarrfeed.store_errors import is_transient
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,10 +31,11 @@ from zarrfeed.dataset import ZarrIterableDataset
 from zarrfeed.errors import UnsupportedError
 from zarrfeed.fields import ListField, StoredField, Values, record_of, sample_bytes
 from zarrfeed.identity import usable_cores
-from zarrfeed.layout import open_node
+from zarrfeed.opening import open_source
 from zarrfeed.plain import PlainLoader
 from zarrfeed.plain_fields import PlainField, plain_field
 from zarrfeed.stats import Stats, format_bytes
+from zarrfeed.store_access import StoreAccess
 
 #: Decoded bytes, and samples, of the part that is measured.
 _PART_BYTES, _PART_SAMPLES = 512 << 20, 1 << 22
@@ -196,7 +197,7 @@ class StoreBench:
 
     def _open_plain(self) -> list[PlainField]:
         """Return how zarr-python alone delivers the fields."""
-        arrays = _open_arrays(self.path, self.targets, self._fields.parts)
+        arrays = _open_arrays(self.path, self.targets, self._fields.parts, self.options.get("storage_options"))
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
             assert isinstance(f, StoredField | ListField)
@@ -207,7 +208,7 @@ class StoreBench:
         # Not a forked process: the clients of object stores do not survive a fork.
         multiprocessing.get_context("forkserver").set_forkserver_preload(["zarrfeed.plain"])
         return PlainLoader(
-            partial(_open_arrays, self.path, self.targets, self._fields.parts),
+            partial(_open_arrays, self.path, self.targets, self._fields.parts, self.options.get("storage_options")),
             self._plain_fields,
             blocks,
             batch_size=self.batch_size,
@@ -387,12 +388,14 @@ def _flat(batch: Any) -> list[Any]:
     return [batch]
 
 
-def _open_arrays(path: str, targets: str | None, parts: Sequence[tuple[str, ...] | None]) -> list[zarr.Array[Any]]:
+def _open_arrays(
+    path: str, targets: str | None, parts: Sequence[tuple[str, ...] | None], storage_options: Mapping[str, Any] | None
+) -> list[zarr.Array[Any]]:
     """Open the arrays of all fields with zarr-python, in the order of the fields."""
     opened = []
     for source, keys in zip((path, targets), parts, strict=False):
         assert source is not None
-        node: Any = open_node(source)
+        node: Any = open_source(source, StoreAccess(storage_options=storage_options))
         for array in [node] if keys is None else [node[key] for key in keys]:
             assert isinstance(array, zarr.Array)
             opened.append(array)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -161,6 +162,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        action="append",
+        type=_storage_option,
+        metavar="KEY=VALUE",
+        help="of a URL's store, such as anon=true or endpoint_url=http://127.0.0.1:9000; may be repeated; or all of "
+        "them as a JSON object",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="seconds that a read may take (default: 300)"
+    )
+
+
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="STORE", help="an array, or a group of arrays and groups: a path or a URL")
     parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
@@ -184,6 +200,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "none: nothing is kept",
     )
     parser.add_argument("--restart", action="store_true", help="begin from the start, whatever was checked before")
+    _add_store_arguments(parser)
     parser.add_argument("--num-threads", type=_positive, metavar="N", help="default: one for each core, at least 8")
     parser.add_argument(
         "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
@@ -207,14 +224,20 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
     parser.add_argument("--shuffle", action="store_true", help="in random order")
     parser.add_argument("--lanes", type=int, metavar="N", help="blocks open side by side (default: chosen)")
     parser.add_argument("--mix", type=int, default=1, metavar="N", help="blocks permuted together (default: 1)")
+    _add_store_arguments(parser)
     parser.add_argument(
         "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
     )
 
 
 def _dataset_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("sample_axis", "sample_dim", "variables", "lanes", "mix", "memory_budget")
-    return {name: getattr(arguments, name) for name in names}
+    names = ("sample_axis", "sample_dim", "variables", "lanes", "mix", "memory_budget", "timeout")
+    options = {name: getattr(arguments, name) for name in names}
+    return options | {"storage_options": _storage_options(arguments)}
+
+
+def _storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    return {name: value for given in arguments.storage_options or () for name, value in given.items()} or None
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -284,6 +307,8 @@ def _verify(arguments: argparse.Namespace) -> int:
                 memory_budget=arguments.memory_budget,
                 progress_file=file,
                 restart=arguments.restart,
+                timeout=arguments.timeout,
+                storage_options=_storage_options(arguments),
                 on_progress=progress,
                 on_message=_complain,
             )
@@ -307,6 +332,20 @@ def _show(text: object) -> None:
 
 def _complain(message: str) -> None:
     print(f"zarrfeed: {one_line(' '.join(message.split()))}", file=sys.stderr)
+
+
+def _storage_option(text: str) -> dict[str, Any]:
+    """Return what `KEY=VALUE` or a JSON object says. A value that is JSON, such as true or 3, is what it says there."""
+    key, is_pair, value = text.partition("=")
+    try:
+        options = json.loads(text if text.startswith("{") else value)
+    except ValueError:
+        options = value
+    if not text.startswith("{"):
+        options = {key: options if isinstance(options, bool | dict) else value} if key and is_pair else None
+    if not isinstance(options, dict):  # the text may be a secret
+        raise argparse.ArgumentTypeError("must be KEY=VALUE or a JSON object")
+    return options
 
 
 def _positive(text: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import numpy.typing as npt
@@ -35,6 +34,7 @@ from zarrfeed.skipping import SkippedChunk
 from zarrfeed.sources import Source, Variables, read_fields
 from zarrfeed.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.stats import Stats
+from zarrfeed.store_access import StoreAccess
 from zarrfeed.suggestions import checks_option_names
 from zarrfeed.transforms import Transform, prepare_transform
 from zarrfeed.window_rows import WindowRows, choose_samples
@@ -54,11 +54,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     ----------
     samples
         An array, Zarr v2 or v3: a path, a URL (`file`, `s3`, `gs`, `az`, `https`; all but the first need the extra
-        `remote`), or an open `zarr.Array` in any store; or a NumPy array or CPU tensor. Or several, chunked as they
-        like: a group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. The
-        chunks along `sample_axis` are the blocks that are shuffled; of several arrays, those of a large one with long
-        chunks, which `explain()` names. Arrays in memory are used where they lie, if they are contiguous in native
-        byte order; do not resize or share them while a dataset has them.
+        `remote`), an open `zarr.Array`, a store with one at its root (of zarr-python, of obstore, a mapper of fsspec),
+        a NumPy array or a CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but
+        not for groups in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are
+        shuffled; of several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory
+        are used where they lie, if they are contiguous in native byte order; do not resize or share them meanwhile.
     targets
         The same, with as many samples along axis 0.
     batch_size
@@ -67,8 +67,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     shuffle
         Whether blocks, and rows inside them, are permuted anew in every epoch.
     seed
-        Key of all permutations, in [0, 2**64). The order is a function of the arrays' layout, seed, epoch, lanes and
-        mix, whatever the number of threads.
+        Key of all permutations, in [0, 2**64). The order follows from the layout, seed, epoch, lanes and mix alone.
     drop_last
         Whether the last batch is dropped if it is short. Without effect for `batch_size=None`.
     return_index
@@ -146,10 +145,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     missing
         What becomes of a chunk that the store lacks: "fill", the fill value, as the specification says, or "raise".
     retries
-        How often a read is tried again after an error that may pass, such as of a network or a device, with pauses that
-        grow from 0.1 to 10 s.
+        How often a read is tried again after an error that may pass, with pauses that grow from 0.1 to 10 s.
     timeout
-        Seconds that a read may take, all tries included. After that it is an error, also with "skip".
+        Seconds that a read, also of metadata, may take, all tries included. Then it is an error, also with "skip".
+    storage_options
+        Options of the stores of URLs, by the names of fsspec or obstore, such as {"anon": True}. None: the environment.
     transform
         Called with every batch (or sample) in the process that iterates, or with its parts, if it requires as many
         arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
@@ -215,6 +215,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         missing: Missing = "fill",
         retries: int = DEFAULT_RETRIES,
         timeout: float = DEFAULT_TIMEOUT_S,
+        storage_options: Mapping[str, Any] | None = None,
         transform: Transform | None = None,
     ) -> None:
         super().__init__()
@@ -244,6 +245,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             room=(self._options["budget"] or DEFAULT_BUDGET) // 16,
             block=block,
             aligns=self._aligns_blocks and blocks is None,
+            access=StoreAccess(self._policy, storage_options),
         )
         selection = choose_samples(fields, select, blocks, segment_ends=segment_ends, window_rows=window_rows)
         self._place_finder = PlaceFinder(rank, world_size)
@@ -426,9 +428,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def __enter__(self) -> ZarrIterableDataset:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 
 from zarrfeed._import_core import core
 from zarrfeed.errors import CorruptChunkError, StoreReadError
-from zarrfeed.feeder import Feeder, StoreSource
+from zarrfeed.feeder import Feeder
 from zarrfeed.fields import (
     BadRows,
     Field,
@@ -41,6 +41,7 @@ from zarrfeed.selection import Int64
 from zarrfeed.shards import ShardReading
 from zarrfeed.skipping import Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.stats import Stats
+from zarrfeed.store_source import StoreSource
 from zarrfeed.torch_dtypes import dlpack_dtype
 
 Allocator = Callable[[int], torch.Tensor]

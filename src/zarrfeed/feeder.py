@@ -16,149 +16,32 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import errno
 import os
-import pickle
 import threading
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-from zarr.abc.buffer import Buffer
-from zarr.abc.store import ByteRequest, Store
+from zarr.abc.store import ByteRequest
 from zarr.buffer import cpu
-from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed._import_core import core
 from zarrfeed.errors import ConfigError, CorruptChunkError, DecodeError, StoreReadError
-from zarrfeed.local_files import read_chunk_file
 from zarrfeed.pipeline import ChunkDecoder
 from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.shards import Piece, ShardReading
-from zarrfeed.zarr_internals import open_store, sync, unwrapped, with_store
+from zarrfeed.store_errors import errno_of, reason_of
+from zarrfeed.store_source import StoreSource
+from zarrfeed.zarr_internals import sync
 
 _DEFAULT_POLICY = FaultPolicy()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
-#: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
-_FORKED_PATIENCE_S = 30.0
-#: Enough to hide 20 ms from an event loop that does nothing but ask, at 50000 requests a second.
-_MAX_REQUESTS = 1024
-#: Where each request may open a connection. Clients manage some thousand requests a second, so this hides 20 ms, too;
-#: connections beyond what a server queues (often 128) are dropped, and tried again after seconds.
-_MAX_CONNECTIONS = 128
-
-
-@dataclass(frozen=True)
-class StoreSource:
-    """Where the chunks of one array are, in a store that Python reads.
-
-    Attributes
-    ----------
-    store
-        Any `zarr.abc.store.Store`. Pickling the source pickles the store.
-    prefix
-        What stands before the keys of this array: empty, or its path and a slash.
-    metadata_key
-        Exists below `prefix` as long as the array does; empty if the store has none.
-    decoder
-        Decodes the chunks; None if the engine does.
-    pid
-        The process that the store was opened in.
-    """
-
-    store: Store
-    prefix: str
-    metadata_key: str
-    decoder: ChunkDecoder | None = None
-    pid: int = field(default_factory=os.getpid, compare=False)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, pid=os.getpid())
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether the store was opened by a process that this one was forked from."""
-        return self.pid != os.getpid()
-
-    @property
-    def max_requests(self) -> int:
-        """Return how many requests the store is asked at once, where memory allows more."""
-        store = self.store
-        while isinstance(store, WrapperStore):
-            store = unwrapped(store)
-        return _MAX_CONNECTIONS if isinstance(store, ObjectStore | FsspecStore) else _MAX_REQUESTS
-
-    def reopened(self) -> StoreSource:
-        """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
-        return replace(self, store=_reopened(self.store))
-
-    async def open(self) -> None:
-        """Make the store ready; in a forked process, see whether it lives."""
-        await open_store(self.store)
-        if not self.is_forked:
-            return
-        try:
-            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
-        except TimeoutError:
-            raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
-
-    async def get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
-        """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the array is gone. And whatever the store raises.
-        """
-        if type(self.store) is LocalStore:
-            # In one go, since to change threads takes as long as to read a small chunk.
-            most = None if self.decoder is None else self.decoder.most_stored_bytes
-            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range, most)
-        else:
-            data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
-            found = None if data is None else np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
-        if found is not None:
-            return found
-        if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
-            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-            raise FileNotFoundError(
-                errno.ENOENT,
-                f"{self.prefix}{self.metadata_key} is gone: the array was deleted or moved after it was opened",
-            )
-        return None
-
-
-_NOT_AFTER_FORK = (
-    "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
-    "'forkserver' (multiprocessing_context of the DataLoader), or use none"
-)
-
-
-def _reopened(store: Store) -> Store:
-    """Return a store for a forked child: handles that parent and child would share are opened anew."""
-    if isinstance(store, ObjectStore):
-        # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
-        raise ConfigError(_NOT_AFTER_FORK.format(store))
-    if isinstance(store, WrapperStore):
-        inner = _reopened(unwrapped(store))
-        return store if inner is unwrapped(store) else with_store(store, inner)
-    # A zip file is one descriptor with one position, and connections of fsspec live on the parent's event loop.
-    if isinstance(store, ZipStore | FsspecStore):
-        try:
-            again: Store = pickle.loads(pickle.dumps(store))
-        except Exception as error:
-            raise StoreReadError(errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
-        return again
-    return store
 
 
 class Feeder:
@@ -426,7 +309,7 @@ class _Session:
             self._counts.requests += 1
             return source.get(key, byte_range)
 
-        return await self._policy.retrying(read, self._counts.on_retry)
+        return await self._policy.retrying(read, self._counts.on_retry, is_far=source.is_far)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
@@ -464,25 +347,15 @@ class _Session:
                 raise error
             return
         corrupt = isinstance(error, CorruptChunkError | DecodeError)
-        known = corrupt or isinstance(error, StoreReadError)
-        what = str(error) if known else f"the store cannot read it: {error!r}"
+        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
+        what = known or f"the store cannot read it: {reason_of(error)}"
         feeder = self._feeder()
         if feeder is not None and feeder.failure is None:
-            feeder.failure = (what, error.__cause__ or error if corrupt else error)
+            feeder.failure = (what, (known and error.__cause__) or error)
         if corrupt:
             self._engine.refuse_corrupt(ticket, what)
         else:
             self._engine.refuse(ticket, what, errno_of(error))
-
-
-def errno_of(error: BaseException) -> int:
-    """Return the error number of an exception; if it has none that of its class, or EIO."""
-    code = getattr(error, "errno", None)
-    if isinstance(code, int) and code:
-        return code
-    if isinstance(error, MemoryError):
-        return errno.ENOMEM
-    return errno.ETIMEDOUT if isinstance(error, TimeoutError) else errno.EIO
 
 
 _live: weakref.WeakSet[Feeder] = weakref.WeakSet()

@@ -6,7 +6,6 @@ cannot decode.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import sys
@@ -18,19 +17,19 @@ from urllib.request import url2pathname
 
 import numpy as np
 import zarr
-from zarr.storage import LocalStore, ZipStore
+from zarr.storage import ZipStore
 
 from zarrfeed.array_codecs import CodecSpec, codecs_v2, codecs_v3, described
 from zarrfeed.dtypes import Items, list_item_type, read_fill, read_items
 from zarrfeed.errors import ConfigError, StoreReadError, UnsupportedError, printable
-from zarrfeed.feeder import StoreSource
 from zarrfeed.known_groups import not_an_array
 from zarrfeed.local_files import check_metadata_files
 from zarrfeed.open_errors import open_error
-from zarrfeed.pipeline import make_decoder
 from zarrfeed.remote import open_url
 from zarrfeed.shards import ShardSpec
-from zarrfeed.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape, sync
+from zarrfeed.store_access import StoreAccess
+from zarrfeed.store_source import StoreSource, place_array
+from zarrfeed.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
 
 if TYPE_CHECKING:
     import torch
@@ -258,7 +257,7 @@ def _local_path(source: str | Path) -> Path:
     return Path(source)
 
 
-def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
+def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess | None = None) -> ArraySpec:
     """Describe a stored array for the engine, or refuse it.
 
     Parameters
@@ -267,6 +266,8 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         A path, a URL, or an open `zarr.Array` in any store.
     sample_axis
         The axis whose indices are samples; negative ones count from the end.
+    access
+        How the store is asked, where it is not local.
 
     Raises
     ------
@@ -333,7 +334,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0) -> ArraySpec:
         record=items.record,
         shard=shard,
         **keys,
-        **place_array(array, metadata_key, name, native=native, in_shards=shard is not None),
+        **place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access),
     )
 
 
@@ -358,23 +359,6 @@ def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...],
     num_chunks = math.prod(n // c for n, c in zip(covered, chunk_shape, strict=True))
     if num_chunks > _MAX_CHUNKS:
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
-
-
-def place_array(
-    array: zarr.Array[Any], metadata_key: str, name: str, *, native: bool, in_shards: bool
-) -> dict[str, Any]:
-    """Return where the array is: a directory for the engine, or a store for Python, which decodes where it has to."""
-    store, path = array.store_path.store, array.store_path.path
-    if native and type(store) is LocalStore:  # a subclass may have ways of its own
-        return {"root": str((Path(store.root) / path).absolute()), "metadata_key": metadata_key}
-    prefix = f"{path}/" if path else ""
-    try:
-        has_metadata = sync(store.exists(prefix + metadata_key))  # consolidated metadata may be all there is
-    except Exception as error:
-        raise StoreReadError(errno.EIO, f"{name}: the store cannot be asked for {metadata_key}: {error!r}") from error
-    decoder = None if native else make_decoder(array, name, in_shards=in_shards)
-    source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
-    return {"root": "", "metadata_key": "", "source": source}
 
 
 def _is_known_index(config: dict[str, Any]) -> bool:

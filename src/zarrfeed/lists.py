@@ -21,13 +21,13 @@ import numpy.typing as npt
 from zarr.buffer import cpu
 
 from zarrfeed.errors import CorruptChunkError, DecodeError, StoreReadError, ZarrfeedError
-from zarrfeed.feeder import errno_of
 from zarrfeed.fields import ListField
 from zarrfeed.policy import FaultPolicy, is_of_chunk
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import ShardReading
 from zarrfeed.skipping import Skipped
 from zarrfeed.stats import Stats
+from zarrfeed.store_errors import errno_of, reason_of
 from zarrfeed.zarr_internals import sync
 
 Objects: TypeAlias = npt.NDArray[np.object_]
@@ -196,9 +196,11 @@ class ListReader:
             raise CorruptChunkError(f"{where}{inner}{error}") from error.__cause__
         except CorruptChunkError as error:
             raise CorruptChunkError(f"{where}{error}") from error.__cause__
+        except StoreReadError as error:
+            raise StoreReadError(error.errno, f"{where}{error.strerror}") from error.__cause__ or error
         except Exception as error:
-            what = error.strerror if isinstance(error, StoreReadError) else f"the store cannot read it: {error!r}"
-            raise StoreReadError(errno_of(error), f"{where}{what}") from error
+            what = f"{where}the store cannot read it: {reason_of(error)}"
+            raise StoreReadError(errno_of(error), what) from error
         if stored is None:
             self._stats += Stats(chunks_missing=1)
         else:
@@ -219,15 +221,8 @@ class ListReader:
             self._counts.requests += 1
             return self._source.get(key, byte_range)
 
-        try:
-            # Only this thread waits for it, so that nobody else could say that it takes too long.
-            async with asyncio.timeout(self._policy.timeout) as limit:
-                return await self._policy.retrying(read, self._counts.on_retry)
-        except TimeoutError as error:
-            if not limit.expired():  # the store's own
-                raise
-            text = f"the store did not answer within {self._policy.timeout:g} s (timeout)"
-            raise StoreReadError(errno.ETIMEDOUT, text) from error
+        # Only this thread waits for it, so that nobody else could say that it takes too long.
+        return await self._policy.reading(read, self._counts.on_retry, is_far=self._source.is_far)
 
     def _locate(self, place: _Place) -> tuple[str, int | None]:
         """Return the key of a chunk, or of its shard and its position there."""

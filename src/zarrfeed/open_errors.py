@@ -8,6 +8,7 @@ import re
 import zarr
 
 from zarrfeed.errors import ConfigError, ZarrfeedError
+from zarrfeed.store_errors import reason_of
 from zarrfeed.zarr_internals import grid_error, sync
 
 
@@ -24,7 +25,7 @@ def open_error(name: str, error: Exception) -> ZarrfeedError:
     # Releases before 3.2 do not know such grids; later ones refuse them as long as a flag of their own is not set.
     if re.search(r"rectilinear chunk|unknown chunk grid\. got rectilinear", str(error), re.IGNORECASE):
         return grid_error(name, "rectilinear")
-    return ConfigError(f"{name}: zarr-python cannot open it: {error!r}")
+    return ConfigError(f"{name}: zarr-python cannot open it: {reason_of(error)}")
 
 
 def list_error(name: str, group: zarr.Group, error: Exception) -> ZarrfeedError:
@@ -41,4 +42,4 @@ def list_error(name: str, group: zarr.Group, error: Exception) -> ZarrfeedError:
                 continue
             except Exception as cause:  # noqa: BLE001 (parsers raise exceptions of any class)
                 return open_error(f"{name}/{key}", cause)
-    return ConfigError(f"{name}: zarr-python cannot list the group: {error!r}")
+    return ConfigError(f"{name}: zarr-python cannot list the group: {reason_of(error)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import math
 import time
@@ -13,7 +14,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from zarrfeed._import_core import core
 from zarrfeed.checks import check_choice, check_int
-from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrfeedError
+from zarrfeed.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
+from zarrfeed.store_errors import errno_of, is_transient, reason_of
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Missing: TypeAlias = Literal["fill", "raise"]
@@ -22,17 +24,10 @@ DEFAULT_MAX_ERRORS = 100
 DEFAULT_RETRIES = 5
 DEFAULT_TIMEOUT_S = 300.0
 
-#: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
-_LASTING = frozenset(
-    {
-        "NotFoundError",
-        "InvalidPathError",
-        "NotSupportedError",
-        "PermissionDeniedError",
-        "UnauthenticatedError",
-        "UnknownConfigurationKeyError",
-    }
-)
+#: What each further pause is multiplied by: 2, as a power of two; twice that where a server has to be left in peace.
+_NEAR_STEPS, _FAR_STEPS = 1, 2
+#: A further attempt ends after this part of the timeout, before others notice that it takes too long: it can say why.
+_LAST_WORD = 0.95
 
 _T = TypeVar("_T")
 
@@ -85,20 +80,78 @@ class FaultPolicy:
             "skip_bad": self.skips,
         }
 
-    async def retrying(self, read: Callable[[], Awaitable[_T]], on_retry: Callable[[], None]) -> _T:
-        """Return what `read` does, tried again after errors that may pass, with pauses; else raise its last error."""
+    async def retrying(
+        self, read: Callable[[], Awaitable[_T]], on_retry: Callable[[], None], *, is_far: bool = False
+    ) -> _T:
+        """Return what `read` does, tried again after errors that may pass.
+
+        Parameters
+        ----------
+        read
+            Makes one attempt.
+        on_retry
+            Called before each further attempt.
+        is_far
+            Whether a server is asked. Pauses then grow faster: five retries take about 12 s.
+
+        Raises
+        ------
+        StoreReadError
+            If further attempts failed, too; it says how many, in how many seconds, and why the last one did. Its cause
+            is the last error. After a single attempt the error itself is raised.
+        """
         begin = time.monotonic()
-        for tries in itertools.count():
-            try:
-                return await read()
-            except Exception as error:
-                pause = core.pause_after(tries)
-                late = time.monotonic() - begin + pause >= self.timeout
-                if tries == self.retries or late or not is_transient(error):
-                    raise
+        try:
+            return await read()  # whoever waits for it watches the clock
+        except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+            last = error
+        steps = _FAR_STEPS if is_far else _NEAR_STEPS
+        for retries in itertools.count():
+            pause = core.pause_after(steps * retries)
+            late = time.monotonic() - begin + pause >= self.timeout
+            if retries == self.retries or late or not is_transient(last):
+                if retries == 0:
+                    raise last
+                raise StoreReadError(errno_of(last), _retried(retries, begin, last)) from last
             on_retry()
             await asyncio.sleep(pause)
+            left_s = max(0.01, _LAST_WORD * self.timeout - (time.monotonic() - begin))
+            try:
+                async with asyncio.timeout(left_s) as limit:
+                    return await read()
+            except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+                if isinstance(error, TimeoutError) and limit.expired():
+                    what = f"the store did not answer within {self.timeout:g} s (timeout), after {retries + 1} retries"
+                    raise StoreReadError(errno.ETIMEDOUT, f"{what}; the last error: {reason_of(last)}") from last
+                last = error
         raise AssertionError  # the loop has no end
+
+    async def reading(
+        self, read: Callable[[], Awaitable[_T]], on_retry: Callable[[], None] = lambda: None, *, is_far: bool = False
+    ) -> _T:
+        """Return the same as `retrying`, within the timeout: for reads that nobody else watches.
+
+        Raises
+        ------
+        StoreReadError
+            If the store did not answer in time. And as of `retrying`.
+        """
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                return await self.retrying(read, on_retry, is_far=is_far)
+        except TimeoutError as error:
+            if not limit.expired():  # the store's own
+                raise
+            text = f"the store did not answer within {self.timeout:g} s (timeout)"
+            raise StoreReadError(errno.ETIMEDOUT, text) from error
+
+
+def _retried(retries: int, begin: float, last: Exception) -> str:
+    """Return how often a read was tried again, for how long, and why it failed."""
+    seconds = time.monotonic() - begin
+    times = f"{retries} retr{'y' if retries == 1 else 'ies'}"
+    return f"the store cannot read it, after {times} in {seconds:.{seconds < 10:d}f} s: {reason_of(last)}"
 
 
 def is_of_chunk(error: BaseException) -> bool:
@@ -106,21 +159,3 @@ def is_of_chunk(error: BaseException) -> bool:
     if isinstance(error, StoreReadError):
         return core.is_of_chunk(error.errno or 0)
     return isinstance(error, CorruptChunkError | UnsupportedError)
-
-
-def is_transient(error: Exception) -> bool:
-    """Return whether another try may succeed: after an error of a network, a device or a busy machine.
-
-    Of errors that only the store's client knows, those are lasting whose name says so.
-    """
-    if isinstance(error, OSError):
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
-            return False
-        if isinstance(error, TimeoutError | ConnectionError) or not isinstance(error.errno, int):
-            return True
-        return core.is_transient(error.errno)
-    if isinstance(error, ZarrfeedError) or type(error).__module__ == "builtins":
-        return False
-    if isinstance(error, ValueError | TypeError | LookupError | NotImplementedError | MemoryError):
-        return False
-    return type(error).__name__ not in _LASTING

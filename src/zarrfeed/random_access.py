@@ -37,6 +37,7 @@ from zarrfeed.schedule import DEFAULT_BUDGET
 from zarrfeed.selection import Int64, Select
 from zarrfeed.sources import Source, Variables, read_fields
 from zarrfeed.stats import Stats, format_bytes
+from zarrfeed.store_access import StoreAccess
 from zarrfeed.suggestions import checks_option_names
 from zarrfeed.window_rows import WindowRows, choose_samples
 from zarrfeed.windows import Offsets
@@ -62,7 +63,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         share them. A chunk that is kept is neither read nor decoded again. Once it is full, chunks are kept when they
         are wanted for the second time in a while; of others, where they are Blosc, only the wanted part is decoded.
         0: none.
-    missing, retries, timeout
+    missing, retries, timeout, storage_options
         As of `ZarrIterableDataset`.
 
     Raises
@@ -111,6 +112,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         missing: Missing = "fill",
         retries: int = DEFAULT_RETRIES,
         timeout: float = DEFAULT_TIMEOUT_S,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self._policy = FaultPolicy(missing=missing, retries=retries, timeout=timeout)
@@ -128,6 +130,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             offsets=offsets,
             return_index=return_index,
             room=DEFAULT_BUDGET // 16,
+            access=StoreAccess(self._policy, storage_options),
         )
         self._selection = choose_samples(fields, select, segment_ends=segment_ends, window_rows=window_rows)
         self._closed = False

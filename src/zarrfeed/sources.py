@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.abc.store import Store
 
 from zarrfeed.blocks import plan_blocks
 from zarrfeed.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
@@ -32,19 +33,22 @@ from zarrfeed.fields import (
     with_path,
 )
 from zarrfeed.known_groups import refusal, without_arrays
-from zarrfeed.layout import ArrayLike, ArraySpec, open_array, open_node, read_layout
+from zarrfeed.layout import ArrayLike, ArraySpec, open_array, read_layout
 from zarrfeed.local_files import check_members
 from zarrfeed.open_errors import list_error
+from zarrfeed.opening import arrays_of_group, check_storage_options, is_mapper, is_url, open_source
 from zarrfeed.optional_torch import is_tensor
 from zarrfeed.records import select_members
 from zarrfeed.sample_dims import sample_dim_advice
+from zarrfeed.store_access import StoreAccess
 from zarrfeed.suggestions import did_you_mean
 from zarrfeed.windows import Offsets, Window, parse_window
 
 if TYPE_CHECKING:
     import torch
 
-FieldSource: TypeAlias = "ArrayLike | npt.NDArray[Any] | torch.Tensor"
+#: `Any` stands for what only an optional library has: a store of obstore, a mapper of fsspec.
+FieldSource: TypeAlias = "ArrayLike | Store | npt.NDArray[Any] | torch.Tensor | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
 #: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
@@ -71,6 +75,7 @@ def read_fields(
     room: int = 0,
     block: BlockUnit = "chunk",
     aligns: bool = True,
+    access: StoreAccess | None = None,
 ) -> FieldSet:
     """Open and align all that a dataset consists of. Reads metadata only.
 
@@ -78,8 +83,8 @@ def read_fields(
     ----------
     samples, targets
         An array, a group (all arrays in it, by name; groups in it are not entered) or a mapping of names to arrays.
-        An array is a path, a URL, a `zarr.Array`, a NumPy array or a tensor. Of a group whose arrays have
-        named dimensions, as xarray writes them, coordinates and scalars are left out.
+        An array is a path, a URL, a `zarr.Array`, a store with one at its root, a NumPy array or a tensor. Of a group
+        whose arrays have named dimensions, as xarray writes them, coordinates and scalars are left out.
     sample_axis
         Of every array of `samples`; targets have theirs first.
     sample_dim
@@ -98,6 +103,8 @@ def read_fields(
         The rows of a sample, in every array of `samples` or by name (`by_field`).
     room, block, aligns
         As of `plan_blocks`.
+    access
+        How stores are reached.
 
     Raises
     ------
@@ -109,7 +116,9 @@ def read_fields(
     check_choice("block", block, BLOCK_UNITS)
     if sample_dim is not None and sample_axis != 0:
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
-    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf)
+    access = access or StoreAccess()
+    check_storage_options(access, *_leaves(samples), *_leaves(targets))
+    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access)
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = _variables_of(sides, variables)
     parts = [reader.read(samples, names[0])]
@@ -119,7 +128,7 @@ def read_fields(
         if isinstance(f, ResidentField) and f.rows.numel() == 0:
             raise ConfigError(f"{f.name}: has no elements, shape {tuple(f.rows.shape)}")
     if targets is not None:
-        reader = _PartReader("targets", 0, sample_dim, decode_cf)
+        reader = _PartReader("targets", 0, sample_dim, decode_cf, access)
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
     _check_lengths(arrays, items)
@@ -170,7 +179,9 @@ def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
 class _PartReader:
     """Reads one part of the batch: its fields, and what is known of their items."""
 
-    def __init__(self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool) -> None:
+    def __init__(
+        self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool, access: StoreAccess
+    ) -> None:
         self.fields: list[StoredField | ResidentField | ListField] = []
         self.items: list[Items] = []
         self._part = part
@@ -178,19 +189,19 @@ class _PartReader:
         self._sample_dim = sample_dim
         self._decode_cf = decode_cf
         self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
+        self._access = access
 
     def read(self, source: Source, variables: Sequence[str] | None) -> tuple[str, ...] | None:
         """Read all fields; return their keys, None for a bare tensor."""
         part = self._part
-        if isinstance(source, str | Path):
-            source = open_node(source)
+        source = open_source(source, self._access)
         coordinates: set[str] = set()
         if isinstance(source, zarr.Group):
             known = refusal(source) if variables is None else None
             if known is not None:
                 with _naming(part):
                     raise known
-            arrays = _arrays_of(part, source)
+            arrays = _arrays_of(part, source, self._access)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
             named: Mapping[str, FieldSource] = (
                 self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
@@ -204,7 +215,7 @@ class _PartReader:
         else:
             raise ConfigError(
                 f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
-                "NumPy array, a tensor, or a mapping of names to arrays"
+                "store, a NumPy array, a tensor, or a mapping of names to arrays"
             )
         for key, array in named.items():
             with _naming(f"{part}[{key!r}]"):
@@ -243,9 +254,11 @@ class _PartReader:
             dtype, shape = dtype_name(field), tuple(source.shape)
             axis %= len(shape)
         else:
-            array = open_array(source)
+            is_local = isinstance(source, str | Path) and not is_url(source)  # messages have the path as it was given
+            opened: Any = source if is_local else open_source(source, self._access)
+            array = open_array(opened)
             dimensions = dimension_names(array)
-            spec = read_layout(source, sample_axis=self._find_axis(name, dimensions))
+            spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
             shape, axis = spec.shape, spec.sample_axis
             _check_counts(spec)
             if spec.item_type:
@@ -329,10 +342,17 @@ def _checked_names(variables: Sequence[str] | None) -> list[str] | None:
     return names
 
 
-def _arrays_of(part: str, group: zarr.Group) -> dict[str, zarr.Array[Any]]:
+def _leaves(source: Source | None) -> list[Any]:
+    """Return the arrays of a mapping, or the source itself."""
+    return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
+
+
+def _arrays_of(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
     check_members(group)
     try:
-        arrays = dict(sorted(group.arrays()))
+        arrays = arrays_of_group(group, access)
+    except StoreReadError:
+        raise
     except Exception as error:  # a damaged member: any class, as in open_node
         path = printable(str(group.store_path).removeprefix("file://"))
         raise list_error(f"{part}: {path}", group, error) from error

@@ -43,6 +43,7 @@ __all__ = [
     "BatchedCodecPipeline",
     "ChunkSpec",
     "V2Codec",
+    "async_group",
     "chunk_spec",
     "dtype_name",
     "fill_scalar",
@@ -140,6 +141,11 @@ def has_snappy() -> bool:
 async def open_store(store: Store) -> None:
     """Open a store that is not open yet."""
     await store._ensure_open()
+
+
+def async_group(group: zarr.Group) -> Any:
+    """Return the asynchronous group behind one: its methods return coroutines, which can be given up."""
+    return group._async_group
 
 
 def unwrapped(store: WrapperStore[Store]) -> Store:

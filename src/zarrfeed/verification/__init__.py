@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +17,9 @@ from zarrfeed.checks import check_choice, check_counts, check_flags
 from zarrfeed.errors import ProgressFileError, ZarrfeedError
 from zarrfeed.identity import usable_cores
 from zarrfeed.memory import parse_bytes
+from zarrfeed.opening import check_storage_options
+from zarrfeed.policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy
+from zarrfeed.store_access import StoreAccess
 from zarrfeed.verification.arrays import Found, find_arrays
 from zarrfeed.verification.chunks import ArrayCheck, Part, prepare_check
 from zarrfeed.verification.links import links_out
@@ -44,7 +47,7 @@ class Progress:
 
 
 def verify(
-    store: str | Path | zarr.Array[Any] | zarr.Group,
+    store: str | Path | zarr.Array[Any] | zarr.Group | Any,
     arrays: Sequence[str] | None = None,
     *,
     missing: Literal["count", "error"] = "count",
@@ -53,6 +56,9 @@ def verify(
     memory_budget: int | str = "1GiB",
     progress_file: str | Path | None = None,
     restart: bool = False,
+    retries: int = DEFAULT_RETRIES,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> VerifyReport:
@@ -61,7 +67,8 @@ def verify(
     Parameters
     ----------
     store
-        A path, a URL, or what zarr-python opened: an array, or a group, whose groups are entered.
+        A path, a URL, what zarr-python opened, or a store (of zarr-python, of obstore, a mapper of fsspec): an array,
+        or a group, whose groups are entered.
     arrays
         Paths of the arrays or groups in it that are checked. None: all.
     missing
@@ -78,6 +85,11 @@ def verify(
         Removed at the end. None: nothing is kept. "default": a file of the store's own below `$XDG_STATE_HOME`.
     restart
         Whether to begin from the start, whatever the file says.
+    retries, timeout
+        How often a read of a store that is not local is tried again, and seconds that it may take, all tries included.
+        A chunk that cannot be read then is a finding.
+    storage_options
+        As of `ZarrIterableDataset`, for a URL.
     on_progress, on_message
         Called as the work goes on, and with a line where a progress file was found.
 
@@ -99,9 +111,12 @@ def verify(
     check_counts(num_threads=num_threads)
     check_flags(restart=restart)
     budget = parse_bytes(memory_budget)
-    found = find_arrays(store, arrays)
+    access = StoreAccess(FaultPolicy(retries=retries, timeout=timeout), storage_options)
+    check_storage_options(access, store)
+    found = find_arrays(store, arrays, access)
     run = _Run(
         found,
+        access=access,
         num_threads=num_threads or max(_LEAST_THREADS, usable_cores()),
         budget=budget,
         on_progress=on_progress or (lambda _: None),
@@ -123,6 +138,7 @@ class _Run:
         self,
         found: Found,
         *,
+        access: StoreAccess,
         num_threads: int,
         budget: int,
         on_progress: Callable[[Progress], None],
@@ -138,7 +154,7 @@ class _Run:
         self._saved_at = 0.0
         for path, array in found.arrays.items():
             with self._noting(path):
-                check = prepare_check(array, path, num_threads=num_threads, budget=budget)
+                check = prepare_check(array, path, access, num_threads=num_threads, budget=budget)
                 self._checked[path] = Checked(fingerprint(array))
                 if check is not None:
                     self._checks[path] = check

@@ -10,17 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zarr
+from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.errors import ConfigError, ZarrfeedError, printable
-from zarrfeed.layout import open_node
 from zarrfeed.local_files import METADATA_NAMES, check_metadata_files
 from zarrfeed.open_errors import open_error
-from zarrfeed.zarr_internals import sync
+from zarrfeed.opening import open_source
+from zarrfeed.remote import wrap_node
+from zarrfeed.store_access import StoreAccess
+from zarrfeed.store_errors import reason_of
+from zarrfeed.zarr_internals import async_group
 
 
 @dataclass
@@ -48,15 +53,17 @@ class Found:
     root: Path | None = None
 
 
-def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequence[str] | None) -> Found:
+def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -> Found:
     """Find the arrays of a store.
 
     Parameters
     ----------
     source
-        A path, a URL, or what zarr-python opened.
+        A path, a URL, what zarr-python opened, or a store.
     names
         Paths of arrays or groups in it; None: all.
+    access
+        How the store is reached.
 
     Raises
     ------
@@ -65,9 +72,9 @@ def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequen
     StoreReadError
         If it cannot be read.
     """
-    if not isinstance(source, str | Path | zarr.Array | zarr.Group):
+    node = open_source(source, access)
+    if not isinstance(node, zarr.Array | zarr.Group):
         raise ConfigError(f"got a {type(source).__name__}, a store must be a path, a URL, a zarr.Array or a zarr.Group")
-    node = open_node(source) if isinstance(source, str | Path) else source
     found = Found(str(node.store_path).removeprefix("file://"))
     if type(node.store) is LocalStore:
         found.root = Path(os.path.realpath(Path(node.store.root) / node.path))
@@ -81,7 +88,7 @@ def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequen
             )
         found.arrays[""] = node
         return found
-    walk = _Walk(node, found)
+    walk = _Walk(node, found, access)
     if names is None:
         walk.enter("", node)
     for name in names or ():
@@ -94,8 +101,8 @@ def find_arrays(source: str | Path | zarr.Array[Any] | zarr.Group, names: Sequen
 
 
 class _Walk:
-    def __init__(self, root: zarr.Group, found: Found) -> None:
-        self._root, self._found = root, found
+    def __init__(self, root: zarr.Group, found: Found, access: StoreAccess) -> None:
+        self._root, self._found, self._access = root, found, access
         self._store, self._format = root.store, root.metadata.zarr_format
         self._groups: list[tuple[str, zarr.Group]] = []
         self._entered: set[str] = set()
@@ -107,7 +114,7 @@ class _Walk:
             try:
                 names = self._children(path, group)
             except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
-                self._found.problems[path] = f"the group cannot be listed: {error!r}"
+                self._found.problems[path] = f"the group cannot be listed: {reason_of(error)}"
                 continue
             for name in names:
                 below = f"{path}/{name}" if path else name
@@ -148,15 +155,20 @@ class _Walk:
         return True
 
     def _open(self, path: str) -> zarr.Array[Any] | zarr.Group:
-        if not self._lists:
-            return self._root[path]
         whole = f"{self._root.path}/{path}".strip("/")
-        return zarr.open(store=StorePath(self._store, whole), mode="r", zarr_format=self._format)
+        if not self._lists:
+            return wrap_node(self._access.ask(lambda: async_group(self._root).getitem(path), whole))
+        place = StorePath(self._store, whole)
+        if self._found.root is not None:
+            return zarr.open(store=place, mode="r", zarr_format=self._format)
+        return wrap_node(
+            self._access.ask(lambda: open_async(store=place, mode="r", zarr_format=self._format), str(place))
+        )
 
     def _can_list(self) -> bool:
         """Return whether the store can be listed; where it cannot, as most web servers, consolidated metadata serve."""
         try:
-            sync(self._names(""))
+            self._access.ask(partial(self._names, ""), self._found.store)
         except Exception:  # noqa: BLE001 (of any class: a store is anybody's code)
             return self._root.metadata.consolidated_metadata is None  # then it is told that it cannot be listed
         return True
@@ -173,10 +185,14 @@ class _Walk:
     def _children(self, path: str, group: zarr.Group) -> Iterator[str]:
         """Return the names of what lies in a group, but for its metadata and, in a local store, files."""
         if not self._lists:
-            return iter(sorted(group.keys()))
+            return iter(sorted(self._access.ask(lambda: _keys(group), f"{self._found.store}/{path}")))
         directory = self._directory(path)
         return (
             name
-            for name in sorted(sync(self._names(path)))
+            for name in sorted(self._access.ask(partial(self._names, path), f"{self._found.store}/{path}"))
             if name not in METADATA_NAMES and (directory is None or not (directory / name).is_file())
         )
+
+
+async def _keys(group: zarr.Group) -> list[str]:
+    return [name async for name in async_group(group).keys()]  # noqa: SIM118 (it has no __aiter__)

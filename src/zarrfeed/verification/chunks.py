@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.abc.store import ByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed._import_core import core
@@ -30,12 +31,15 @@ from zarrfeed.errors import (
     UnsupportedError,
     printable,
 )
-from zarrfeed.feeder import StoreSource, errno_of
-from zarrfeed.layout import ArraySpec, check_sizes, place_array, read_layout
+from zarrfeed.layout import ArraySpec, check_sizes, read_layout
 from zarrfeed.pipeline import make_decoder
+from zarrfeed.policy import FaultPolicy
 from zarrfeed.shard_feed import FeedCounts, ShardFeed
 from zarrfeed.shards import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.stats import format_bytes
+from zarrfeed.store_access import StoreAccess
+from zarrfeed.store_errors import errno_of, reason_of
+from zarrfeed.store_source import StoreSource, place_array
 from zarrfeed.verification.report import Cause, Finding
 from zarrfeed.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 
@@ -136,7 +140,9 @@ class ArrayCheck(Protocol):
         """End what is under way, and wait for it."""
 
 
-def prepare_check(array: zarr.Array[Any], path: str, *, num_threads: int, budget: int) -> ArrayCheck | None:
+def prepare_check(
+    array: zarr.Array[Any], path: str, access: StoreAccess, *, num_threads: int, budget: int
+) -> ArrayCheck | None:
     """Return the check of an array; None if it has no element.
 
     Raises
@@ -151,17 +157,19 @@ def prepare_check(array: zarr.Array[Any], path: str, *, num_threads: int, budget
     spec = None
     if array.metadata.shape:
         with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
-            spec = read_layout(array)
+            spec = read_layout(array, access=access)
     if spec is not None and spec.source is None:
         return _LocalCheck(spec, path, num_threads=num_threads, budget=budget)
     if spec is None:
-        return _StoreCheck(array, _whole_chunks(array), None, path, num_threads=num_threads, budget=budget)
+        return _StoreCheck(
+            array, _whole_chunks(array, access), None, path, access.policy, num_threads=num_threads, budget=budget
+        )
     axes = spec.num_key_axes
     grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
     along = (1,) * axes if spec.shard is None else spec.shard.chunks
     assert spec.source is not None
     whole = _Stored(Numbering(grid, along), spec.source, spec.decoded_bytes, spec.shard, spec.item_type)
-    return _StoreCheck(array, whole, spec, path, num_threads=num_threads, budget=budget)
+    return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ class _Stored:
     item_type: str = ""
 
 
-def _whole_chunks(array: zarr.Array[Any]) -> _Stored:
+def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
     name = _name(array)
@@ -183,7 +191,7 @@ def _whole_chunks(array: zarr.Array[Any]) -> _Stored:
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
     key = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
-    source = place_array(array, key, name, native=False, in_shards=False)["source"]
+    source = place_array(array, key, name, native=False, in_shards=False, access=access)["source"]
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""
     return _Stored(Numbering(grid, (1,) * len(grid)), source, math.prod(shape) * array.dtype.itemsize, None, text)
@@ -267,11 +275,12 @@ class _StoreCheck:
         stored: _Stored,
         spec: ArraySpec | None,
         path: str,
+        policy: FaultPolicy,
         *,
         num_threads: int,
         budget: int,
     ) -> None:
-        self._path, self._metadata = path, array.metadata
+        self._path, self._metadata, self._policy = path, array.metadata, policy
         self._source, self.numbering = stored.source, stored.numbering
         self._is_text, self._chunk_bytes = bool(stored.item_type), stored.chunk_bytes
         objects = math.prod(self.numbering.objects)
@@ -289,7 +298,7 @@ class _StoreCheck:
         self._shards = None
         if stored.shard is not None:
             reading = ShardReading(stored.shard, kept, coalesce)
-            self._shards = ShardFeed(reading, self._source.get, self._spawn, FeedCounts())
+            self._shards = ShardFeed(reading, self._get, self._spawn, FeedCounts())
 
     def start(self) -> None:
         try:
@@ -333,7 +342,10 @@ class _StoreCheck:
             return await self._judge(part, partial(self._whole, key), key, "", len(chunks))
 
     async def _whole(self, key: str) -> npt.NDArray[np.uint8] | None:
-        return await self._source.get(key)
+        return await self._get(key)
+
+    async def _get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
+        return await self._policy.reading(partial(self._source.get, key, byte_range), is_far=self._source.is_far)
 
     async def _check_shard(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
         shards = self._shards
@@ -424,5 +436,6 @@ class _StoreCheck:
 
     def _bad(self, key: str, inner: str, chunks: int, error: Exception) -> Finding:
         corrupt = isinstance(error, CorruptChunkError | DecodeError)
-        what = str(error) if corrupt else f"the store cannot read it: {error!r}"
+        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
+        what = known or f"the store cannot read it: {reason_of(error)}"
         return Finding(self._path, key, inner, "corrupt" if corrupt else "unreadable", chunks, what)

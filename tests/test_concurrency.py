@@ -1,0 +1,219 @@
+"""How many requests a store is asked at once, on simulated servers with their own clock; who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from zarr.storage import MemoryStore
+
+from zarrfeed.concurrency import ConcurrencyController, RequestLimiter, shared_limiter
+
+
+@dataclass
+class Simulation:
+    """A client that always has another request, and a server; time is what the next event says.
+
+    `serve(now, busy)` returns when a request that arrives now is answered, and whether it succeeds; `busy` requests
+    were under way before it.
+    """
+
+    serve: Callable[[float, int], tuple[float, bool]]
+    controller: ConcurrencyController
+    now: float = 0.0
+    failures: int = 0
+    finished: list[float] = field(default_factory=list)
+    limits: list[tuple[float, int]] = field(default_factory=list)
+
+    def run(self, until: float) -> Simulation:
+        numbers = itertools.count()
+        under_way: list[tuple[float, int, float, int, bool]] = []
+        while self.now < until:
+            while len(under_way) < self.controller.limit:
+                end, succeeds = self.serve(self.now, len(under_way))
+                heapq.heappush(under_way, (end, next(numbers), self.now, self.controller.epoch, succeeds))
+            end, _, begin, epoch, succeeds = heapq.heappop(under_way)
+            self.now = end
+            if not succeeds:
+                self.failures += 1
+                self.controller.failed(epoch, end)
+            else:
+                self.finished.append(end)
+                self.controller.finished(epoch, end - begin, end)
+            self.limits.append((end, self.controller.limit))
+        return self
+
+    def rate(self, since: float) -> float:
+        return sum(end > since for end in self.finished) / (self.now - since)
+
+
+class Workers:
+    """A server with some workers and a queue: what does not find a place in the queue comes back a second later."""
+
+    def __init__(self, workers: int, service_s: float, latency_s: float = 0.0, queue: int = 10**6) -> None:
+        self._free_at = [0.0] * workers
+        self._service_s, self._latency_s, self._queue = service_s, latency_s, queue
+        self.dropped = 0
+
+    def __call__(self, now: float, busy: int) -> tuple[float, bool]:
+        if busy > len(self._free_at) + self._queue:
+            self.dropped += 1
+            return now + 1.0 + self._service_s, True
+        begin = max(now, heapq.heappop(self._free_at))
+        heapq.heappush(self._free_at, begin + self._service_s)
+        return begin + self._service_s + self._latency_s, True
+
+
+def test_a_far_store_is_asked_for_all_within_20_round_trips() -> None:
+    for latency_s in (0.02, 0.1):
+        simulation = Simulation(Workers(10**4, 0.0, latency_s), ConcurrencyController(128)).run(30 * latency_s)
+        first = next(now for now, limit in simulation.limits if limit == 128)
+        assert first <= 20 * latency_s + 1e-6
+        assert simulation.limits[-1][1] == 128
+
+
+def test_a_server_with_a_short_queue_is_never_asked_for_more_than_it_queues() -> None:
+    for latency_s in (0.0, 0.0005):
+        server = Workers(1, 0.001, latency_s, queue=5)
+        simulation = Simulation(server, ConcurrencyController(128)).run(100.0)
+        assert server.dropped == 0
+        assert simulation.rate(1.0) > 0.95 * 1000
+
+
+@pytest.mark.parametrize(("workers", "service_s", "latency_s"), [(16, 0.005, 0.0), (2, 0.0005, 0.001), (4, 0.01, 0.02)])
+def test_a_server_gets_as_much_as_keeps_it_busy_and_not_much_more(
+    workers: int, service_s: float, latency_s: float
+) -> None:
+    simulation = Simulation(Workers(workers, service_s, latency_s), ConcurrencyController(128)).run(20.0)
+    assert simulation.rate(2.0) > 0.94 * workers / service_s
+    needed = workers * (1 + latency_s / service_s)
+    assert max(limit for _, limit in simulation.limits) <= 4 * needed
+
+
+def test_a_server_that_refuses_beyond_some_requests_is_asked_less() -> None:
+    def serve(now: float, busy: int) -> tuple[float, bool]:
+        return now + 0.02, busy < 24
+
+    simulation = Simulation(serve, ConcurrencyController(128)).run(120.0)
+    assert simulation.failures < 0.02 * len(simulation.finished)
+    assert simulation.rate(10.0) > 0.6 * 16 / 0.02
+    assert simulation.limits[-1][1] <= 32
+
+
+def test_after_an_outage_the_limit_grows_back() -> None:
+    def serve(now: float, _: int) -> tuple[float, bool]:
+        return now + 0.02, not 5 <= now < 8
+
+    simulation = Simulation(serve, ConcurrencyController(128)).run(12.0)
+    assert min(limit for now, limit in simulation.limits if 5 < now < 8) == 1
+    assert next(limit for now, limit in reversed(simulation.limits) if now < 5) == 128
+    assert simulation.limits[-1][1] == 128
+
+
+def test_connections_that_are_dropped_now_and_then_halve_the_limit() -> None:
+    controller = ConcurrencyController(64)
+    Simulation(Workers(10**4, 0.0, 0.02), controller).run(1.0)
+    assert controller.limit == 64
+    turns = itertools.count(1)
+    Simulation(lambda now, _: (now + (3.0 if next(turns) % 20 == 0 else 0.02), True), controller, now=1.0).run(30.0)
+    assert controller.limit <= 32
+    rare = ConcurrencyController(64)
+    turns = itertools.count(1)
+    Simulation(lambda now, _: (now + (1.5 if next(turns) % 1000 == 0 else 0.02), True), rare).run(30.0)
+    assert rare.limit == 64  # one in a thousand is what far stores are like
+
+
+def test_failures_of_requests_that_were_under_way_together_count_once() -> None:
+    controller = ConcurrencyController(128)
+    Simulation(Workers(10**4, 0.0, 0.02), controller).run(1.0)
+    epoch = controller.epoch
+    for _ in range(100):
+        controller.failed(epoch, 1.0)
+    assert controller.limit == 64
+    for _ in range(100):
+        controller.failed(controller.epoch, 1.0)
+    assert controller.limit == 1
+
+
+def test_a_limit_of_one_stays_one() -> None:
+    assert Simulation(Workers(8, 0.01), ConcurrencyController(1)).run(5.0).limits[-1][1] == 1
+
+
+# --- requests that wait for their turn ---------------------------------------------------------------------------
+
+
+def refuse(_: Exception) -> bool:
+    return True
+
+
+def test_requests_have_their_turn_in_order_and_none_is_lost_when_some_are_given_up() -> None:
+    async def scenario() -> None:
+        limiter = RequestLimiter(2, refuse)
+        gates = [asyncio.Event() for _ in range(12)]
+        begun: list[int] = []
+
+        async def request(number: int) -> int:
+            begun.append(number)
+            await gates[number].wait()
+            if number == 3:
+                raise ValueError(number)
+            return number
+
+        tasks = [asyncio.create_task(limiter.run(lambda n=n: request(n))) for n in range(12)]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        assert begun == [0, 1]
+        tasks[2].cancel()  # waits
+        tasks[1].cancel()  # is under way
+        gates[0].set()
+        await asyncio.wait([tasks[0], tasks[1], tasks[2]])
+        await asyncio.sleep(0)
+        assert begun == [0, 1, 3, 4][: len(begun)]
+        # given up in the very turn of the loop in which its turn came
+        gates[3].set()
+        while not tasks[3].done():
+            await asyncio.sleep(0)
+        tasks[5].cancel()
+        for gate in gates:
+            gate.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        good = [n for n in results if isinstance(n, int)]
+        assert good == [0, 4, *range(6, 12)]
+        assert begun == sorted(begun)
+        assert limiter._active == 0
+        assert not limiter._waiting
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_never_more_are_under_way_than_the_limit() -> None:
+    async def scenario() -> int:
+        limiter = RequestLimiter(16, refuse)
+        now = most = 0
+
+        async def request() -> None:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            assert now <= limiter.controller.limit or limiter.controller.epoch
+            await asyncio.sleep(0)
+            now -= 1
+
+        await asyncio.gather(*(limiter.run(request) for _ in range(2000)))
+        return most
+
+    assert 2 <= asyncio.run(asyncio.wait_for(scenario(), 30)) <= 16
+
+
+def test_all_readers_of_a_store_share_a_limiter_as_long_as_there_is_one() -> None:
+    a, b = MemoryStore(), MemoryStore()
+    limiter = shared_limiter(a, 8, refuse)
+    assert shared_limiter(a, 8, refuse) is limiter
+    assert shared_limiter(b, 8, refuse) is not limiter
+    a.origin = b.origin = "http://somewhere"  # type: ignore[attr-defined]
+    assert shared_limiter(a, 8, refuse) is not limiter
+    shared = shared_limiter(a, 8, refuse)
+    assert shared_limiter(b, 8, refuse) is shared
