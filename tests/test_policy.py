@@ -14,7 +14,7 @@ import pytest
 import torch
 import zarr
 from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, Store
+from zarr.abc.store import ByteRequest, RangeByteRequest, Store
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import LocalStore, WrapperStore
@@ -30,6 +30,7 @@ from zarrfeed import (
     ZarrIterableDataset,
 )
 from zarrfeed._import_core import core
+from zarrfeed.layout import read_layout
 from zarrfeed.policy import FaultPolicy
 from zarrfeed.store_errors import is_transient
 
@@ -64,6 +65,7 @@ def make(path: Path, data: AnyArray, kind: str = "native") -> Path:
         "native": {},
         "blosc": {"compressors": BloscCodec(cname="lz4")},
         "sharded": {"shards": (2 * ROWS, *data.shape[1:])},
+        "sharded of 16": {"shards": (16 * ROWS, *data.shape[1:])},
         "checked": {"compressors": [Crc32cCodec()]},
         "general": {"compressors": [zarr_numcodecs.BZ2()]},
     }
@@ -294,6 +296,39 @@ def test_each_skipped_chunk_is_reported_once_an_epoch_with_its_cause(tmp_path: P
     assert sorted(read(dataset, data)) == list(range(N))
     dataset.close()
     assert len(dataset.skipped_chunks()) == dataset.stats().chunks_skipped == 2
+
+
+@skipping
+@pytest.mark.parametrize("kind", ["cut off", "out of reach"])
+def test_a_bad_inner_chunk_does_not_take_its_neighbours_along(kind: str, tmp_path: Path) -> None:
+    """Inner chunks of a shard that lie close are read in one request, which fails as a whole."""
+    data = numbered((N, 5))
+    path = make(tmp_path / "a.zarr", data, "sharded of 16")
+    shard = path / "c/1/0"  # inner chunks 16 to 25, of which the last one lies last
+    whole = shard.read_bytes()
+    spec = read_layout(path).shard
+    assert spec is not None
+    size = spec.stored_index_bytes
+    index = core.parse_shard_index(spec.to_core(), np.frombuffer(whole[-size:], np.uint8))
+    begin, length = index[3]
+    ranges: list[tuple[int, int]] = []
+
+    class Shards(FaultyStore):
+        async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Any:
+            if isinstance(byte_range, RangeByteRequest) and key == "c/1/0":
+                ranges.append((byte_range.start, byte_range.end))
+                if byte_range.start < begin + length and byte_range.end > begin:
+                    if kind == "out of reach":
+                        raise PermissionError(errno.EACCES, "these bytes are not to be had")
+                    byte_range = RangeByteRequest(byte_range.start, int(begin) + 1)
+            return await self._store.get(key, prototype, byte_range)
+
+    array = zarr.open_array(Shards(LocalStore(path)), mode="r")
+    dataset = ZarrIterableDataset(array, batch_size=16, shuffle=True, return_index=True, on_error="skip")
+    got = read(dataset, data)
+    assert set(got) == set(range(N)) - rows_of([19])
+    assert [chunk.key for chunk in dataset.skipped_chunks()] == ["c/1/0 inner chunk 3/0"]
+    assert any(end - start > length for start, end in ranges)  # they were asked for together
 
 
 @skipping
