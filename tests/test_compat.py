@@ -396,7 +396,7 @@ def test_targets_of_another_length_are_refused(length: int, scalars: zarr.Array[
     with pytest.raises(ValueError, match=f"{length}.*{N}"):
         ZarrIterableDataset(samples=scalars, targets=np.arange(length), **IN_ORDER)
     with pytest.raises(ValueError, match="targets: got a list"):
-        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)
+        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)  # type: ignore[arg-type]
 
 
 def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -> None:

@@ -46,9 +46,10 @@ from zarrfeed.windows import Offsets, Window, parse_window
 
 if TYPE_CHECKING:
     import torch
+    from obstore.store import ObjectStore as ObstoreStore
 
-#: `Any` stands for what only an optional library has: a store of obstore, a mapper of fsspec.
-FieldSource: TypeAlias = "ArrayLike | Store | npt.NDArray[Any] | torch.Tensor | Any"
+#: Mappers of fsspec are taken, too; that library has no types.
+FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | torch.Tensor"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
 #: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
