@@ -143,7 +143,15 @@ def test_other_samples_are_left_out_in_each_epoch() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *({"world_size": 0}, {"num_workers": 1 << 40}, {"batch_size": True}, {"block_rows": 0}, {"turn": -1}),
+        *(
+            {"length": 101},
+            {"length": 9},
+            {"world_size": 0},
+            {"num_workers": 1 << 40},
+            {"batch_size": True},
+            {"block_rows": 0},
+            {"turn": -1},
+        ),
         *({"drop_last": 1}, {"batches": 1000}, {"batches": -1}, {"more": 1}),
     ],
 )
