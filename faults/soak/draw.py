@@ -64,7 +64,7 @@ def draw_case(r: Random, directory: Path) -> Case:
             oracle.stored.store = store
     options |= _draw_conversions(r, fields, about)
     chosen = _draw_windows(r, n, fields, options)
-    chosen = _draw_selection(r, n, chosen, options)
+    chosen = _draw_selection(r, n, fields, chosen, options)
     about["options"] = options
     sharded = part is not None and "shards" in about["samples/x"]
     return Case(
@@ -229,8 +229,11 @@ def _draw_windows(r: Random, n: int, fields: dict[str, FieldOracle], options: di
     return np.flatnonzero(whole)
 
 
-def _draw_selection(r: Random, n: int, chosen: Int64, options: dict[str, Any]) -> Int64:
-    """Select some samples, in a third of the cases; return which are left."""
+def _draw_selection(r: Random, n: int, fields: dict[str, FieldOracle], chosen: Int64, options: dict[str, Any]) -> Int64:
+    """Select some samples, in a third of the cases; return which are left.
+
+    Windows may then read every row, or only selected rows: of a slice all rows between its bounds, whatever its step.
+    """
     kind = r.choices((None, "slice", "indices", "mask"), (6, 1, 1, 1))[0]
     if kind is None:
         return chosen
@@ -238,13 +241,22 @@ def _draw_selection(r: Random, n: int, chosen: Int64, options: dict[str, Any]) -
     if kind == "slice":
         select = slice(r.randint(-n, n), r.choice((None, r.randint(0, n))), r.choice((None, 1, 2, 3, -1)))
         selected = np.arange(n)[select]
+        start, stop, step = select.indices(n)
+        readable = np.arange(start, stop) if step > 0 else np.arange(stop + 1, start + 1)
     else:
         selected = np.array(r.sample(range(n), r.randint(1, n)))
+        readable = selected
         mask = np.zeros(n, dtype=bool)
         mask[selected] = True
         select = mask if kind == "mask" else selected
     left = np.intersect1d(chosen, selected)
+    window_rows = r.choice(("all", "selected")) if "offsets" in options else None
+    if window_rows == "selected":
+        offsets = np.unique([0, *(int(o) for f in fields.values() for o in np.atleast_1d(f.offsets or 0))])
+        left = left[np.isin(left[:, None] + offsets, readable).all(axis=1)]
     if not len(left):
         return chosen
+    if window_rows is not None:
+        options["window_rows"] = window_rows
     options["select"] = select
     return left
