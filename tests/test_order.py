@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarrfeed import _core
-from zarrfeed.order import Order, choose_lanes, open_steps
+from zarrfeed.order import Order, open_steps
 from zarrfeed.selection import Int64, make_selection
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
@@ -257,21 +257,6 @@ def test_mixing_spreads_the_rows_of_a_block_over_its_group() -> None:
     assert len(np.unique(plain[:64])) == 4
     assert len(np.unique(mixed[:64])) == 8
     assert len(np.unique(mixed[:128])) == 8, "a group is used up before the next one begins"
-
-
-@pytest.mark.parametrize(
-    ("num_samples", "block_rows", "room", "expected"),
-    [
-        (8192, 16, 16_000, 64),  # aligned cuts cost nothing; an eighth of the memory
-        (8192, 16, 100, 2),  # half of the memory
-        (10_000, 16, 10**6, 48),  # unaligned: at most a tenth more reads
-        (100, 100, 10**6, 1),  # one chunk
-        (3, 1, 10**6, 2),
-        (200, 10, 10**6, 8),  # small: mixing counts more than reading twice
-    ],
-)
-def test_lanes_follow_from_layout_and_memory(num_samples: int, block_rows: int, room: int, expected: int) -> None:
-    assert choose_lanes(num_samples, block_rows, mix=1, batch_size=1, max_open_batches=room) == expected
 
 
 def test_the_engine_refuses_a_plan_that_understates_its_steps() -> None:

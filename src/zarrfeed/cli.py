@@ -223,7 +223,7 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
     )
     parser.add_argument("--shuffle", action="store_true", help="in random order")
     parser.add_argument("--lanes", type=int, metavar="N", help="blocks open side by side (default: chosen)")
-    parser.add_argument("--mix", type=int, default=1, metavar="N", help="blocks permuted together (default: 1)")
+    parser.add_argument("--mix", type=int, metavar="N", help="blocks permuted together (default: chosen)")
     _add_store_arguments(parser)
     parser.add_argument(
         "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'

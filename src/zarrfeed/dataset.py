@@ -76,9 +76,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     lanes
         How many blocks are open side by side: consecutive samples come from that many blocks, at most as many as there
-        are samples. None: chosen from the layout and `memory_budget`.
+        are samples. None: chosen from the layout, `batch_size` and `memory_budget`.
     mix
-        How many consecutive blocks of a lane have their rows permuted together. Mixes more, costs memory.
+        How many consecutive blocks of a lane are permuted together, to mix more. None: chosen if `lanes` is, else 1.
     block
         What blocks are made of: "chunk", a chunk along `sample_axis`, which in a sharded array is an inner chunk; or
         "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
@@ -189,7 +189,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return_index: bool = False,
         sample_axis: int = 0,
         lanes: int | None = None,
-        mix: int = 1,
+        mix: int | None = None,
         block: BlockUnit = "chunk",
         select: Select | None = None,
         blocks: npt.ArrayLike | None = None,
@@ -221,9 +221,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         super().__init__()
         check_pin_memory(pin_memory)
         self._policy = FaultPolicy(on_error, max_errors, missing, retries, timeout)
-        self._order_options = order_options(shuffle=shuffle, seed=seed, mix=mix)
+        self._order_options = order_options(shuffle=shuffle, seed=seed, lanes=lanes, mix=mix)
         self._options = schedule_options(
             lanes=lanes,
+            mix=mix,
             batch_size=batch_size,
             drop_last=drop_last,
             even=even,
@@ -255,8 +256,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _set_selection(self, fields: FieldSet, selection: Selection | None) -> None:
         """Let the dataset read these samples of these fields, from the first epoch on."""
-        n, block_rows, lanes = fields.num_samples, fields.block_rows, self._options["lanes"]
-        order = make_order(n, block_rows, selection, lanes=lanes, **self._order_options)
+        order = make_order(fields.num_samples, fields.block_rows, selection, **self._order_options)
         self._schedule = self._make_schedule(fields, order, **self._options)
         self._closed = False
         self._reset_process()
@@ -487,7 +487,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _read_state_dict(self, state: object) -> EpochState:
         schedule = self._schedule
-        loaded = read_state_dict(state, schedule.order, schedule.fields.fields)
+        loaded = read_state_dict(state, schedule.order, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
         self.check_memory(state=loaded)
         return loaded
 

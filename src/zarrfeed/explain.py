@@ -22,6 +22,7 @@ from zarrfeed.fields import (
 )
 from zarrfeed.left_out import LeftOut
 from zarrfeed.memory import MemoryPlan
+from zarrfeed.mixing import perfect_mix
 from zarrfeed.order import EpochPlan
 from zarrfeed.page import Page, Row
 from zarrfeed.selection import Selection
@@ -169,8 +170,8 @@ class Explanation(Page):
         elif self.driving != "samples" or self.block == "shard":
             rows.append(("", f"blocks are the {self.block}s of {self.driving}"))
         rows += [
-            ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} blocks"),
-            ("", f"a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
+            ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} distinct blocks"),
+            ("", f"a batch of a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
             ("memory", f"at most {format_bytes(self.memory_bytes)} of a budget of {format_bytes(memory.budget)}:"),
             (
                 "",
@@ -326,7 +327,4 @@ def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
     batches = [blocks[i : i + batch_size] for i in range(0, steps, batch_size)]
     full = [b for b in batches if len(b) == batch_size] or batches
     measured = float(np.mean([len(np.unique(b)) for b in full]))
-    # Each block is left out of a batch of b with probability about (1 - b / n) ** rows.
-    drawn = min(len(full[0]), order.length)
-    _, rows = order.rows_at(np.arange(order.num_blocks))
-    return measured, float((1 - (1 - drawn / order.length) ** rows).sum())
+    return measured, perfect_mix(order, len(full[0]))

@@ -14,7 +14,7 @@ from zarrfeed.shards import Coalesce
 _INT64_MAX = 2**63 - 1
 
 
-def order_options(*, shuffle: bool, seed: int, mix: int) -> dict[str, Any]:
+def order_options(*, shuffle: bool, seed: int, lanes: int | None, mix: int | None) -> dict[str, Any]:
     """Return what `make_order` takes.
 
     Raises
@@ -24,13 +24,16 @@ def order_options(*, shuffle: bool, seed: int, mix: int) -> dict[str, Any]:
     """
     check_flags(shuffle=shuffle)
     check_int("seed", seed, 0, 2**64 - 1)
-    check_int("mix", mix, 1, _INT64_MAX)
-    return {"shuffle": shuffle, "seed": seed, "mix": mix}
+    check_counts(lanes=lanes)
+    if mix is not None:
+        check_int("mix", mix, 1, _INT64_MAX)
+    return {"shuffle": shuffle, "seed": seed, "lanes": lanes, "mix": mix}
 
 
 def schedule_options(
     *,
     lanes: int | None,
+    mix: int | None,
     batch_size: int | None,
     drop_last: bool,
     even: Even | None,
@@ -53,6 +56,7 @@ def schedule_options(
         check_choice("even", even, EVEN_MODES)
     return {
         "lanes": lanes,
+        "mix": mix,
         "batch_size": batch_size,
         "drop_last": drop_last,
         "even": even,

@@ -17,37 +17,6 @@ from numpy.random import Philox  # named, since numpy imports it late: not while
 from zarrfeed.errors import ConfigError
 from zarrfeed.selection import Int64, Selection
 
-#: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
-LANE_COUNTS = (
-    *(
-        1,
-        2,
-        4,
-        6,
-        8,
-        12,
-        16,
-        24,
-        32,
-        48,
-        64,
-        72,
-        96,
-        120,
-        128,
-        144,
-        192,
-        240,
-        256,
-        288,
-        360,
-        384,
-        480,
-        512,
-        720,
-    ),
-)
-
 #: Planning an epoch takes about 460 bytes a block.
 MOST_BLOCKS = 1 << 24
 
@@ -322,14 +291,23 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def make_order(
-    num_samples: int, block_rows: int, selection: Selection | None, *, shuffle: bool, lanes: int | None, **options: Any
+    num_samples: int,
+    block_rows: int,
+    selection: Selection | None,
+    *,
+    shuffle: bool,
+    lanes: int | None,
+    mix: int | None,
+    **options: Any,
 ) -> Order:
-    """Return an order with `lanes`, or with one lane as long as they are not chosen, and at most one `mix` of blocks.
+    """Return an order with `lanes` and `mix`; those that are None are 1 until `Schedule.make` chooses them.
+
+    A `mix` above the number of blocks becomes that number.
 
     More lanes than samples become one lane a sample.
     """
     first = (lanes or 1) if shuffle else 1
-    order = Order(num_samples, block_rows, shuffle=shuffle, lanes=first, selection=selection, **options)
+    order = Order(num_samples, block_rows, shuffle=shuffle, lanes=first, mix=mix or 1, selection=selection, **options)
     return replace(order, lanes=min(order.lanes, order.length), mix=min(order.mix, order.num_blocks))
 
 
@@ -407,47 +385,3 @@ def open_steps(order: Order, stride: int = 1) -> int:
 def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
     """Return an upper bound of the batches that must be open at once: those that a run of `open_steps` can touch."""
     return (open_steps(order, stride) - 1) // batch_size + 2
-
-
-def choose_lanes(
-    num_samples: int,
-    block_rows: int,
-    *,
-    mix: int,
-    batch_size: int,
-    max_open_batches: int,
-    num_blocks: int | None = None,
-) -> int:
-    """Choose the number of lanes from the layout and the memory.
-
-    More lanes mix more chunks into a batch, cost memory (`mix` blocks each), and may cut more blocks in two, each of
-    which is then read twice. The largest count is taken that adds at most a tenth to the reads, or nothing at all;
-    small arrays get up to 8 lanes in any case, since a batch of one chunk is hardly shuffled. One round of lanes takes
-    at most half of the memory, so that the next one can be decoded meanwhile, and beyond 16 lanes an eighth: fresh
-    memory is slow, and little is left to gain.
-
-    Parameters
-    ----------
-    num_samples, block_rows
-        Of the driving field: those that are read, and those of a block, at most.
-    mix
-        Blocks of a group.
-    batch_size, max_open_batches
-        Samples of a batch, and how many batches there is memory for.
-    num_blocks
-        None: as many as there must be. More: some have fewer samples.
-    """
-    full_blocks = -(-num_samples // block_rows)
-    num_blocks = num_blocks or full_blocks
-    best = 1
-    for lanes in LANE_COUNTS:
-        order = Order(num_samples, block_rows, shuffle=True, seed=0, lanes=lanes, mix=mix)
-        share = max_open_batches // (2 if lanes <= 16 else 8)
-        if lanes > num_samples or lanes * mix * block_rows > share * batch_size:
-            break
-        if open_batches(order, batch_size) > max_open_batches:
-            break
-        aligned = num_samples % (lanes * block_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * mix
-        if aligned or lanes - 1 <= 0.1 * num_blocks or lanes <= min(8, num_blocks):
-            best = lanes
-    return best

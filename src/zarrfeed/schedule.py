@@ -13,7 +13,8 @@ from zarrfeed.explain import Explanation, explain
 from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
 from zarrfeed.memory import MemoryPlan, plan_memory
-from zarrfeed.order import EpochPlan, Order, choose_lanes, open_batches
+from zarrfeed.mixing import choose_lanes, choose_mixing
+from zarrfeed.order import EpochPlan, Order, open_batches
 from zarrfeed.runs import RunDivision
 from zarrfeed.shards import DEFAULT_COALESCE, Coalesce
 from zarrfeed.state import EpochState
@@ -63,6 +64,8 @@ class Schedule:
         What may be read in one request, in stores that Python reads.
     whole_blocks
         Whether consumers have runs of whole blocks where rows keep their order, instead of a stride.
+    mix_is_chosen
+        Whether the user named no `mix`, so that a state's own serves the rest of its epoch.
     limit
         For `budget` None: the most that one consumer may need. None: whatever it needs.
     """
@@ -77,25 +80,33 @@ class Schedule:
     limit: int | None = DEFAULT_BUDGET
     coalesce: Coalesce = DEFAULT_COALESCE
     whole_blocks: bool = False
+    mix_is_chosen: bool = False
 
     @classmethod
     def make(
-        cls, fields: FieldSet, order: Order, *, lanes: int | None, batch_size: int | None, **options: Any
+        cls,
+        fields: FieldSet,
+        order: Order,
+        *,
+        lanes: int | None,
+        batch_size: int | None,
+        mix: int | None = None,
+        **options: Any,
     ) -> Schedule:
-        """Return a schedule whose lanes are `lanes`, or chosen from the layout and the memory."""
-        schedule = cls(fields, order, batch_size, **options)
+        """Return a schedule with these lanes and this mix, or with those that suit the layout and the memory."""
+        schedule = cls(fields, order, batch_size, mix_is_chosen=mix is None, **options)
         if not order.permutes_rows:
             return schedule
         if lanes is None:
             memory = schedule._memory(order, Place(), Place().consumer())
-            lanes = choose_lanes(
-                order.length,
-                order.max_rows,
-                num_blocks=order.num_blocks,
-                mix=order.mix,
-                batch_size=schedule.engine_batch_size,
-                max_open_batches=memory.batch_room // memory.batch_bytes,
+            limits = {
+                "batch_size": schedule.engine_batch_size,
+                "max_open_batches": memory.batch_room // memory.batch_bytes,
+            }
+            lanes, chosen = (
+                choose_mixing(order, **limits) if mix is None else (choose_lanes(order, **limits), order.mix)
             )
+            order = replace(order, mix=chosen)
         return replace(schedule, order=replace(order, lanes=min(lanes, order.length)))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
@@ -132,13 +143,17 @@ class Schedule:
         return replace(
             state,
             lanes=min(order.length, lanes),
+            mix=order.mix,
             first_block=state.epoch % order.num_blocks if turns else 0,
         )
 
     def line(self, state: EpochState) -> Order:
         """Return the order of a settled state's epoch."""
         assert state.lanes is not None
-        return replace(self.order, lanes=state.lanes, first_block=state.first_block, short_last=state.short_last)
+        mix = self.order.mix if state.mix is None else state.mix
+        return replace(
+            self.order, lanes=state.lanes, mix=mix, first_block=state.first_block, short_last=state.short_last
+        )
 
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
         """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""

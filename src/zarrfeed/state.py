@@ -82,7 +82,7 @@ class EpochState:
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
-    lanes, first_block, short_last
+    lanes, mix, first_block, short_last
         Of its line. None: nothing of the line is used up, the pass that begins there decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
@@ -93,6 +93,7 @@ class EpochState:
     lanes: int | None = None
     first_block: int = 0
     worker: WorkerShare | None = None
+    mix: int | None = None
     run: SavedRun | None = None
     short_last: bool = False
 
@@ -117,6 +118,8 @@ class EpochState:
         json: dict[str, Any] = {"epoch": self.epoch}
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
+        if self.mix is not None:
+            json["mix"] = self.mix
         if self.short_last:
             json["short_last"] = True
         if self.run is not None:
@@ -159,6 +162,7 @@ class EpochState:
             first_block=whole_number(json["first_block"]),
             worker=worker,
             short_last=bool(json.get("short_last", False)),
+            mix=whole_number(json["mix"]) if "mix" in json else None,
         )
 
 
@@ -168,13 +172,13 @@ def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) ->
         "version": VERSION,
         **state.to_json(),
         "position": state.used,
-        "order": describe_order(order),
+        "order": describe_order(order if state.mix is None else replace(order, mix=state.mix)),
         "layout": describe_layout(fields),
     }
 
 
-def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> EpochState:
-    """Return the state that a dict from `make_state_dict` holds.
+def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:
+    """Return the state that a dict from `make_state_dict` holds; with `any_mix`, its mix may differ from the order's.
 
     Raises
     ------
@@ -187,6 +191,7 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> Epo
         f"{name} was {theirs!r}, is {ours!r}"
         for part, described in (("order", describe_order(order)), ("layout", describe_layout(fields)))
         for name, theirs, ours in _compare(state.get(part), described)
+        if not (any_mix and part == "order" and name == "mix")
     ]
     if differences:
         raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
@@ -194,6 +199,11 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field]) -> Epo
         made = EpochState.from_json(state, order.length)
         if made.used != state["position"]:
             raise ValueError(f"position = {state['position']!r}, but {made.used} positions are used")
+        if made.lanes is not None:  # states of earlier versions have the mix in their description alone
+            mix = whole_number(state["order"]["mix"])
+            if not 1 <= mix <= order.num_blocks:
+                raise ValueError(f"mix = {mix}, must be in [1, {order.num_blocks}]")
+            made = replace(made, mix=mix)
         if made.lanes is not None and not 1 <= made.lanes <= order.length:
             raise ValueError(f"lanes = {made.lanes}, must be in [1, {order.length}]")
         if made.first_block >= order.num_blocks:

@@ -171,7 +171,7 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
             selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
         # There is no argument for the memory: what is needed is taken.
-        options |= {"limit": None, "whole_blocks": True}
+        options |= {"mix": 1, "limit": None, "whole_blocks": True}
         return super()._make_schedule(_ShapesOfOriginal.of(fields), order, **options)
 
     def _place(self) -> Place:

@@ -1,0 +1,110 @@
+"""How well a batch is mixed, and the lanes and the mix that are chosen where the user names neither.
+
+What holds: the choice is a function of the layout, the batch size and the memory budget alone. It never depends on the
+world size, so that 1 rank and 8 ranks read the same order. A perfect shuffle is the yardstick: the choice is to let a
+batch draw from `_GOOD_MIX` of the blocks that a batch of a perfect shuffle draws from, if the memory has room for it.
+
+Two parameters widen the mix. Each lane more cuts one more block in two, and both halves decode all of it. Each `mix`
+more cuts none, but a lane's blocks still come in turn. So lanes are added as long as cuts are cheap, then `mix`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from zarrfeed.order import Order, open_batches
+
+#: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
+LANE_COUNTS = (
+    *(1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 96, 120, 128, 144, 192, 240, 256, 288, 360, 384, 480, 512, 720),
+)
+
+#: Blocks that a batch draws from, as a part of what a perfect shuffle would draw from: with so many it is well mixed.
+_GOOD_MIX = 0.9
+#: Cuts of blocks by the ends of lanes may add so much to the reads of an epoch.
+_MOST_CUTS = 0.1
+#: Small arrays have so many lanes in any case, so that up to 8 ranks have a lane each.
+_LANES_OF_SMALL = 8
+#: Up to so many lanes, one round of them may take half of the memory.
+_FEW_LANES = 16
+
+
+def perfect_mix(order: Order, batch_size: int) -> float:
+    """Return the number of distinct blocks that a batch of a perfect shuffle draws from, on average."""
+    if order.length == 0:
+        return 0.0
+    drawn = min(batch_size, order.length)
+    _, rows = order.rows_at(np.arange(order.num_blocks))
+    # Each block is left out of a batch of b samples with probability about (1 - b / n) ** rows.
+    return float((1 - (1 - drawn / order.length) ** rows).sum())
+
+
+def expected_mix(lanes: int, mix: int, batch_size: int) -> float:
+    """Return the number of distinct blocks that a batch draws from, on average, with full blocks in every lane.
+
+    A batch has `batch_size / lanes` samples of a lane, which come from `mix` open blocks.
+    """
+    of_lane = batch_size / lanes
+    left_out = float((1 - 1 / mix) ** max(1.0, of_lane))  # the chance that none of a lane's samples is of a block
+    return min(lanes, batch_size) * mix * (1 - left_out)
+
+
+def choose_lanes(order: Order, *, batch_size: int, max_open_batches: int) -> int:
+    """Choose the number of lanes for an order with its `mix`.
+
+    The largest count of `LANE_COUNTS` is taken whose cuts add at most a tenth to the reads, or nothing at all; small
+    arrays get up to 8 lanes in any case. One round of lanes takes at most half of the memory, so that the next one can
+    be decoded meanwhile. Beyond 16 lanes it takes at most a quarter, and an eighth once a batch is mixed well: fresh
+    memory is slow, and little is left to gain.
+
+    Parameters
+    ----------
+    order
+        The line; its lanes do not count.
+    batch_size, max_open_batches
+        Samples of a batch, and how many batches there is memory for.
+    """
+    wanted = _GOOD_MIX * perfect_mix(order, batch_size)
+    full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
+    best = 1
+    for lanes in LANE_COUNTS:
+        parts = 2 if lanes <= _FEW_LANES else 4 if expected_mix(best, order.mix, batch_size) < wanted else 8
+        wider = replace(order, lanes=lanes)
+        if lanes > order.length or not _fits(wider, batch_size, max_open_batches, parts):
+            break
+        even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix
+        if even or lanes - 1 <= _MOST_CUTS * num_blocks or lanes <= min(_LANES_OF_SMALL, num_blocks):
+            best = lanes
+    return best
+
+
+def choose_mixing(order: Order, *, batch_size: int, max_open_batches: int) -> tuple[int, int]:
+    """Choose lanes and mix together: see the module's docstring.
+
+    The smallest `mix` is taken that makes a good batch, or the largest for which a round of groups takes a quarter of
+    the memory. A lane keeps at least two groups: the second one is decoded while the first one is delivered.
+
+    Returns
+    -------
+    The number of lanes, and the blocks of a group.
+    """
+    order = replace(order, mix=1)
+    lanes = choose_lanes(order, batch_size=batch_size, max_open_batches=max_open_batches)
+    wanted = _GOOD_MIX * perfect_mix(order, batch_size)
+    pieces = -(-order.num_blocks // lanes) + 1  # of a lane, with the blocks that its ends cut, at most
+    most = -(-pieces // 2)
+    mix = 1
+    while mix < most and expected_mix(lanes, mix, batch_size) < wanted:
+        if not _fits(replace(order, lanes=lanes, mix=mix + 1), batch_size, max_open_batches, parts=4):
+            break
+        mix += 1
+    return lanes, mix
+
+
+def _fits(order: Order, batch_size: int, max_open_batches: int, parts: int) -> bool:
+    """Return whether a round of lanes fits in one of `parts` of the memory, and all that must be open in all of it."""
+    round_rows = order.lanes * order.mix * order.max_rows
+    round_fits = round_rows <= max_open_batches // parts * batch_size
+    return round_fits and open_batches(order, batch_size) <= max_open_batches
