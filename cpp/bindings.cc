@@ -210,9 +210,9 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
       .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
-                       size_t max_requests, bool lent_memory, size_t cache_bytes, bool consumer_works,
-                       size_t max_block_bytes, size_t max_retries, double timeout_s, bool missing_is_error,
-                       bool skip_bad) {
+                       size_t max_requests, bool lent_memory, size_t cache_bytes, size_t carry_bytes,
+                       bool consumer_works, size_t max_block_bytes, size_t max_retries, double timeout_s,
+                       bool missing_is_error, bool skip_bad) {
              std::vector<FieldSpec> specs;
              for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
              const EngineOptions options{.num_threads = num_threads,
@@ -221,6 +221,7 @@ PYBIND11_MODULE(_core, m) {
                                          .batch_size = batch_size,
                                          .lent_memory = lent_memory,
                                          .cache_bytes = cache_bytes,
+                                         .carry_bytes = carry_bytes,
                                          .consumer_works = consumer_works,
                                          .max_block_bytes = max_block_bytes,
                                          .max_retries = max_retries,
@@ -231,7 +232,7 @@ PYBIND11_MODULE(_core, m) {
            }),
            py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
            py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
-           py::arg("cache_bytes") = 0, py::arg("consumer_works") = false,
+           py::arg("cache_bytes") = 0, py::arg("carry_bytes") = 0, py::arg("consumer_works") = false,
            py::arg("max_block_bytes") = std::numeric_limits<size_t>::max(), py::arg("max_retries") = 0,
            py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false)
       .def(

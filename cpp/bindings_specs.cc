@@ -177,6 +177,13 @@ std::unique_ptr<OwnedPlan> parse_plan(const py::dict& dict) {
   copy("segment_rows", owned->segment_rows);
   copy("segment_start", owned->segment_start);
   copy("segment_length", owned->segment_length);
+  if (dict.contains("carry_begin")) {
+    copy("next_group", owned->next_group);
+    copy("carry_begin", owned->carry_begin);
+    copy("carry_field", owned->carry_field);
+    copy("carry_chunk", owned->carry_chunk);
+    copy("carry_on", owned->carry_on);
+  }
   owned->bind();
   return owned;
 }

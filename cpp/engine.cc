@@ -47,6 +47,11 @@ void OwnedPlan::bind() {
   plan.segment_rows = segment_rows;
   plan.segment_start = segment_start;
   plan.segment_length = segment_length;
+  plan.next_group = next_group;
+  plan.carry_begin = carry_begin;
+  plan.carry_field = carry_field;
+  plan.carry_chunk = carry_chunk;
+  plan.carry_on = carry_on;
 }
 
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(options), owner_(process_id()) {
@@ -62,6 +67,11 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
   }
   reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
   requests_.limit = std::max<size_t>(1, options_.max_requests);
+  if (options_.carry_bytes > 0) {
+    std::vector<size_t> sizes;
+    for (const FieldReader& reader : *fields_) sizes.push_back(reader.decoded_bytes());
+    carry_memory_ = std::make_shared<CarryMemory>(sizes, options_.carry_bytes);
+  }
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
 }
@@ -194,6 +204,8 @@ void Engine::stop_locked() {
     // The consumer may be waiting in next() on another thread.
     ready_cv_.wait(lock, [this] { return !consumer_in_work_; });
     consumer_claim_.tasks.clear();
+    consumer_claim_.carried.clear();
+    carried_.clear();
     tasks_.clear();
     to_fetch_.clear();
     fetched_.clear();
@@ -210,6 +222,7 @@ void Engine::stop_locked() {
       size_t scratch_bytes = 0;
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
       for (const auto& buffer : spare_buffers_) scratch_bytes += buffer->capacity();
+      if (carry_memory_) scratch_bytes += carry_memory_->mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }
     running_ = false;

@@ -46,6 +46,7 @@
 
 #include "batch_memory.h"
 #include "batch_ring.h"
+#include "carried_chunk.h"
 #include "chunk_cache.h"
 #include "error.h"
 #include "exchange.h"
@@ -53,6 +54,7 @@
 #include "read_watch.h"
 #include "shuffle.h"
 #include "stats.h"
+#include "task.h"
 
 namespace zarrfeed {
 
@@ -64,6 +66,7 @@ struct EngineOptions {
   int64_t batch_size = 1;
   bool lent_memory = false;  ///< batches are written to memory that lend() provides
   size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
+  size_t carry_bytes = 0;    ///< decoded chunks that are kept from a group to the next one of its lane; 0: none
   /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
   bool consumer_works = false;
   /// Larger Blosc blocks are errors, as there is no memory for them.
@@ -81,6 +84,7 @@ struct OwnedPlan {
   std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
   std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
   std::vector<int64_t> extra_position, extra_step, selected;
+  std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
 
   void bind();
 };
@@ -168,31 +172,10 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Rows of one chunk (cell) of one field; after fetching it carries the bytes, or a loan of them. Where samples are
-  /// windows of `w` rows, `rows` are these: row k of the sample of a step is the row of step * w + k.
-  struct Task {
-    size_t field = 0;
-    size_t cell = 0;
-    int64_t chunk = 0;
-    std::shared_ptr<const std::vector<Placement>> rows;
-    size_t begin = 0;
-    size_t end = 0;
-    PendingRead pending;
-    std::unique_ptr<Buffer> stored;  ///< set while a fetch thread works on the task and after
-    uint64_t ticket = 0;             ///< of the request, where there is one; from 1
-    Bytes lent;                      ///< the answer to it
-    Clock::time_point asked;
-    ReadStatus status = ReadStatus::kWouldBlock;
-    std::optional<Error> error;  ///< why it was not fetched, where it is to be skipped
-
-    [[nodiscard]] bool is_fetched() const { return stored != nullptr || ticket != 0; }
-    [[nodiscard]] Bytes bytes() const { return stored != nullptr ? Bytes{stored->data(), pending.size} : lent; }
-    [[nodiscard]] std::span<const Placement> placements() const { return std::span(*rows).subspan(begin, end - begin); }
-  };
-
   /// What a decode thread took to do.
   struct Claim {
     std::vector<size_t> groups;
+    std::vector<CarriedChunks> carried;  ///< of each of the groups
     std::vector<Task> tasks;
     ShuffleScratch shuffle;
   };
@@ -239,7 +222,7 @@ class Engine {
   [[nodiscard]] bool can_admit() const;
   /// What counts the time of a decode thread that has nothing to do. Under `mutex_`.
   std::atomic<uint64_t>& idle_counter();
-  void admit_groups(std::vector<size_t>& claimed);
+  void admit_groups(Claim& claim);
   void open_batches_until(int64_t last);
   void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
   void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
@@ -252,7 +235,7 @@ class Engine {
   [[nodiscard]] const FieldReader& field_of(const Task& task) const { return (*fields_)[task.field]; }
   [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
   [[nodiscard]] bool skips(const Error& error) const;
-  void skip(const Task& task, const Error& error);
+  void skip(Task& task, const Error& error);
   template <typename ChunkOf>
   void list_skipped(const Task& task, const ChunkOf& chunk_of);
   InFlight& in_flight(const Task& task) { return field_of(task).is_fed() ? requests_ : reads_; }
@@ -263,6 +246,19 @@ class Engine {
   [[nodiscard]] bool has_neighbour(const std::deque<Task>& waiting) const;
   void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
+  /// What a group that is admitted shares with others; notes what it shares with the next one of its lane. Under `mutex_`,
+  /// in the order of admission.
+  CarriedChunks take_carried(size_t group);
+  static void share_carried(const CarriedChunks& chunks, std::span<Task> tasks);
+  /// Whether another task is decoding the chunk: then this one was moved away, and comes back when that is done. If not,
+  /// the chunk is ready or not shared, or this task is the one that decodes it.
+  static bool waits_for_carried(Task& task);
+  /// Decodes the chunk for all that share it and copies this task's rows. False if it is not this task's to decode, or there
+  /// is no room.
+  bool decode_carried(Task& task, WorkerScratch& scratch, Bytes stored);
+  void scatter_carried(Task& task, WorkerScratch& scratch);
+  /// Lets tasks go on that wait for this one: to copy their rows, or to decode the chunk themselves.
+  void end_carried(Task& task, bool is_ready);
   void find_targets(const Task& task, std::vector<RowTarget>& out);
   void publish(const Task& task);
   [[nodiscard]] bool is_exhausted() const;
@@ -278,6 +274,7 @@ class Engine {
   std::vector<std::shared_ptr<BatchMemory>> memory_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
+  std::shared_ptr<CarryMemory> carry_memory_;            ///< null: nothing is carried from group to group
   std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   Claim consumer_claim_;                                 ///< of the consumer's work
   ReadWatch consumer_watch_;
@@ -321,6 +318,8 @@ class Engine {
   uint64_t last_ticket_ = 0;
   std::map<uint64_t, Task> awaited_;    ///< ticket -> what its answer is for; the oldest first
   std::map<int64_t, Skipped> skipped_;  ///< batch -> what is not in it
+  std::map<size_t, CarriedChunks>
+      carried_;  ///< group that is not admitted yet -> what it shares with the one before it
   std::deque<Task> tasks_;
   std::deque<Task> to_fetch_;
   std::deque<Task> fetched_;

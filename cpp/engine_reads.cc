@@ -101,7 +101,9 @@ Error Engine::at_chunk(const Task& task, const Error& error) const {
 }
 
 void Engine::request_fed(std::vector<Task>& tasks) {
+  std::erase_if(tasks, [this](Task& task) { return field_of(task).is_fed() && waits_for_carried(task); });
   const auto fed = std::stable_partition(tasks.begin(), tasks.end(), [this](const Task& task) {
+    if (task.carried != nullptr && !task.decodes_carried) return true;
     return !field_of(task).is_fed() || (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
   });
   if (fed == tasks.end()) return;

@@ -37,10 +37,12 @@ std::atomic<uint64_t>& Engine::idle_counter() {
   return reads_.count + requests_.count > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
 }
 
-void Engine::admit_groups(std::vector<size_t>& claimed) {
+void Engine::admit_groups(Claim& claim) {
+  std::vector<size_t>& claimed = claim.groups;
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
     open_batches_until(plan_->plan.last_step[next_group_] / options_.batch_size);
+    claim.carried.push_back(take_carried(next_group_));
     claimed.push_back(next_group_++);
     bytes += group_bytes_;
   }
@@ -213,6 +215,7 @@ void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_po
 
 void Engine::take_work(Claim& claim) {
   claim.groups.clear();
+  claim.carried.clear();
   claim.tasks.clear();
   // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
   const bool asks = exchange_ != nullptr && can_admit();
@@ -221,7 +224,7 @@ void Engine::take_work(Claim& claim) {
     claim.tasks.push_back(std::move(queue->front()));
     queue->pop_front();
   } else {
-    admit_groups(claim.groups);
+    admit_groups(claim);
   }
 }
 
@@ -229,7 +232,12 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch) {
   std::vector<Task>& tasks = claim.tasks;
   if (!claim.groups.empty()) {
     const StageTimer timer(stats_.order_ns);
-    for (const size_t group : claim.groups) make_tasks(group, claim.shuffle, tasks);
+    for (size_t i = 0; i < claim.groups.size(); ++i) {
+      const size_t first = tasks.size();
+      make_tasks(claim.groups[i], claim.shuffle, tasks);
+      share_carried(claim.carried[i], std::span(tasks).subspan(first));
+    }
+    claim.carried.clear();
     request_fed(tasks);
     if (claim.groups.size() == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) share(tasks);
   }
@@ -245,6 +253,12 @@ void Engine::run(Task& task, WorkerScratch& scratch, ReadWatch& watch) {
   if (task.is_fetched()) {
     scatter_or_skip(task, scratch, task.bytes());
     end_fetch(task);
+    return;
+  }
+  if (waits_for_carried(task)) return;
+  if (task.carried != nullptr && !task.decodes_carried) {
+    scatter_carried(task, scratch);
+    publish(task);
     return;
   }
   if (cache_ != nullptr) {
@@ -298,7 +312,8 @@ bool Engine::skips(const Error& error) const {
   return options_.skip_bad && is_of_chunk(error);
 }
 
-void Engine::skip(const Task& task, const Error& error) {
+void Engine::skip(Task& task, const Error& error) {
+  end_carried(task, false);
   const SkippedChunk chunk{task.field, task.chunk, field_of(task).label(task.chunk, task.cell), error};
   list_skipped(task, [&](int64_t /*row*/) { return chunk; });
   publish(task);
@@ -331,6 +346,10 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
   if (is_missing && options_.missing_is_error) {
     const Error error = Error::io("is missing from the store", ENOENT);
     throw error.at(field.spec().array.name, field.label(task.chunk, task.cell));
+  }
+  if (decode_carried(task, scratch, stored)) {
+    publish(task);
+    return;
   }
   if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
     auto chunk = std::make_shared<DecodedChunk>();

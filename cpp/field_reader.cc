@@ -180,10 +180,26 @@ DecodedChunk FieldReader::decode(int64_t chunk, size_t cell, Bytes stored, Worke
   return out;
 }
 
+void FieldReader::decode_into(int64_t chunk, size_t cell, Bytes stored, MutableBytes out, WorkerScratch& scratch,
+                              Stats& stats) const {
+  const StageTimer timer(stats.decode_ns);
+  try {
+    if (is_fed()) check_stored_size(stored.size(), pipeline_->max_stored_bytes());
+    const Bytes decoded = pipeline_->decode(stored, pipeline_->is_view() ? MutableBytes{} : out, scratch.codecs);
+    if (decoded.data() != out.data()) std::memcpy(out.data(), decoded.data(), out.size());
+  } catch (const Error& error) {
+    throw error.at(spec_.array.name, label(chunk, cell));
+  }
+  stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
+  stats.bytes_decoded.fetch_add(out.size(), std::memory_order_relaxed);
+}
+
 void FieldReader::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
-                                  Stats& stats) const {
+                                  Stats& stats, bool past_cache) const {
   for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
-  boxes_[cell].copy_rows(decoded, targets);
+  boxes_[cell].copy_rows(decoded, targets, past_cache);
+  if (past_cache) finish_stores_past_cache();
   stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
 }
 

@@ -72,8 +72,11 @@ class FieldReader {
                           WorkerScratch& scratch, Stats& stats) const;
   /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
   DecodedChunk decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const;
-  void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
-                       Stats& stats) const;
+  /// The same to memory of the caller's, of decoded_bytes(); what is there if it throws is of no use.
+  void decode_into(int64_t chunk, size_t cell, Bytes stored, MutableBytes out, WorkerScratch& scratch,
+                   Stats& stats) const;
+  void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets, Stats& stats,
+                       bool past_cache = false) const;
   /// The same for a chunk that does not exist: the fill value.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
   /// The same for fields that are not stored.

@@ -74,6 +74,14 @@ struct EpochPlan {
   std::span<const int64_t> segment_start;  ///< first position inside the permuted block
   std::span<const int64_t> segment_length;
 
+  // Chunks that group i shares with the next one of its lane, or has several segments in: [carry_begin[i], carry_begin[i + 1])
+  // of the arrays that follow. All are empty where nothing is shared.
+  std::span<const int64_t> next_group;  ///< of the lane; -1: none
+  std::span<const int64_t> carry_begin;
+  std::span<const int64_t> carry_field;
+  std::span<const int64_t> carry_chunk;
+  std::span<const int64_t> carry_on;  ///< 1: the next group needs it
+
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }
 };
 

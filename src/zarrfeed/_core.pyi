@@ -17,6 +17,7 @@ class Engine:
         max_requests: int = 1,
         lent_memory: bool,
         cache_bytes: int = 0,
+        carry_bytes: int = 0,
         consumer_works: bool = False,
         max_block_bytes: int = ...,
         max_retries: int = 0,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed._import_core import core
+from zarrfeed.carry import carries, chunk_reads
 from zarrfeed.fields import (
     BlockUnit,
     Field,
@@ -25,7 +26,6 @@ from zarrfeed.memory import MemoryPlan
 from zarrfeed.mixing import perfect_mix
 from zarrfeed.order import EpochPlan
 from zarrfeed.page import Page, Row
-from zarrfeed.selection import Selection
 from zarrfeed.stats import format_bytes
 
 #: The quality of the shuffle is measured on the first batches of the epoch.
@@ -38,6 +38,9 @@ _ORDERS = {
     (True, False): "blocks shuffled, rows in order",
     (False, True): "blocks in order, rows shuffled",
 }
+
+
+_CARRIED = "; chunks that neighbouring blocks share are decoded once"
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Explanation(Page):
     block_rows: int
     lanes: int
     mix: int
+    strip: int
     driving: str | None
     block: BlockUnit
     fields: tuple[FieldExplanation, ...]
@@ -165,6 +169,10 @@ class Explanation(Page):
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         blocks = f"{self.num_blocks} blocks of {'up to ' * bool(selected)}{self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
+        if self.strip > 1:
+            rows.append(
+                ("", f"strips of {self.strip} neighbouring blocks stay together, since their windows share chunks")
+            )
         if self.driving is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
         elif self.driving != "samples" or self.block == "shard":
@@ -181,6 +189,7 @@ class Explanation(Page):
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
             *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
+            *([("", f"{format_bytes(memory.carry_bytes)} for chunks that blocks share")] if memory.carry_bytes else []),
             *([("", f"{format_bytes(memory.list_bytes)} for chunks of text")] if memory.list_bytes else []),
             ("threads", f"{self.num_threads} decode"),
         ]
@@ -222,9 +231,13 @@ def explain(
         block_rows=order.block_rows,
         lanes=order.lanes,
         mix=order.mix,
+        strip=order.strip,
         driving=None if fields.driving is None else fields.fields[fields.driving].name,
         block=fields.block,
-        fields=tuple(_explain_field(f, plan, drives=i == fields.driving) for i, f in enumerate(fields.fields)),
+        fields=tuple(
+            _explain_field(f, plan, drives=i == fields.driving, carried=memory.carry_bytes > 0)
+            for i, f in enumerate(fields.fields)
+        ),
         memory=memory,
         max_open_batches=max_open_batches,
         pinned=pinned,
@@ -234,7 +247,7 @@ def explain(
     )
 
 
-def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExplanation:
+def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool) -> FieldExplanation:
     conversion, window = "", window_of(field)
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
@@ -253,7 +266,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
     rows = spec.rows_per_chunk
     chunks = -(-spec.num_samples // rows) * spec.num_cells
     resident = isinstance(field, StoredField) and field.resident
-    reads, used = (chunks, chunks) if resident else _chunk_reads(plan, field)
+    reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
     if isinstance(field, ListField):
         reads = used
     order = (
@@ -281,7 +294,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool) -> FieldExpla
         amplification=reads / max(1, used),
         conversion=conversion,
         window="" if window is None else str(window),
-        choice=_choice(field, plan.order.block_rows, drives=drives),
+        choice=_choice(field, plan.order.block_rows, drives=drives) + _CARRIED * (carried and carries(field)),
         shards=spec.num_shards,
         item_type=spec.item_type,
         spared=isinstance(field, StoredField) and field.spared,
@@ -300,20 +313,6 @@ def _choice(field: StoredField | ListField, block_rows: int, *, drives: bool) ->
     if block_rows % rows == 0:
         return "nests in the blocks"
     return "decoded once for each block that a chunk lies over"
-
-
-def _chunk_reads(plan: EpochPlan, field: StoredField | ListField) -> tuple[int, int]:
-    """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
-    order, spec, window = plan.order, field.spec, window_of(field)
-    offsets = (0,) if window is None else window.offsets
-    selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
-    place, chunk = selection.chunks_over(spec.rows_per_chunk, offsets)
-    over_block = np.bincount(place, minlength=order.num_blocks)
-    # the rows of a piece of k samples cannot lie in more chunks than there are rows
-    touched = np.minimum(over_block[plan.segment_place], plan.segment_length * len(offsets))
-    read = np.zeros(order.num_blocks, dtype=bool)
-    read[plan.segment_place] = True
-    return int(touched.sum()) * spec.num_cells, len(np.unique(chunk[read[place]])) * spec.num_cells
 
 
 def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:

@@ -19,6 +19,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from zarrfeed._import_core import core
+from zarrfeed.carry import plan_carry
 from zarrfeed.errors import CorruptChunkError, StoreReadError
 from zarrfeed.feeder import Feeder
 from zarrfeed.fields import (
@@ -149,6 +150,7 @@ class Reader:
             max_requests=memory.max_requests,
             lent_memory=allocator is not None,
             cache_bytes=cache_bytes,
+            carry_bytes=memory.carry_bytes,
             consumer_works=consumer_works,
             max_block_bytes=memory.block_bytes,
             **policy.to_core(),
@@ -184,7 +186,8 @@ class Reader:
         self.stop()
         for reader in self._lists.values():
             reader.open()
-        self._engine.start(plan.to_core(), max_open_batches, short_of_memory=short_of_memory)
+        carried = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else {}
+        self._engine.start(plan.to_core() | carried, max_open_batches, short_of_memory=short_of_memory)
         self._feeder.start()
         self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
         if self._allocator is not None:

@@ -107,6 +107,8 @@ class MemoryPlan:
         Memory for decoded chunks of text and bytes, of each field that has them.
     num_lists
         How many such fields there are.
+    carry_bytes
+        Memory for decoded chunks that neighbouring blocks share; 0 if nothing is carried.
     readers
         Consumers on the machine, which have as much each.
     """
@@ -131,6 +133,7 @@ class MemoryPlan:
     index_cache_bytes: tuple[int, ...] = ()
     list_cache_bytes: int = 0
     num_lists: int = 0
+    carry_bytes: int = 0
     readers: int = 1
 
     @property
@@ -146,7 +149,7 @@ class MemoryPlan:
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
-        kept = self.resident_bytes + self.index_bytes + self.list_bytes
+        kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes
         return self.budget - self.scratch_bytes - self.fetch_bytes - kept
 
     @property
@@ -200,6 +203,7 @@ def plan_memory(
     budget: int,
     min_open_batches: int,
     coalesce: Coalesce | None = None,
+    carry_bytes: int = 0,
 ) -> MemoryPlan:
     """Divide the budget, for fields that are read in batches of `batch_size` samples by up to `num_threads` threads.
 
@@ -211,6 +215,8 @@ def plan_memory(
     Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
     inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
     arrive, so one such request for each thread, and one more, is partly decoded at a time.
+
+    Decoded chunks that neighbouring blocks share get `carry_bytes` if so much is left, before caches do, or nothing.
     """
     stored = [f for f in fields if isinstance(f, StoredField) and not f.resident]
     streamed = [f.spec for f in stored]
@@ -230,6 +236,8 @@ def plan_memory(
     threads = max(1, min(num_threads, left // of_thread)) if of_thread else num_threads
     left -= threads * of_thread
     fetches = 0 < local <= left
+    carry_bytes = carry_bytes if carry_bytes <= left - local * fetches else 0
+    left -= carry_bytes
     spare = max(0, left - local * fetches) // 2
     num_sharded = max(1, sum(one > 0 for one, _ in indices))
     index_share = min(budget // _INDEX_PART, spare // 2) // num_sharded
@@ -277,6 +285,7 @@ def plan_memory(
         index_cache_bytes=index_cache_bytes,
         list_cache_bytes=list_cache_bytes,
         num_lists=num_lists,
+        carry_bytes=carry_bytes,
     )
 
 

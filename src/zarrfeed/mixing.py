@@ -25,10 +25,12 @@ LANE_COUNTS = (
 _GOOD_MIX = 0.9
 #: Cuts of blocks by the ends of lanes may add so much to the reads of an epoch.
 _MOST_CUTS = 0.1
-#: Small arrays have so many lanes in any case, so that up to 8 ranks have a lane each.
+#: Small arrays have so many lanes in any case, so that up to 8 ranks have a lane each;
 _LANES_OF_SMALL = 8
-#: Up to so many lanes, one round of them may take half of the memory.
-_FEW_LANES = 16
+#: but where blocks share chunks, cuts cost more, and may not add more than this.
+_MOST_SHARED = 0.15
+#: Up to so many open blocks, one round of lanes may take half of the memory.
+_FEW_BLOCKS = 16
 
 
 def perfect_mix(order: Order, batch_size: int) -> float:
@@ -51,7 +53,9 @@ def expected_mix(lanes: int, mix: int, batch_size: int) -> float:
     return min(lanes, batch_size) * mix * (1 - left_out)
 
 
-def choose_lanes(order: Order, *, batch_size: int, max_open_batches: int) -> int:
+def choose_lanes(
+    order: Order, *, batch_size: int, max_open_batches: int, reads_of_cut: float = 1.0, carried_rows: int = 0
+) -> int:
     """Choose the number of lanes for an order with its `mix`.
 
     The largest count of `LANE_COUNTS` is taken whose cuts add at most a tenth to the reads, or nothing at all; small
@@ -65,46 +69,63 @@ def choose_lanes(order: Order, *, batch_size: int, max_open_batches: int) -> int
         The line; its lanes do not count.
     batch_size, max_open_batches
         Samples of a batch, and how many batches there is memory for.
+    reads_of_cut
+        Blocks that are decoded once more where the end of a lane cuts one: more than 1 where blocks share chunks.
+    carried_rows
+        What each lane keeps in addition, as samples of the same size.
     """
     wanted = _GOOD_MIX * perfect_mix(order, batch_size)
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
     best = 1
     for lanes in LANE_COUNTS:
-        parts = 2 if lanes <= _FEW_LANES else 4 if expected_mix(best, order.mix, batch_size) < wanted else 8
+        parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, batch_size) < wanted else 8
         wider = replace(order, lanes=lanes)
-        if lanes > order.length or not _fits(wider, batch_size, max_open_batches, parts):
+        if lanes > order.length or not _fits(wider, batch_size, max_open_batches, parts, carried_rows):
             break
         even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix
-        if even or lanes - 1 <= _MOST_CUTS * num_blocks or lanes <= min(_LANES_OF_SMALL, num_blocks):
+        cuts = (lanes - 1) * reads_of_cut
+        small = lanes <= min(_LANES_OF_SMALL, num_blocks) and (reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks)
+        if even or cuts <= _MOST_CUTS * num_blocks or small:
             best = lanes
     return best
 
 
-def choose_mixing(order: Order, *, batch_size: int, max_open_batches: int) -> tuple[int, int]:
+def choose_mixing(
+    order: Order, *, batch_size: int, max_open_batches: int, reads_of_cut: float = 1.0, carried_rows: int = 0
+) -> tuple[int, int]:
     """Choose lanes and mix together: see the module's docstring.
 
     The smallest `mix` is taken that makes a good batch, or the largest for which a round of groups takes a quarter of
-    the memory. A lane keeps at least two groups: the second one is decoded while the first one is delivered.
+    the memory (half of it, up to 16 blocks). A lane keeps at least two groups: the second one is decoded while the
+    first one is delivered.
 
     Returns
     -------
     The number of lanes, and the blocks of a group.
     """
     order = replace(order, mix=1)
-    lanes = choose_lanes(order, batch_size=batch_size, max_open_batches=max_open_batches)
+    lanes = choose_lanes(
+        order,
+        batch_size=batch_size,
+        max_open_batches=max_open_batches,
+        reads_of_cut=reads_of_cut,
+        carried_rows=carried_rows,
+    )
     wanted = _GOOD_MIX * perfect_mix(order, batch_size)
     pieces = -(-order.num_blocks // lanes) + 1  # of a lane, with the blocks that its ends cut, at most
     most = -(-pieces // 2)
     mix = 1
     while mix < most and expected_mix(lanes, mix, batch_size) < wanted:
-        if not _fits(replace(order, lanes=lanes, mix=mix + 1), batch_size, max_open_batches, parts=4):
+        parts = 2 if lanes * (mix + 1) <= _FEW_BLOCKS else 4
+        if not _fits(replace(order, lanes=lanes, mix=mix + 1), batch_size, max_open_batches, parts, carried_rows):
             break
         mix += 1
     return lanes, mix
 
 
-def _fits(order: Order, batch_size: int, max_open_batches: int, parts: int) -> bool:
+def _fits(order: Order, batch_size: int, max_open_batches: int, parts: int, carried_rows: int) -> bool:
     """Return whether a round of lanes fits in one of `parts` of the memory, and all that must be open in all of it."""
-    round_rows = order.lanes * order.mix * order.max_rows
+    round_rows = order.lanes * (order.mix * order.max_rows + carried_rows)
     round_fits = round_rows <= max_open_batches // parts * batch_size
-    return round_fits and open_batches(order, batch_size) <= max_open_batches
+    carried = -(-order.lanes * carried_rows // batch_size)
+    return round_fits and open_batches(order, batch_size) + carried <= max_open_batches

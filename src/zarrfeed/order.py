@@ -47,6 +47,8 @@ class Order:
         Without shuffling: at which of these the line begins; those before it come last.
     short_last
         Whether the last block of the array, which may be shorter, comes last on the line in any case.
+    strip
+        Consecutive blocks of the array that stay together, in order, when blocks are permuted.
     """
 
     num_samples: int
@@ -60,6 +62,7 @@ class Order:
     selection: Selection | None = field(default=None, compare=False)
     first_block: int = 0
     short_last: bool = False
+    strip: int = 1
 
     def __post_init__(self) -> None:
         if self.num_blocks > MOST_BLOCKS:
@@ -133,16 +136,19 @@ class Order:
 
         Random keys are sorted with the block's place in their low bits: no two are equal, so that the result depends
         on the keys alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose
-        stream numpy guarantees to stay as it is.
+        stream numpy guarantees to stay as it is. Strips of several blocks are permuted in this way.
         """
         places = np.arange(self.num_blocks, dtype=np.int64)
         if self.shuffle:
-            low_bits = np.uint64((1 << max(1, (self.num_blocks - 1).bit_length())) - 1)
+            strips = np.arange(-(-self.num_blocks // self.strip), dtype=np.uint64)
+            low_bits = np.uint64((1 << max(1, (len(strips) - 1).bit_length())) - 1)
             # 128-bit key: seed and epoch side by side, so that no two pairs share one
-            keys = Philox(key=self.seed | (epoch << 64)).random_raw(self.num_blocks)
-            keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | places.astype(np.uint64)
+            keys = Philox(key=self.seed | (epoch << 64)).random_raw(len(strips))
+            keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | strips
             keys.sort()
-            places = (keys & low_bits).astype(np.int64)
+            first = (keys & low_bits).astype(np.int64) * self.strip
+            places = (first[:, None] + np.arange(self.strip)).ravel()
+            places = places[places < self.num_blocks]
         elif self.first_block:
             places = np.roll(places, -self.first_block)
         if self.short_last:

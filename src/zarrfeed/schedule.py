@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.assignment import Consumer, Division, Even
+from zarrfeed.carry import Overlap, keeps_neighbours, lanes_of
 from zarrfeed.explain import Explanation, explain
 from zarrfeed.fields import FieldSet, sample_bytes
 from zarrfeed.identity import Place, usable_cores
@@ -25,6 +27,9 @@ _INTERNAL_BATCH_SAMPLES = 1024
 
 #: The memory of a machine's readers where none is named.
 DEFAULT_BUDGET = 1 << 30
+
+#: Chunks that neighbouring blocks share get so much of the budget, or what they need.
+_CARRY_PART = 64
 
 #: Up to as many ranks the line never depends on their number.
 _FEW_RANKS = 8
@@ -97,17 +102,13 @@ class Schedule:
         schedule = cls(fields, order, batch_size, mix_is_chosen=mix is None, **options)
         if not order.permutes_rows:
             return schedule
-        if lanes is None:
-            memory = schedule._memory(order, Place(), Place().consumer())
-            limits = {
-                "batch_size": schedule.engine_batch_size,
-                "max_open_batches": memory.batch_room // memory.batch_bytes,
-            }
-            lanes, chosen = (
-                choose_mixing(order, **limits) if mix is None else (choose_lanes(order, **limits), order.mix)
-            )
-            order = replace(order, mix=chosen)
-        return replace(schedule, order=replace(order, lanes=min(lanes, order.length)))
+        overlap = Overlap.of(fields.fields, fields.block_rows) if order.shuffle else None
+        if overlap is not None:
+            chosen = schedule._choose(lanes, mix, overlap)
+            chosen = replace(chosen, strip=overlap.strip(chosen))
+            if schedule._memory(chosen, Place(), Place().consumer()).carry_bytes:
+                return replace(schedule, order=chosen)
+        return replace(schedule, order=schedule._choose(lanes, mix))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
         """Return the same line, handed out in batches."""
@@ -144,6 +145,7 @@ class Schedule:
             state,
             lanes=min(order.length, lanes),
             mix=order.mix,
+            strip=order.strip,
             first_block=state.epoch % order.num_blocks if turns else 0,
         )
 
@@ -152,7 +154,12 @@ class Schedule:
         assert state.lanes is not None
         mix = self.order.mix if state.mix is None else state.mix
         return replace(
-            self.order, lanes=state.lanes, mix=mix, first_block=state.first_block, short_last=state.short_last
+            self.order,
+            lanes=state.lanes,
+            mix=mix,
+            strip=state.strip,
+            first_block=state.first_block,
+            short_last=state.short_last,
         )
 
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
@@ -223,6 +230,28 @@ class Schedule:
             pinned=pinned,
         )
 
+    def _choose(self, lanes: int | None, mix: int | None, overlap: Overlap | None = None) -> Order:
+        """Return the order with lanes and mix: those that are given, else those that suit the layout and the memory.
+
+        With an `overlap`, chunks that blocks share are to be carried.
+        """
+        order = self.order
+        if lanes is not None:
+            return replace(order, lanes=min(lanes, order.length))
+        memory = self._memory(order, Place(), Place().consumer())
+        sample_bytes = memory.batch_bytes / self.engine_batch_size
+        limits: dict[str, Any] = {
+            "batch_size": self.engine_batch_size,
+            "max_open_batches": memory.batch_room // memory.batch_bytes,
+        }
+        if overlap is not None:
+            limits["reads_of_cut"] = overlap.reads_of_cut
+            limits["carried_rows"] = math.ceil(overlap.carried_bytes / sample_bytes)
+        if mix is not None:
+            return replace(order, lanes=choose_lanes(order, **limits))
+        lanes, mix = choose_mixing(order, **limits)
+        return replace(order, lanes=lanes, mix=mix)
+
     def _threads(self, place: Place, consumer: Consumer) -> int:
         """Return how many decode threads a consumer starts."""
         return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
@@ -239,12 +268,21 @@ class Schedule:
             num_threads=self._threads(place, consumer),
             min_open_batches=required,
             coalesce=self.coalesce,
+            carry_bytes=self._carry_bytes(order, consumer, share),
         )
         plan = plan_with(budget=share)
         if self.budget is None:  # nobody said that the readers together may not have more
             enough = max(share, plan.ample_budget)
             plan = plan_with(budget=enough if self.limit is None else min(self.limit, enough))
         return replace(plan, readers=readers)
+
+    def _carry_bytes(self, order: Order, consumer: Consumer, share: int) -> int:
+        """Return the memory that a consumer's lanes want for chunks that neighbouring blocks share."""
+        overlap = Overlap.of(self.fields.fields, order.block_rows) if keeps_neighbours(order) else None
+        if overlap is None:
+            return 0
+        # Groups of small chunks are admitted many at a time, and share more.
+        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_PART)
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
         """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""

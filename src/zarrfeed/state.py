@@ -82,7 +82,7 @@ class EpochState:
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
-    lanes, mix, first_block, short_last
+    lanes, mix, strip, first_block, short_last
         Of its line. None: nothing of the line is used up, the pass that begins there decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
@@ -96,6 +96,7 @@ class EpochState:
     mix: int | None = None
     run: SavedRun | None = None
     short_last: bool = False
+    strip: int = 1
 
     @property
     def used(self) -> int:
@@ -124,6 +125,8 @@ class EpochState:
             json["short_last"] = True
         if self.run is not None:
             json["run"] = self.run.to_json()
+        if self.strip != 1:
+            json["strip"] = self.strip
         if self.worker is not None:
             c = self.worker.consumer
             json["worker"] = {
@@ -163,6 +166,7 @@ class EpochState:
             worker=worker,
             short_last=bool(json.get("short_last", False)),
             mix=whole_number(json["mix"]) if "mix" in json else None,
+            strip=whole_number(json.get("strip", 1)),
         )
 
 
@@ -206,6 +210,8 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any
             made = replace(made, mix=mix)
         if made.lanes is not None and not 1 <= made.lanes <= order.length:
             raise ValueError(f"lanes = {made.lanes}, must be in [1, {order.length}]")
+        if not 1 <= made.strip <= order.num_blocks:
+            raise ValueError(f"strip = {made.strip}, must be in [1, {order.num_blocks}]")
         if made.first_block >= order.num_blocks:
             raise ValueError(f"first_block = {made.first_block}, must be below {order.num_blocks}")
     except (ValueError, KeyError, TypeError) as error:
