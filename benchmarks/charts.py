@@ -27,7 +27,7 @@ BARS: dict[str, tuple[tuple[str, ...], str]] = {
     "memmap, no codec": (("numpy-memmap",), "#999999"),
     "torch, in memory": (("torch-in-memory",), "#bbbbbb"),
 }
-_STYLES: dict[str, Any] = dict(zip(CEILINGS, ("-", ":"), strict=True))
+_STYLES: dict[str, Any] = dict(zip(CEILINGS, ("-", "--", ":"), strict=True))
 _CURVES = {OURS: "#0b6e4f", YARDSTICK: _DARK}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.loaders import LOADERS, OURS, PLAIN_ZARR, WITHOUT_CODEC
+from benchmarks.loaders import LIBRARY_CEILING, LOADERS, OURS, PLAIN_ZARR, WITHOUT_CODEC
 from benchmarks.report import markdown_rows
 from benchmarks.results import Summary
 
@@ -58,6 +58,8 @@ class Verdict:
         Decoded GB/s.
     of_ceiling
         Our rate over the ceiling's; where samples are converted, over our own rate on layout A.
+    of_library
+        Our rate over that of the codec library's own call and `memcpy`.
     plain, over_plain
         The best loader over zarr-python alone, and our rate over its.
     peer, over_peer
@@ -69,6 +71,7 @@ class Verdict:
     layout: str
     ours: float
     of_ceiling: float | None
+    of_library: float | None
     plain: str
     over_plain: float | None
     peer: str
@@ -97,22 +100,43 @@ def verdicts(summaries: Sequence[Summary]) -> list[Verdict]:
             of_ceiling = ours.gb_per_s / on_a.gb_per_s if on_a is not None else None
         plain, over_plain = closest(layout, PLAIN_ZARR)
         peer, over_peer = closest(layout, _OTHER_PEERS)
+        of_library = closest(layout, [LIBRARY_CEILING])[1]
         over_memmap, over_memory = (closest(layout, [name])[1] for name in WITHOUT_CODEC)
         out.append(
-            Verdict(layout, ours.gb_per_s, of_ceiling, plain, over_plain, peer, over_peer, over_memmap, over_memory)
+            Verdict(
+                layout,
+                ours.gb_per_s,
+                of_ceiling,
+                of_library,
+                plain,
+                over_plain,
+                peer,
+                over_peer,
+                over_memmap,
+                over_memory,
+            )
         )
     return out
 
 
 def to_markdown(rows: Sequence[Verdict]) -> str:
     """Return a table with the goals beside the numbers; what misses its goal is in bold."""
-    against = ("/ ceiling", "goal", "/ best plain zarr loader", "goal", "/ best other Zarr loader", "goal")
+    against = (
+        "/ ceiling",
+        "goal",
+        "/ codec's library",
+        "/ best plain zarr loader",
+        "goal",
+        "/ best other Zarr loader",
+        "goal",
+    )
     table = []
     for v in rows:
         cells = [
             v.layout,
             f"{v.ours:.2f}",
             *_against(v.of_ceiling, CEILING_GOALS.get(v.layout), 2),
+            _ratio(v.of_library, 2) or "n/a",
             *_against(v.over_plain, PLAIN_GOALS.get(v.layout), 1, v.plain),
             *_against(v.over_peer, PEER_GOALS.get(v.layout), 1, v.peer),
             _ratio(v.over_memmap, 2),

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from benchmarks.checksum import Hashes, hash_batches, verify
+from benchmarks.checksum import ChecksumError, Hashes, hash_batches, verify
 from benchmarks.conversion import as_bits, expected
-from benchmarks.loaders import Ceiling, Loader, fields_of
+from benchmarks.loaders import LibraryCeiling, Loader, Yardstick, fields_of
 from benchmarks.stores import Store, read_store
 
 
@@ -83,6 +84,20 @@ def verify_loader(loader: Loader, store: Store, expected: Hashes) -> float:
     )
 
 
+def verify_library_ceiling(ceiling: LibraryCeiling, expected: Hashes) -> None:
+    """Compare what the codecs' libraries and `memcpy` make of all chunks with the store.
+
+    Raises
+    ------
+    ChecksumError
+        If a sample differs.
+    """
+    delivered, _ = hash_batches([ceiling.read()])
+    wrong = np.flatnonzero(delivered != expected)
+    if len(wrong):
+        raise ChecksumError(f"{len(wrong)} of {len(expected)} samples differ from the store's, the first is {wrong[0]}")
+
+
 def _as_numpy(loader: Loader) -> Iterator[list[npt.NDArray[Any]]]:
     for batch in loader.epoch(0):
         yield [as_bits(tensor) for tensor in fields_of(batch)]
@@ -107,7 +122,7 @@ def time_loader(loader: Loader, store: Store, *, first_epoch: int, min_wall_s: f
     return Timing(epochs, samples, samples * store.layout.sample_bytes, wall_s, cpu_s, foreign_cores)
 
 
-def time_ceiling(ceiling: Ceiling, store: Store, *, min_wall_s: float) -> Timing:
+def time_ceiling(ceiling: Yardstick, store: Store, *, min_wall_s: float) -> Timing:
     """Run whole passes, for about `min_wall_s` of clock time.
 
     Each pass begins with memory and threads of its own, outside its clock: CPU seconds would count that, hence are

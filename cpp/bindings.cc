@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "engine.h"
 #include "error.h"
 #include "gil_release.h"
+#include "library_ceiling.h"
 #include "read_errors.h"
 #include "shard_index.h"
 #include "tensors.h"
@@ -343,6 +345,26 @@ PYBIND11_MODULE(_core, m) {
       },
       py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
       py::arg("blocks") = std::vector<int64_t>{});
+  m.def(
+      "measure_library_ceiling",
+      [](const py::dict& field, size_t num_threads, size_t window_chunks,
+         std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
+        const FieldSpec spec = parse_field(field);
+        uint8_t* const memory = out ? out->mutable_data() : nullptr;
+        if (out && static_cast<size_t>(out->nbytes()) !=
+                       FieldReader(spec).sample_bytes() * static_cast<size_t>(spec.array.shape.at(0))) {
+          throw Error(ErrorKind::kConfig,
+                      "out has " + std::to_string(out->nbytes()) + " bytes, must have all samples'");
+        }
+        CeilingResult result;
+        {
+          const GilRelease release;
+          result = measure_library_ceiling(spec, {num_threads, window_chunks, memory});
+        }
+        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
+      },
+      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"),
+      py::arg("out").noconvert() = py::none());
 }
 
 }  // namespace zarrfeed

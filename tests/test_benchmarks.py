@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +29,12 @@ from benchmarks.far_store import FarStore  # noqa: E402
 from benchmarks.goals import to_markdown, verdicts  # noqa: E402
 from benchmarks.latency import verify_repeated  # noqa: E402
 from benchmarks.layouts import LAYOUTS, Layout  # noqa: E402
-from benchmarks.loaders import LOADERS, Batch  # noqa: E402
-from benchmarks.measure import Timing, expected_hashes  # noqa: E402
+from benchmarks.loaders import LIBRARY_CEILING, LOADERS, Batch, LibraryCeiling, why_not  # noqa: E402
+from benchmarks.measure import Timing, expected_hashes, verify_library_ceiling  # noqa: E402
 from benchmarks.results import FIRST_EPOCH, Measurement, Summary, summarise  # noqa: E402
 from benchmarks.stores import Store, prepare_store, read_store  # noqa: E402
 
+from zarrfeed import ConfigError, CorruptChunkError, _core  # noqa: E402
 from zarrfeed.identity import usable_cores  # noqa: E402
 
 ROWS = 40
@@ -214,7 +216,7 @@ def count_checked(printed: str) -> int:
 def test_every_loader_delivers_layouts_with_and_without_targets(tmp_path: Path) -> None:
     options = ["--checksum-only", "--part-samples", "32", "--data", str(tmp_path)]
     printed = run_benchmarks(*options, "--layouts", "C,D-1024")
-    assert count_checked(printed) == 2 * len(LOADERS)
+    assert count_checked(printed) == 2 * (len(LOADERS) + 1), "and the ceiling of the libraries"
     assert "zarr-chunkwise-workers: skipped" not in printed
 
 
@@ -278,6 +280,7 @@ def test_a_verdict_names_the_fastest_of_each_kind_and_marks_what_misses_its_goal
     (on_a,) = verdicts(
         [
             summary("A", "zarrfeed", 1.0, 0.894),
+            summary("A", "ceiling-library", 0.62, 1.4),
             summary("A", "zarr-chunkwise-0w", 12.5, 0.1),
             summary("A", "zarr-map-workers", 60.0, 0.1),
             summary("A", "tensorstore", 2.4, 0.1),
@@ -289,7 +292,9 @@ def test_a_verdict_names_the_fastest_of_each_kind_and_marks_what_misses_its_goal
     assert (on_a.plain, on_a.over_plain, on_a.peer, on_a.over_peer) == ("zarr-chunkwise-0w", 12.5, "tensorstore", 2.4)
     assert (on_a.over_memmap, on_a.over_memory) == (1.25, None)
     row = to_markdown([on_a]).splitlines()[-1]
-    assert row == "| A | 5.00 | **0.89** | 0.9 | 12.5 zarr-chunkwise-0w | 12 | **2.4** tensorstore | 2.5 | 1.25 |  |"
+    assert row == (
+        "| A | 5.00 | **0.89** | 0.9 | 0.62 | 12.5 zarr-chunkwise-0w | 12 | **2.4** tensorstore | 2.5 | 1.25 |  |"
+    )
 
 
 def test_a_loader_that_is_not_installed_is_skipped_and_the_run_says_so(
@@ -303,8 +308,38 @@ def test_a_loader_that_is_not_installed_is_skipped_and_the_run_says_so(
     assert "tensorstore: skipped, tensorstore is not installed" in printed
 
 
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if not why_not(LIBRARY_CEILING, LAYOUTS[name])])
+def test_the_ceiling_of_the_libraries_reads_what_the_store_holds(name: str, tmp_path: Path) -> None:
+    store = prepare_store(LAYOUTS[name].scaled("small"), tmp_path, scale="small")
+    expected = expected_hashes(store)
+    ceiling = LibraryCeiling(store)
+    verify_library_ceiling(ceiling, expected)
+    assert ceiling.measure() > 0
+    wrong = expected.copy()
+    wrong[3] ^= np.uint64(1)
+    with pytest.raises(ChecksumError, match=f"1 of {len(expected)} samples differ from the store's, the first is 3"):
+        verify_library_ceiling(ceiling, wrong)
+
+
+def test_the_ceiling_of_the_libraries_says_what_it_cannot_do(tmp_path: Path) -> None:
+    assert why_not(LIBRARY_CEILING, LAYOUTS["I-int16"]) == "no codec's library converts items"
+    store = prepare_store(LAYOUTS["A"].scaled("small"), tmp_path, scale="small")
+    (field,) = LibraryCeiling(store)._fields
+    options: dict[str, Any] = {"num_threads": 1, "window_chunks": 1}
+    broken: list[list[dict[str, Any]]] = [[], [*field["codecs"], {"name": "crc32c", "location": "end"}]]
+    for codecs in broken:
+        with pytest.raises(ConfigError, match="one call of a codec's library does not make samples of its chunks"):
+            _core.measure_library_ceiling({**field, "codecs": codecs}, **options)
+    with pytest.raises(ConfigError, match="out has 3 bytes"):
+        _core.measure_library_ceiling(field, **options, out=np.zeros(3, dtype=np.uint8))
+    (chunk,) = (store.samples_path / "c" / "2").rglob("0/0/0")
+    chunk.write_bytes(b"damaged")
+    with pytest.raises(CorruptChunkError, match="c/2/0/0/0: the codec's library does not decode it"):
+        LibraryCeiling(store).measure()
+
+
 def test_a_run_writes_rows_and_a_chart(tmp_path: Path) -> None:
-    loaders = ["zarrfeed", "zarr-map-0w", "ceiling-scatter"]
+    loaders = ["zarrfeed", "zarr-map-0w", "ceiling-scatter", "ceiling-library"]
     options = ["--layouts", "A", "--loaders", ",".join(loaders), "--repeats", "2", "--min-seconds", "0"]
     out = tmp_path / "out"
     printed = run_benchmarks(*options, "--part-samples", "32", "--data", str(tmp_path / "data"), "--out", str(out))
@@ -313,6 +348,8 @@ def test_a_run_writes_rows_and_a_chart(tmp_path: Path) -> None:
     timed = [(row["loader"], row["repeat"]) for row in rows if not row["first_epoch"]]
     assert sorted(timed) == sorted((loader, repeat) for loader in loaders for repeat in range(2))
     assert {row["layout_name"] for row in rows} == {"A"}
+    assert re.search(r"ceiling-library: \d+ samples are right", printed)
+    assert "/ codec's library" in (out / "results.md").read_text()
     assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from benchmarks.layouts import Layout
 from benchmarks.loaders.beluga_stream import BelugaStream
-from benchmarks.loaders.ceiling import Ceiling
+from benchmarks.loaders.ceiling import Ceiling, LibraryCeiling, Yardstick, why_no_library_ceiling
 from benchmarks.loaders.ours import Zarrfeed
 from benchmarks.loaders.protocol import Batch, Loader, fields_of
 from benchmarks.loaders.tensorstore_rows import TensorStoreRows
@@ -20,6 +20,7 @@ from zarrfeed.identity import usable_cores
 
 __all__ = [
     "CEILINGS",
+    "LIBRARY_CEILING",
     "LOADERS",
     "OURS",
     "PLAIN_ZARR",
@@ -27,7 +28,9 @@ __all__ = [
     "YARDSTICK",
     "Batch",
     "Ceiling",
+    "LibraryCeiling",
     "Loader",
+    "Yardstick",
     "fields_of",
     "why_not",
 ]
@@ -74,17 +77,22 @@ _MODULES = {
 
 #: The same for the ceilings, which deliver nothing; loaders are compared with `YARDSTICK`.
 YARDSTICK = "ceiling-scatter"
-CEILINGS: dict[str, Callable[[Store], Ceiling]] = {
+#: The ceiling in which nothing is ours.
+LIBRARY_CEILING = "ceiling-library"
+CEILINGS: dict[str, Callable[[Store], Yardstick]] = {
     YARDSTICK: lambda store: Ceiling(store, scatter=True),
+    LIBRARY_CEILING: LibraryCeiling,
     "ceiling-decode": lambda store: Ceiling(store, scatter=False),
 }
 
 
 def why_not(name: str, layout: Layout) -> str:
-    """Return why a loader cannot be measured on a layout here; "" if it can."""
+    """Return why a loader, or a ceiling, cannot be measured on a layout here; "" if it can."""
     for beginning, module in _MODULES.items():
         if name.startswith(beginning) and find_spec(module) is None:
             return f"{module} is not installed"
     if name == "zarr-beluga" and layout.name != "C":
         return "reads single time steps of float32 fields, as layout C has them"
+    if name == LIBRARY_CEILING:
+        return why_no_library_ceiling(layout)
     return ""

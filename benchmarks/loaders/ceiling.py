@@ -1,10 +1,18 @@
-"""What the machine could do at best: the same chunks, decoded on all cores by a bare C++ loop."""
+"""What the machine could do at best: the same chunks, decoded on all cores by a bare C++ loop.
+
+One loop runs our own codecs and copies; the other one calls the codecs' libraries and `memcpy`.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from benchmarks.conversion import conversion_options
+from benchmarks.layouts import Layout
 from benchmarks.stores import Store
 from zarrfeed import _core
 from zarrfeed.conversion import ConversionOptions
@@ -14,6 +22,15 @@ from zarrfeed.sources import read_fields
 #: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
 _WINDOW_CHUNKS = 64
 _WINDOW_BYTES = 128 << 20
+
+
+class Yardstick(Protocol):
+    """A loop that delivers nothing, and is timed."""
+
+    settings: dict[str, object]
+
+    def measure(self) -> float:
+        """Return the seconds of one pass over all arrays, without the set-up."""
 
 
 class Ceiling:
@@ -32,7 +49,7 @@ class Ceiling:
         ]
         self._scatter = scatter
         self._num_threads = num_threads or usable_cores()
-        self._window_chunks = max(self._num_threads, min(_WINDOW_CHUNKS, _WINDOW_BYTES // store.layout.chunk_bytes))
+        self._window_chunks = _window_chunks(store, self._num_threads)
         self.settings: dict[str, object] = {
             "num_threads": self._num_threads,
             "window_chunks": self._window_chunks,
@@ -47,6 +64,53 @@ class Ceiling:
             )[0]
             for field in self._fields
         )
+
+
+class LibraryCeiling:
+    """Read every chunk once, decompress it by one call of the codec's library, and copy its rows by `memcpy`.
+
+    The calls are `blosc2_decompress_ctx`, `ZSTD_decompressDCtx`, `zng_inflate` and `LZ4_decompress_safe`, into memory
+    that stays in the cache; rows go to shuffled slots. No codec or copy of ours is in it, so that a slow kernel of ours
+    cannot lower it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._fields = [
+            field.to_core()
+            for field in read_fields(store.samples_path, store.targets_path).fields
+            if isinstance(field, StoredField)
+        ]
+        self._num_threads = usable_cores()
+        self._window_chunks = _window_chunks(store, self._num_threads)
+        self._num_samples = store.layout.num_samples
+        self.settings: dict[str, object] = {"num_threads": self._num_threads, "window_chunks": self._window_chunks}
+
+    def measure(self) -> float:
+        return sum(self._measure(field)[0] for field in self._fields)
+
+    def read(self) -> list[npt.NDArray[np.uint8]]:
+        """Return the bytes that it copies, in the order of the samples: shape (samples, bytes), for each field."""
+        rows = []
+        for field in self._fields:
+            item_bytes = int(field["item_bytes"]) * int(np.prod(field["shape"][1:]))
+            out = np.zeros((self._num_samples, item_bytes), dtype=np.uint8)
+            self._measure(field, out)
+            rows.append(out)
+        return rows
+
+    def _measure(self, field: dict[str, object], out: npt.NDArray[np.uint8] | None = None) -> tuple[float, int, int]:
+        return _core.measure_library_ceiling(
+            field, num_threads=self._num_threads, window_chunks=self._window_chunks, out=out
+        )
+
+
+def why_no_library_ceiling(layout: Layout) -> str:
+    """Return why no call of a codec's library makes samples of a layout's chunks; "" if one does."""
+    return "no codec's library converts items" if layout.conversion is not None else ""
+
+
+def _window_chunks(store: Store, num_threads: int) -> int:
+    return max(num_threads, min(_WINDOW_CHUNKS, _WINDOW_BYTES // store.layout.chunk_bytes))
 
 
 def usable_cores() -> int:

@@ -54,3 +54,6 @@ def parse_shard_index(shard: dict[str, Any], stored: npt.NDArray[np.uint8]) -> n
 def measure_ceiling(
     field: dict[str, Any], *, num_threads: int, window_chunks: int, scatter: bool, blocks: Sequence[int] = ()
 ) -> tuple[float, int, int]: ...
+def measure_library_ceiling(
+    field: dict[str, Any], *, num_threads: int, window_chunks: int, out: npt.NDArray[np.uint8] | None = None
+) -> tuple[float, int, int]: ...
