@@ -88,8 +88,8 @@ BoxCopy::BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Co
   const auto dest_item = static_cast<int64_t>(converter != nullptr ? converter->dest_item_bytes() : item_bytes_);
   choose_copy(item_bytes_, swap_bytes_);  // refuses unknown widths now rather than in a thread
   if (fill_.empty() || fill_.size() % item_bytes_ != 0) {
-    throw Error(ErrorKind::kConfig, array.name + ": fill value of " + std::to_string(fill_.size()) + " bytes, items of " +
-                                        std::to_string(item_bytes_));
+    throw Error(ErrorKind::kConfig, array.name + ": fill value of " + std::to_string(fill_.size()) +
+                                        " bytes, items of " + std::to_string(item_bytes_));
   }
 
   // Strides of the chunk as stored, and of the sample, in bytes, by axis of the array.

@@ -48,7 +48,7 @@ struct ArraySpec {
   std::vector<int> storage_order;    ///< axes as stored, outermost first
   int sample_axis = 0;
   size_t item_bytes = 0;
-  size_t swap_bytes = 0;  ///< 0: native byte order; else the width of the unit to reverse
+  size_t swap_bytes = 0;      ///< 0: native byte order; else the width of the unit to reverse
   std::vector<uint8_t> fill;  ///< one item, or as many as repeat along a sample in C order
   std::vector<CodecSpec> codecs;
   std::string root;          ///< directory of the array; empty if it is fed
