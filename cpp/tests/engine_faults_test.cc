@@ -345,8 +345,7 @@ TEST(refused_requests_are_skipped) {
   options.skip_bad = true;
   Engine engine(fed_fields(data), options);
   start(engine, line, 8);
-  TestFeeder feeder(engine, data);
-  feeder.refuse_all();
+  const TestFeeder feeder(engine, data, 1, /*refusing=*/true);
   CHECK_EQ(drain_skipping(engine, data, line, 8, [](int64_t) { return true; }), int64_t{100});
 }
 

@@ -18,8 +18,8 @@ std::vector<FieldSpec> fed_fields(const Dataset& data) {
   return fields;
 }
 
-TestFeeder::TestFeeder(Engine& engine, const Dataset& data, uint64_t seed)
-    : engine_(&engine), data_(&data), random_(seed), thread_([this] { serve(); }) {}
+TestFeeder::TestFeeder(Engine& engine, const Dataset& data, uint64_t seed, bool refusing)
+    : engine_(&engine), data_(&data), random_(seed), refusing_(refusing), thread_([this] { serve(); }) {}
 
 TestFeeder::~TestFeeder() {
   done_ = true;

@@ -22,7 +22,8 @@ std::vector<FieldSpec> fed_fields(const Dataset& data);
 /// is finished, so that a sanitizer sees whoever reads it later.
 class TestFeeder {
  public:
-  TestFeeder(Engine& engine, const Dataset& data, uint64_t seed = 1);
+  /// With `refusing`, every ticket is refused, from the first one on.
+  TestFeeder(Engine& engine, const Dataset& data, uint64_t seed = 1, bool refusing = false);
   ~TestFeeder();
   TestFeeder(const TestFeeder&) = delete;
   TestFeeder& operator=(const TestFeeder&) = delete;
@@ -46,7 +47,7 @@ class TestFeeder {
   std::map<uint64_t, std::unique_ptr<std::vector<uint8_t>>> lent_;
   std::atomic<size_t> most_{0};
   std::atomic<size_t> total_{0};
-  std::atomic<bool> refusing_{false};
+  std::atomic<bool> refusing_;
   std::atomic<bool> stalling_{false};
   std::atomic<bool> done_{false};
   std::thread thread_;
