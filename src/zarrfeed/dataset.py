@@ -76,7 +76,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     lanes
         How many blocks are open side by side: consecutive samples come from that many blocks, at most as many as there
-        are samples. None: chosen from the layout, `batch_size` and `memory_budget`.
+        are samples. None: chosen from the layout and `memory_budget`.
     mix
         How many consecutive blocks of a lane are permuted together, to mix more. None: chosen if `lanes` is, else 1.
     block

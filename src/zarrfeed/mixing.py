@@ -1,8 +1,10 @@
 """How well a batch is mixed, and the lanes and the mix that are chosen where the user names neither.
 
-What holds: the choice is a function of the layout, the batch size and the memory budget alone. It never depends on the
-world size, so that 1 rank and 8 ranks read the same order. A perfect shuffle is the yardstick: the choice is to let a
-batch draw from `_GOOD_MIX` of the blocks that a batch of a perfect shuffle draws from, if the memory has room for it.
+What holds: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
+size nor, while memory does not limit it, on the batch size: so 1 rank and 8 ranks read the same order, and 8 ranks with
+batches of 32 the same global batches as 1 rank with batches of 256. A perfect shuffle is the yardstick: the choice is to
+let a batch of `TYPICAL_BATCH` samples draw from `_GOOD_MIX` of the blocks that such a batch of a perfect shuffle draws
+from, if the memory has room for it.
 
 Two parameters widen the mix. Each lane more cuts one more block in two, and both halves decode all of it. Each `mix`
 more cuts none, but a lane's blocks still come in turn. So lanes are added as long as cuts are cheap, then `mix`.
@@ -21,6 +23,8 @@ LANE_COUNTS = (
     *(1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 96, 120, 128, 144, 192, 240, 256, 288, 360, 384, 480, 512, 720),
 )
 
+#: Samples of the batch that is to be mixed well, whatever the batches of a rank are.
+TYPICAL_BATCH = 64
 #: Blocks that a batch draws from, as a part of what a perfect shuffle would draw from: with so many it is well mixed.
 _GOOD_MIX = 0.9
 #: Cuts of blocks by the ends of lanes may add so much to the reads of an epoch.
@@ -74,11 +78,11 @@ def choose_lanes(
     carried_rows
         What each lane keeps in addition, as samples of the same size.
     """
-    wanted = _GOOD_MIX * perfect_mix(order, batch_size)
+    wanted = _GOOD_MIX * perfect_mix(order, TYPICAL_BATCH)
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
     best = 1
     for lanes in LANE_COUNTS:
-        parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, batch_size) < wanted else 8
+        parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, TYPICAL_BATCH) < wanted else 8
         wider = replace(order, lanes=lanes)
         if lanes > order.length or not _fits(wider, batch_size, max_open_batches, parts, carried_rows):
             break
@@ -111,11 +115,11 @@ def choose_mixing(
         reads_of_cut=reads_of_cut,
         carried_rows=carried_rows,
     )
-    wanted = _GOOD_MIX * perfect_mix(order, batch_size)
+    wanted = _GOOD_MIX * perfect_mix(order, TYPICAL_BATCH)
     pieces = -(-order.num_blocks // lanes) + 1  # of a lane, with the blocks that its ends cut, at most
     most = -(-pieces // 2)
     mix = 1
-    while mix < most and expected_mix(lanes, mix, batch_size) < wanted:
+    while mix < most and expected_mix(lanes, mix, TYPICAL_BATCH) < wanted:
         parts = 2 if lanes * (mix + 1) <= _FEW_BLOCKS else 4
         if not _fits(replace(order, lanes=lanes, mix=mix + 1), batch_size, max_open_batches, parts, carried_rows):
             break
