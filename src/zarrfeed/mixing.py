@@ -2,9 +2,9 @@
 
 What holds: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
 size nor, while memory does not limit it, on the batch size: so 1 rank and 8 ranks read the same order, and 8 ranks with
-batches of 32 the same global batches as 1 rank with batches of 256. A perfect shuffle is the yardstick: the choice is to
-let a batch of `TYPICAL_BATCH` samples draw from `_GOOD_MIX` of the blocks that such a batch of a perfect shuffle draws
-from, if the memory has room for it.
+batches of 32 the same global batches as 1 rank with batches of 256. A perfect shuffle is the yardstick: a batch of
+`TYPICAL_BATCH` samples is to draw from `_GOOD_MIX` of the blocks that such a batch of a perfect shuffle draws from, if
+the memory has room for it.
 
 Two parameters widen the mix. Each lane more cuts one more block in two, and both halves decode all of it. Each `mix`
 more cuts none, but a lane's blocks still come in turn. So lanes are added as long as cuts are cheap, then `mix`.
