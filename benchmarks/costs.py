@@ -25,7 +25,7 @@ from benchmarks.measure import CpuWatch
 from benchmarks.options import names, positive
 from benchmarks.report import make_console, markdown_rows, print_rows, say_if_not_quiet
 from benchmarks.stores import prepare_store, warm_page_cache
-from zarrfeed.whole_file import write_whole
+from zarrfeed.base.atomic_file import write_whole
 
 _HERE = Path(__file__).parent
 

@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.layouts import Layout
 from benchmarks.loaders import OURS, YARDSTICK
 from benchmarks.measure import Timing
-from zarrfeed.whole_file import write_whole
+from zarrfeed.base.atomic_file import write_whole
 
 #: The `repeat` of a loader's first epoch: with fresh memory, and with the start of its workers.
 FIRST_EPOCH = -1

@@ -28,7 +28,7 @@ from benchmarks.options import names, positive
 from benchmarks.report import make_console, print_table, say_if_not_quiet
 from benchmarks.results import FIRST_EPOCH, Measurement, summarise, write_rows
 from benchmarks.stores import Store, prepare_store, warm_page_cache
-from zarrfeed.whole_file import write_whole
+from zarrfeed.base.atomic_file import write_whole
 
 _HERE = Path(__file__).parent
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.machine import machine_line
 from zarrfeed import Digest, audit
-from zarrfeed._import_core import core
-from zarrfeed.assignment import Consumer
-from zarrfeed.fields import FieldSet, IndexField
-from zarrfeed.order import Order
-from zarrfeed.schedule import Schedule
-from zarrfeed.state import EpochState
+from zarrfeed.base.native import core
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.order import Order
+from zarrfeed.plan.partition import Consumer
+from zarrfeed.plan.state import EpochState
+from zarrfeed.spec.field import FieldSet, IndexField
 
 
 def make_schedule(num_samples: int, block_rows: int, *, lanes: int, batch_size: int) -> Schedule:

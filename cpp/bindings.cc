@@ -34,7 +34,7 @@ void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    const py::object type = py::module_::import("zarrfeed.errors").attr(error_class(error.kind()));
+    const py::object type = py::module_::import("zarrfeed.base.errors").attr(error_class(error.kind()));
     const py::object value =
         error.kind() == ErrorKind::kIo ? type(error.errno_value(), error.what()) : type(error.what());
     PyErr_SetObject(type.ptr(), value.ptr());

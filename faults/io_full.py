@@ -18,7 +18,8 @@ from pathlib import Path
 from faults.io_common import chunk_files, copied
 from faults.row import Row, Try, UnspecifiedError
 from faults.shim import Calls, Fault, injected, preloaded
-from zarrfeed import cli, verification
+from zarrfeed.tools import cli
+from zarrfeed.tools import verify as verification
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -121,7 +122,7 @@ def stdout_full(attempt: Try) -> str:
         ["explain"],
     )
     command = attempt.random.choice(commands)
-    code = "import sys; from zarrfeed.cli import main; sys.exit(main())"
+    code = "import sys; from zarrfeed.tools.cli import main; sys.exit(main())"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code, *command, str(store)],

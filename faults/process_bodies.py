@@ -17,7 +17,7 @@ from typing import Any
 
 from faults.process_stores import check, check_epoch, make_iterable, write_stores
 from zarrfeed import ClosedError, ZarrDataLoader
-from zarrfeed.errors import ZarrfeedError
+from zarrfeed.base.errors import ZarrfeedError
 
 faulthandler.enable()
 

@@ -15,7 +15,8 @@ import warnings
 
 import hostile
 import zarrfeed
-from zarrfeed import CorruptChunkError, cli
+from zarrfeed import CorruptChunkError
+from zarrfeed.tools import cli
 
 
 def verify(path: str) -> None:

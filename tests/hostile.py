@@ -36,7 +36,7 @@ def at_random(path: str) -> None:
 
 
 def verify(path: str) -> None:
-    def stop(now: zarrfeed.verification.Progress) -> None:
+    def stop(now: zarrfeed.tools.verify.Progress) -> None:
         if now.done > 10_000:
             raise KeyboardInterrupt
 

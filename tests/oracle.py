@@ -23,7 +23,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Transpos
 from zarr.codecs import numcodecs as zarr_numcodecs
 
 from zarrfeed import ZarrIterableDataset
-from zarrfeed._import_core import core
+from zarrfeed.base.native import core
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 ZarrFormat: TypeAlias = Literal[2, 3]

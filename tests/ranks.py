@@ -37,7 +37,7 @@ Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 #: What ranks would import one by one; importing the package alone imports none of this.
-PRELOAD = ["torch", "zarrfeed.loader", "zarrfeed.random_access"]
+PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset"]
 
 #: Seconds that anything may take. Generous: a process that is spawned imports torch, and the machine may be busy.
 LIMIT_S = 240

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zarrfeed.assignment import EVEN_MODES, Consumer, Division
-from zarrfeed.progress import Cut, Int64, Progress
+from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
+from zarrfeed.plan.progress import Cut, Int64, Progress
 
 SETTINGS = settings(max_examples=300, deadline=None, derandomize=True)
 

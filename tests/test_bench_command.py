@@ -14,12 +14,13 @@ import pytest
 import torch
 import zarr
 
-from zarrfeed import Stats, ZarrIterableDataset, cli
-from zarrfeed.advice import advise
-from zarrfeed.bench import PlainMode, StoreBench, plain_modes
-from zarrfeed.errors import ConfigError
-from zarrfeed.identity import usable_cores
-from zarrfeed.plain import PlainLoader, _Reader
+from zarrfeed import Stats, ZarrIterableDataset
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.report.advice import advise
+from zarrfeed.tools import cli
+from zarrfeed.tools.bench.plain import PlainLoader, _Reader
+from zarrfeed.tools.bench.store_bench import PlainMode, StoreBench, plain_modes
+from zarrfeed.torch.distributed import usable_cores
 
 N = 200
 QUICK = ["--seconds", "0.3", "--batch-size", "16"]
@@ -116,8 +117,8 @@ def test_shards_in_a_zip_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_of_a_large_store_a_part_is_read(
     samples: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("zarrfeed.bench._PART_SAMPLES", 50)
-    monkeypatch.setattr("zarrfeed.bench._CHECK_SAMPLES", 20)
+    monkeypatch.setattr("zarrfeed.tools.bench.store_bench._PART_SAMPLES", 50)
+    monkeypatch.setattr("zarrfeed.tools.bench.store_bench._CHECK_SAMPLES", 20)
     out = page(samples, capsys, "--shuffle")
     assert re.search(r"3 of 13 blocks, at random: (48|40) samples", out)
     assert re.search(r"checked     (16|8) samples", out)
@@ -126,14 +127,16 @@ def test_of_a_large_store_a_part_is_read(
 def test_time_is_bounded_however_slow_the_store_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from zarrfeed.store_source import StoreSource
+    from zarrfeed.storage.location import StoreSource
 
     data = np.arange(N * 5, dtype="f4")
     store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w")
     zarr.create_array(store, data=data, chunks=(5,))
     store.close()
-    monkeypatch.setattr("zarrfeed.bench._CHECK_SAMPLES", 1)
-    monkeypatch.setattr("zarrfeed.bench.plain_modes", lambda threads: (PlainMode(0, threads),))  # that can be slowed
+    monkeypatch.setattr("zarrfeed.tools.bench.store_bench._CHECK_SAMPLES", 1)
+    monkeypatch.setattr(
+        "zarrfeed.tools.bench.store_bench.plain_modes", lambda threads: (PlainMode(0, threads),)
+    )  # that can be slowed
     get, read = StoreSource.get, _Reader._read
     plain_reads: list[int] = []
 
@@ -223,8 +226,8 @@ def test_the_ceiling_reads_the_blocks_that_are_measured(samples: Path, monkeypat
         asked.append(blocks)
         return 0.1, 0, 0
 
-    monkeypatch.setattr("zarrfeed.bench._PART_SAMPLES", 50)
-    monkeypatch.setattr("zarrfeed.bench.core.measure_ceiling", measure)
+    monkeypatch.setattr("zarrfeed.tools.bench.store_bench._PART_SAMPLES", 50)
+    monkeypatch.setattr("zarrfeed.tools.bench.store_bench.core.measure_ceiling", measure)
     bench = make_bench(samples, [])
     bench.run()
     assert asked == [sorted(begin // 16 for begin, _ in bench._blocks(bench._units))] * 3

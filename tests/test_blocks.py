@@ -12,9 +12,9 @@ import torch
 
 from oracle import Layout, raw_rows, read_all
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.blocks import choose_driving, plan_blocks
-from zarrfeed.fields import ResidentField, StoredField
-from zarrfeed.sources import read_fields
+from zarrfeed.metadata.fields import read_fields
+from zarrfeed.plan.blocks import choose_driving, plan_blocks
+from zarrfeed.spec.field import ResidentField, StoredField
 
 N = 20
 

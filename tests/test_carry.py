@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from numcodecs import Delta
 from zarr.storage import MemoryStore
 
-from zarrfeed import ConfigError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core, blocks
-from zarrfeed.carry import Overlap, next_groups
-from zarrfeed.order import Order
+from zarrfeed import ConfigError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
+from zarrfeed.plan import blocks
+from zarrfeed.plan.carry import Overlap, next_groups
+from zarrfeed.plan.order import Order
 
 ROWS = 24
 CHUNKS = 91
@@ -178,7 +179,7 @@ def test_without_room_nothing_is_carried(store: Path) -> None:
         assert sorted(read(dataset)) == list(range(1, N - 1))
 
 
-@pytest.mark.filterwarnings("ignore::zarrfeed.errors.ChunkSkippedWarning")
+@pytest.mark.filterwarnings("ignore::zarrfeed.base.errors.ChunkSkippedWarning")
 def test_bad_and_missing_chunks_are_met_by_all_who_share_them(tmp_path: Path) -> None:
     array = write(tmp_path / "x", fill_value=-1)
     (tmp_path / "x" / "c" / "5" / "0").write_bytes(b"damaged")

@@ -16,9 +16,9 @@ import zarr
 
 import zarrfeed
 from scripts import run_script
-from zarrfeed import cli
-from zarrfeed.conversion import Items
-from zarrfeed.sample_dims import sample_dim_advice
+from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.sample_dims import sample_dim_advice
+from zarrfeed.tools import cli
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_command_line_imports_nothing_of_the_demo() -> None:
     code = (
-        "import sys, zarrfeed.cli; "
-        "sys.exit(any(m in sys.modules for m in ('rich', 'matplotlib', 'h5py', 'zarrfeed.demo')))"
+        "import sys, zarrfeed.tools.cli; "
+        "sys.exit(any(m in sys.modules for m in ('rich', 'matplotlib', 'h5py', 'zarrfeed.tools.demo')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
@@ -78,7 +78,7 @@ def test_without_torch_a_command_says_what_to_install(store: Path) -> None:
     code = """
         import sys
         sys.modules["torch"] = None
-        from zarrfeed.cli import main
+        from zarrfeed.tools.cli import main
         sys.exit(main(sys.argv[1:]))
     """
     for command in ("info", "explain", "bench"):
@@ -174,7 +174,7 @@ def complete(line: str, tmp_path: Path) -> list[str]:
     """Return what bash's completion offers at the end of a line, as it asks argcomplete."""
     command = tmp_path / "bin" / "zarrfeed"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(f"#!{sys.executable}\nimport sys\nfrom zarrfeed.cli import main\nsys.exit(main())\n")
+    command.write_text(f"#!{sys.executable}\nimport sys\nfrom zarrfeed.tools.cli import main\nsys.exit(main())\n")
     command.chmod(0o755)
     words = line.split(" ")
     script = f"""
@@ -255,7 +255,7 @@ def test_ctrl_c_ends_quietly(store: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_reader_that_leaves_early_is_no_error(store: Path) -> None:
-    code = f"import sys; from zarrfeed.cli import main; sys.exit(main(['explain', {str(store / 'samples')!r}]))"
+    code = f"import sys; from zarrfeed.tools.cli import main; sys.exit(main(['explain', {str(store / 'samples')!r}]))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""codec_guards.py: damaged bytes are refused or decoded, and never read beyond, by any codec; whole ones unchanged."""
+"""storage/codec_guards.py: damaged bytes are refused or decoded, never read beyond the end, by any codec."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import pytest
 
 import guarded
 from oracle import blosc_buffer, craft_blosc, zstd_bomb, zstd_frame
-from zarrfeed.codec_guards import MAX_TEXT_BYTES, Expected, decode_guarded, measure_zstd
-from zarrfeed.errors import DecodeError
-from zarrfeed.guarded_chain import encoded
+from zarrfeed.base.errors import DecodeError
+from zarrfeed.storage.codec_guards import MAX_TEXT_BYTES, Expected, decode_guarded, measure_zstd
+from zarrfeed.storage.guarded_chain import encoded
 
 CASES = {name: case for name, case in guarded.cases().items() if name != "reads-on"}
 DATA = np.arange(4000, dtype="<i4").tobytes()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from zarr.storage import MemoryStore
 
-from zarrfeed.concurrency import ConcurrencyController, RequestLimiter, shared_limiter
+from zarrfeed.storage.concurrency import ConcurrencyController, RequestLimiter, shared_limiter
 
 
 @dataclass

@@ -13,7 +13,7 @@ import zarr
 
 from oracle import AnyArray
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.conversion import Items, by_field
+from zarrfeed.metadata.conversion import Items, by_field
 
 N = 24
 #: Hours since 1900: neither bfloat16 nor float16 holds them.

@@ -270,7 +270,7 @@ _BOMB_SCRIPT = """
 import resource, sys
 from pathlib import Path
 from zarrfeed import CorruptChunkError
-from zarrfeed._import_core import core
+from zarrfeed.base.native import core
 
 def status(name):
     line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name))

@@ -16,11 +16,11 @@ pytest.importorskip("iris_sample_data")
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from zarrfeed import cli
-from zarrfeed.demo import generated, rates, training
-from zarrfeed.demo.climate import STATION_SPACING, ClimateStore, write_climate_stores
-from zarrfeed.demo.stores import build_store
-from zarrfeed.errors import ConfigError
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.tools import cli
+from zarrfeed.tools.demo import generated, rates, training
+from zarrfeed.tools.demo.climate import STATION_SPACING, ClimateStore, write_climate_stores
+from zarrfeed.tools.demo.stores import build_store
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from zarrfeed import Explanation, Stats, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
-from zarrfeed.page import as_html, as_text
+from zarrfeed.base.page import as_html, as_text
 
 N = 24
 

@@ -16,8 +16,8 @@ from zarr.storage import MemoryStore
 
 from oracle import ZARR_FORMATS, AnyArray, ZarrFormat, assert_parity, read_all
 from zarrfeed import UnsupportedError, ZarrIterableDataset
-from zarrfeed.dtypes import read_items
-from zarrfeed.layout import read_layout
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.dtypes import read_items
 
 #: No v3 specification yet: zarr says so when such an array is made or opened.
 pytestmark = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from zarrfeed.epochs import EpochTable
+from zarrfeed.torch.epochs import EpochTable
 
 
 def table() -> EpochTable:

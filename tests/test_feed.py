@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.dlpack import from_dlpack
 
 from oracle import AnyArray, assert_rows_equal, numbered
-from zarrfeed.feed import Allocator, Reader, shared_memory
-from zarrfeed.fields import Field, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.layout import read_layout
-from zarrfeed.memory import plan_memory
-from zarrfeed.order import Order
+from zarrfeed.engine.reader import Allocator, Reader, shared_memory
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.plan.memory import plan_memory
+from zarrfeed.plan.order import Order
+from zarrfeed.spec.field import Field, IndexField, ResidentField, StoredField, sample_bytes
 
 N = 100
 BATCH = 16  # the last batch has 4 samples

@@ -17,11 +17,11 @@ import torch
 
 from oracle import DTYPES, Layout, no_thread_left, numbered, raw_rows, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
-from zarrfeed.feed import load_resident
-from zarrfeed.fields import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.sources import Source, read_fields
-from zarrfeed.state import describe_layout
-from zarrfeed.torch_dtypes import TORCH_DTYPES
+from zarrfeed.engine.reader import load_resident
+from zarrfeed.metadata.fields import Source, read_fields
+from zarrfeed.plan.state import describe_layout
+from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.torch.dtypes import TORCH_DTYPES
 
 N = 20
 

@@ -17,7 +17,7 @@ from zarr.storage import MemoryStore
 
 from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.torch_dtypes import TORCH_DTYPES
+from zarrfeed.torch.dtypes import TORCH_DTYPES
 
 strategies = pytest.importorskip("zarr.testing.strategies")
 

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed
 
 from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
-from zarrfeed.identity import Place, find_place, usable_cores
+from zarrfeed.torch.distributed import Place, find_place, usable_cores
 
 MIB = 1 << 20
 #: What launchers set and what torch's rendezvous is told; a test begins without any of it.
@@ -62,7 +62,7 @@ def test_ranks_of_a_machine_and_their_workers_share_its_memory_and_cores(environ
     assert explained.num_threads == max(1, usable_cores() // 4)
     assert "of a budget of 16.0 MiB" in str(explained)
     cores = usable_cores()
-    environment.setattr("zarrfeed.schedule.usable_cores", lambda: 16 * cores)
+    environment.setattr("zarrfeed.plan.epoch_plan.usable_cores", lambda: 16 * cores)
     assert of_eight().explain().num_threads == 4 * cores
 
 

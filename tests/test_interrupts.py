@@ -16,9 +16,9 @@ from zarr.storage import MemoryStore
 
 from scripts import run_script
 from zarrfeed import ZarrDataset, ZarrIterableDataset
-from zarrfeed.feed import Reader
-from zarrfeed.feeder import _Session
-from zarrfeed.passes import Pass, SamplePass
+from zarrfeed.engine.reader import Reader
+from zarrfeed.engine.store_bridge import _Session
+from zarrfeed.torch.epoch_iterator import Pass, SamplePass
 
 N = 400
 
@@ -152,8 +152,8 @@ def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_th
         import sys, threading, time
         import atexit
         from zarrfeed import _core
-        from zarrfeed.layout import read_layout
-        from zarrfeed.order import Order
+        from zarrfeed.metadata.array import read_layout
+        from zarrfeed.plan.order import Order
         spec = read_layout(sys.argv[1])
         # Lent no memory it never has a batch, and looks at signals, with the GIL, twenty times a second.
         engine = _core.Engine(

@@ -18,7 +18,8 @@ from zarr.storage import MemoryStore
 
 import zarrfeed
 from oracle import ZARR_FORMATS, ZarrFormat
-from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset, cli
+from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
+from zarrfeed.tools import cli
 
 N = 12
 

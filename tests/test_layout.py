@@ -18,8 +18,8 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 
 from oracle import CODECS, DTYPES, NUMCODECS_WARNING, ZARR_FORMATS, Layout, ZarrFormat, chunk_files, read_all
 from zarrfeed import ConfigError
-from zarrfeed.layout import open_array, read_layout
-from zarrfeed.torch_dtypes import TORCH_DTYPES
+from zarrfeed.metadata.array import open_array, read_layout
+from zarrfeed.torch.dtypes import TORCH_DTYPES
 
 
 def test_every_dtype_that_numpy_and_torch_share_is_known() -> None:

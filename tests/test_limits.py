@@ -15,7 +15,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.storage import MemoryStore, WrapperStore
 
 from zarrfeed import Stats, ZarrDataset, ZarrIterableDataset
-from zarrfeed.limits import CONSUMER, DECODE, MEMORY, NOT_KNOWN, STORAGE
+from zarrfeed.engine.limits import CONSUMER, DECODE, MEMORY, NOT_KNOWN, STORAGE
 
 #: A run long enough to judge, whose consumer does nothing but wait.
 RUN: dict[str, Any] = {"batches": 100, "consumer_wait_s": 1.0, "consumer_busy_s": 0.01}
@@ -174,8 +174,8 @@ def test_decoding_counts_as_work(tmp_path: Path) -> None:
 
 
 def test_time_in_zarr_python_s_codecs_is_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zarrfeed import feeder
-    from zarrfeed.pipeline import ChunkDecoder
+    from zarrfeed.engine import store_bridge as feeder
+    from zarrfeed.storage.zarr_decoder import ChunkDecoder
 
     decode, clock = ChunkDecoder.decode, Clock()
 
@@ -194,8 +194,8 @@ def test_time_in_zarr_python_s_codecs_is_counted_apart(tmp_path: Path, monkeypat
 
 
 def test_looking_text_up_counts_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zarrfeed import feed
-    from zarrfeed.lists import ListReader
+    from zarrfeed.engine import reader as feed
+    from zarrfeed.engine.vlen import ListReader
 
     take, clock = ListReader.take, Clock()
 

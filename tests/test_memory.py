@@ -17,12 +17,12 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset, _core
-from zarrfeed.assignment import EVEN_MODES, Consumer, Even
-from zarrfeed.fields import Field, IndexField, ListField, StoredField, sample_bytes
-from zarrfeed.identity import Place
-from zarrfeed.layout import read_layout
-from zarrfeed.memory import MemoryPlan, plan_memory
-from zarrfeed.state import EpochState
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.plan.memory import MemoryPlan, plan_memory
+from zarrfeed.plan.partition import EVEN_MODES, Consumer, Even
+from zarrfeed.plan.state import EpochState
+from zarrfeed.spec.field import Field, IndexField, ListField, StoredField, sample_bytes
+from zarrfeed.torch.distributed import Place
 
 MIB = 1 << 20
 

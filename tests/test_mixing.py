@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarrfeed import ConfigError, ZarrIterableDataset
-from zarrfeed.mixing import LANE_COUNTS, TYPICAL_BATCH, choose_lanes, choose_mixing, expected_mix, perfect_mix
-from zarrfeed.order import Order, open_batches
+from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH, choose_lanes, choose_mixing, expected_mix, perfect_mix
+from zarrfeed.plan.order import Order, open_batches
 
 ROWS = 16
 #: Blocks from which a batch of 64 samples of a perfect shuffle draws 47.5, on average.

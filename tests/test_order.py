@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarrfeed import _core
-from zarrfeed.order import Order, open_steps
-from zarrfeed.selection import Int64, make_selection
+from zarrfeed.plan.order import Order, open_steps
+from zarrfeed.plan.selection import Int64, make_selection
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
 

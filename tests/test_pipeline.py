@@ -28,7 +28,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from oracle import AnyArray, ZarrFormat, assert_parity, assert_rows_equal, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
-from zarrfeed.layout import read_layout
+from zarrfeed.metadata.array import read_layout
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning")
 

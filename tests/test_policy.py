@@ -29,10 +29,10 @@ from zarrfeed import (
     ZarrDataset,
     ZarrIterableDataset,
 )
-from zarrfeed._import_core import core
-from zarrfeed.layout import read_layout
-from zarrfeed.policy import FaultPolicy
-from zarrfeed.store_errors import is_transient
+from zarrfeed.base.native import core
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.storage.errors import is_transient
 
 pytestmark = [
     pytest.mark.timeout(100),

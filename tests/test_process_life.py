@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from scripts import run_script
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
-from zarrfeed.feed import Reader
-from zarrfeed.layout import read_layout
-from zarrfeed.order import Order
+from zarrfeed.engine.reader import Reader
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.plan.order import Order
 
 N = 4000
 
@@ -210,8 +210,8 @@ def test_ctrl_c_interrupts_a_consumer_that_waits_without_end(store: str) -> None
     result = run_with_dataset(
         """
         from zarrfeed import _core
-        from zarrfeed.layout import read_layout
-        from zarrfeed.order import Order
+        from zarrfeed.metadata.array import read_layout
+        from zarrfeed.plan.order import Order
         spec = read_layout(sys.argv[1])
         engine = _core.Engine(
             [spec.to_core()], batch_size=16, num_threads=2, num_fetch_threads=1, lent_memory=True

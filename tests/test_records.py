@@ -17,8 +17,9 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
 from oracle import ZARR_FORMATS, AnyArray, ZarrFormat, read_all
-from zarrfeed import ConfigError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset, cli
-from zarrfeed.dtypes import read_items
+from zarrfeed import ConfigError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
+from zarrfeed.metadata.dtypes import read_items
+from zarrfeed.tools import cli
 
 #: No v3 specification yet: zarr says so when such an array is made or opened.
 pytestmark = [

@@ -27,9 +27,9 @@ from zarr.storage import LocalStore, MemoryStore
 
 from oracle import assert_parity, numbered
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.cli import main
-from zarrfeed.storage_options import _OWN, default_credentials, obstore_options
-from zarrfeed.verification import verify
+from zarrfeed.storage.options import _OWN, default_credentials, obstore_options
+from zarrfeed.tools.cli import main
+from zarrfeed.tools.verify import verify
 
 pytest.importorskip("obstore")
 
@@ -491,7 +491,7 @@ def test_chunks_that_do_not_come_are_findings_of_verify(tmp_path: Path) -> None:
 
 def test_a_server_with_a_short_queue_gets_no_more_connections_than_it_takes(tmp_path: Path) -> None:
     """Without a limit that follows the server, an epoch of http.server takes minutes: dropped connections wait."""
-    from zarrfeed import concurrency
+    from zarrfeed.storage import concurrency
 
     data = numbered((400, 6))
     zarr.create_array(tmp_path / "a", data=data, chunks=(1, 6))

@@ -24,12 +24,12 @@ from torch.utils.data import DataLoader
 from ranks import take
 from shares import rank_batches, unshuffled_line
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
-from zarrfeed._import_core import core
-from zarrfeed.assignment import Consumer
+from zarrfeed.base.native import core
 from zarrfeed.compat import zarrdataset
-from zarrfeed.passes import Cursor
-from zarrfeed.schedule import Schedule
-from zarrfeed.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.partition import Consumer
+from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.torch.epoch_iterator import Cursor
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 State: TypeAlias = dict[str, Any]

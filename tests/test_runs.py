@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarrfeed.assignment import Consumer
-from zarrfeed.progress import Int64, Progress
-from zarrfeed.runs import RunCut, RunDivision
+from zarrfeed.plan.partition import Consumer
+from zarrfeed.plan.progress import Int64, Progress
+from zarrfeed.plan.runs import RunCut, RunDivision
 
 
 @st.composite

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset, _core, split
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
-from zarrfeed.order import Order, open_batches
-from zarrfeed.selection import Int64, Selection, make_selection, select_samples
-from zarrfeed.splitting import split_blocks
+from zarrfeed.plan.order import Order, open_batches
+from zarrfeed.plan.selection import Int64, Selection, make_selection, select_samples
+from zarrfeed.torch.split import split_blocks
 
 N, ROWS = 103, 8
 

@@ -20,8 +20,8 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Wrap
 
 from oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
-from zarrfeed.memory import plan_memory
-from zarrfeed.shards import Coalesce, Piece, merge_pieces
+from zarrfeed.plan.memory import plan_memory
+from zarrfeed.spec.sharding import Coalesce, Piece, merge_pieces
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.filterwarnings(NUMCODECS_WARNING)]
 

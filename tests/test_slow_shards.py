@@ -21,7 +21,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, chunk_files, numbered, read_all
 from zarrfeed import CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
-from zarrfeed.layout import read_layout
+from zarrfeed.metadata.array import read_layout
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -38,9 +38,9 @@ from zarrfeed import (
     UnsupportedError,
     ZarrIterableDataset,
 )
-from zarrfeed.feeder import _Session
-from zarrfeed.layout import read_layout
-from zarrfeed.store_source import StoreSource
+from zarrfeed.engine.store_bridge import _Session
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.storage.location import StoreSource
 
 N = 120
 PATIENCE_S = 30.0

@@ -21,10 +21,10 @@ from zarrfeed import (
     ZarrDataset,
     ZarrfeedError,
     ZarrIterableDataset,
-    cli,
     split,
 )
-from zarrfeed.suggestions import did_you_mean
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.tools import cli
 
 ROWS = np.arange(40.0, dtype="f4").reshape(20, 2)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.transforms import prepare_transform
+from zarrfeed.torch.transform import prepare_transform
 
 N = 20
 SAMPLES = np.arange(N * 3.0, dtype="f4").reshape(N, 3)

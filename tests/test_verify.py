@@ -26,8 +26,8 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import zarrfeed
-from zarrfeed import cli
-from zarrfeed.verification import Progress
+from zarrfeed.tools import cli
+from zarrfeed.tools.verify import Progress
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::zarr.errors.ZarrUserWarning", "ignore::zarr.errors.UnstableSpecificationWarning"
@@ -272,8 +272,8 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         array = group.create_array(name, shape=(40, 8), chunks=(1, 8), dtype="i4")
         array[...] = 1 + np.arange(320).reshape(40, 8)
         (tmp_path / f"g.zarr/{name}/c/7/0").write_bytes(b"?")
-    monkeypatch.setattr("zarrfeed.verification.chunks._PART_CHUNKS", 1)
-    monkeypatch.setattr("zarrfeed.verification._SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 1)
+    monkeypatch.setattr("zarrfeed.tools.verify._SAVE_EVERY_S", 0.0)
     return tmp_path / "g.zarr"
 
 
@@ -307,9 +307,9 @@ def test_a_run_that_was_interrupted_goes_on_and_finds_the_same(number: int, many
 def test_a_run_that_was_killed_goes_on(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
     code = f"""
-import os, signal, zarrfeed.verification.chunks
-zarrfeed.verification.chunks._PART_CHUNKS = 1
-zarrfeed.verification._SAVE_EVERY_S = 0.0
+import os, signal, zarrfeed.tools.verify.chunks
+zarrfeed.tools.verify.chunks._PART_CHUNKS = 1
+zarrfeed.tools.verify._SAVE_EVERY_S = 0.0
 def on_progress(now):
     if now.done == 31:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -443,7 +443,7 @@ def test_ctrl_c_says_that_the_next_run_goes_on(
         yield interrupt_at(7, [])
 
     with monkeypatch.context() as patched:
-        patched.setattr("zarrfeed.verification.terminal.show_progress", impatient)
+        patched.setattr("zarrfeed.tools.verify.terminal.show_progress", impatient)
         assert cli.main(["verify", str(many), "--progress-file", file]) == cli.EXIT_INTERRUPTED
     assert capsys.readouterr() == ("", "zarrfeed: interrupted; the same command goes on from here\n")
     assert cli.main(["verify", str(many), "--progress-file", file]) == 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from zarrfeed import cli
-from zarrfeed.whole_file import write_whole
+from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.tools import cli
 
 
 def no_room(_: int) -> None:

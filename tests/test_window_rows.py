@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset, split
-from zarrfeed.left_out import LeftOut
-from zarrfeed.selection import Int64, Selection
-from zarrfeed.splitting import By
+from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.torch.split import By
 
 N = 60
 YEAR = slice(365, 730)

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from scripts import run_script
-from zarrfeed.zarr_internals import TESTED_RELEASES
+from zarrfeed.storage.zarr_internals import TESTED_RELEASES
 
 ROOT = Path(__file__).parent.parent
 

@@ -23,17 +23,17 @@ from zarr.codecs import BloscCodec, BytesCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore, ZipStore
 
 import zarrfeed
-from zarrfeed._import_core import core
-from zarrfeed.feeder import Feeder
-from zarrfeed.fields import Field, ListField, StoredField
-from zarrfeed.identity import Place
-from zarrfeed.lists import ListReader
-from zarrfeed.order import make_order
-from zarrfeed.policy import FaultPolicy
-from zarrfeed.schedule import Schedule
-from zarrfeed.shards import ShardReading
-from zarrfeed.sources import read_fields
-from zarrfeed.state import EpochState
+from zarrfeed.base.native import core
+from zarrfeed.engine.store_bridge import Feeder
+from zarrfeed.engine.vlen import ListReader
+from zarrfeed.metadata.fields import read_fields
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.order import make_order
+from zarrfeed.plan.state import EpochState
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.field import Field, ListField, StoredField
+from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.torch.distributed import Place
 
 N, BATCH = 45, 8
 EPOCH = 3

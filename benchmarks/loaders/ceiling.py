@@ -15,9 +15,9 @@ from benchmarks.conversion import conversion_options
 from benchmarks.layouts import Layout
 from benchmarks.stores import Store
 from zarrfeed import _core
-from zarrfeed.conversion import ConversionOptions
-from zarrfeed.fields import StoredField
-from zarrfeed.sources import read_fields
+from zarrfeed.metadata.conversion import ConversionOptions
+from zarrfeed.metadata.fields import read_fields
+from zarrfeed.spec.field import StoredField
 
 #: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
 _WINDOW_CHUNKS = 64

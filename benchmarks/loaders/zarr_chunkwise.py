@@ -1,6 +1,7 @@
 """The best that we could do with zarr-python: whole chunks in shuffled order, through a shuffle buffer of chunks.
 
-The loader itself is `zarrfeed.plain`, which `zarrfeed bench` uses, too; here it gets the layouts of the suite.
+The loader itself is `zarrfeed.tools.bench.plain`, which `zarrfeed bench` uses, too; here it gets the layouts of the
+suite.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from benchmarks.conversion import convert, converted_dtype
 from benchmarks.layouts import Layout
 from benchmarks.loaders.protocol import Batch
 from benchmarks.stores import Store
-from zarrfeed.plain import PlainLoader
-from zarrfeed.plain_fields import PlainField
+from zarrfeed.tools.bench.plain import PlainLoader
+from zarrfeed.tools.bench.plain_fields import PlainField
 
 #: zarr-python needs about a millisecond for a chunk, however small: of more chunks than these a random part is timed,
 #: with buffers of a quarter of it.

@@ -8,8 +8,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from zarrfeed import _import_core as _import_core  # says at once what to do if the engine was not built
-from zarrfeed.errors import (
+from zarrfeed.base import native as _native  # noqa: F401 - says at once what to do if the engine was not built
+from zarrfeed.base.errors import (
     ChunkSkippedWarning,
     ClosedError,
     ConfigError,
@@ -23,16 +23,16 @@ from zarrfeed.errors import (
 )
 
 if TYPE_CHECKING:
-    from zarrfeed.dataset import ZarrIterableDataset
-    from zarrfeed.digest import Digest, audit
-    from zarrfeed.explain import Explanation
-    from zarrfeed.identity import rank_from_slurm, rank_from_torchrun
-    from zarrfeed.loader import ZarrDataLoader
-    from zarrfeed.random_access import ZarrDataset
-    from zarrfeed.skipping import SkippedChunk
-    from zarrfeed.splitting import split
-    from zarrfeed.stats import Stats
-    from zarrfeed.verification import VerifyReport, verify
+    from zarrfeed.engine.stats import Stats
+    from zarrfeed.engine.substitution import SkippedChunk
+    from zarrfeed.report.explain import Explanation
+    from zarrfeed.tools.verify import VerifyReport, verify
+    from zarrfeed.torch.audit import Digest, audit
+    from zarrfeed.torch.distributed import rank_from_slurm, rank_from_torchrun
+    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+    from zarrfeed.torch.loader import ZarrDataLoader
+    from zarrfeed.torch.map_dataset import ZarrDataset
+    from zarrfeed.torch.split import split
 
 __version__ = version("zarrfeed")
 
@@ -65,19 +65,19 @@ __all__ = [
 
 #: Public name -> the module that defines it. None is a module's own name: importing that module would replace it.
 _MODULES = {
-    "Digest": "digest",
-    "Explanation": "explain",
-    "SkippedChunk": "skipping",
-    "Stats": "stats",
-    "VerifyReport": "verification",
-    "ZarrDataLoader": "loader",
-    "ZarrDataset": "random_access",
-    "ZarrIterableDataset": "dataset",
-    "audit": "digest",
-    "rank_from_slurm": "identity",
-    "rank_from_torchrun": "identity",
-    "split": "splitting",
-    "verify": "verification",
+    "Digest": "torch.audit",
+    "Explanation": "report.explain",
+    "SkippedChunk": "engine.substitution",
+    "Stats": "engine.stats",
+    "VerifyReport": "tools.verify",
+    "ZarrDataLoader": "torch.loader",
+    "ZarrDataset": "torch.map_dataset",
+    "ZarrIterableDataset": "torch.iterable_dataset",
+    "audit": "torch.audit",
+    "rank_from_slurm": "torch.distributed",
+    "rank_from_torchrun": "torch.distributed",
+    "split": "torch.split",
+    "verify": "tools.verify",
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these

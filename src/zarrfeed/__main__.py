@@ -2,7 +2,7 @@
 
 import sys
 
-from zarrfeed.cli import main
+from zarrfeed.tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,24 +28,24 @@ import torch
 import torch.distributed
 import zarr
 
-import zarrfeed.dataset
-import zarrfeed.loader
-from zarrfeed.checks import check_flags, check_int
-from zarrfeed.errors import ConfigError, UnsupportedError
-from zarrfeed.fields import Batch, FieldSet, Values
-from zarrfeed.identity import Place, has_accelerator, in_worker
-from zarrfeed.order import Order
-from zarrfeed.schedule import Schedule
-from zarrfeed.selection import Int64, Selection, make_selection
-from zarrfeed.sources import Source
-from zarrfeed.state import EpochState, describe_layout, describe_order
+import zarrfeed.torch.iterable_dataset
+import zarrfeed.torch.loader
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.validate import check_flags, check_int
+from zarrfeed.metadata.fields import Source
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.order import Order
+from zarrfeed.plan.selection import Int64, Selection, make_selection
+from zarrfeed.plan.state import EpochState, describe_layout, describe_order
+from zarrfeed.spec.field import Batch, FieldSet, Values
+from zarrfeed.torch.distributed import Place, has_accelerator, in_worker
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"
 
 _SEEDS = 2**64
 
 
-class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
+class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
     """Stream the samples of a Zarr array, a chunk at a time, each to one rank and one worker.
 
     Parameters
@@ -220,7 +220,7 @@ class ZarrIterableDataset(zarrfeed.dataset.ZarrIterableDataset):
         return state
 
 
-class ZarrDataLoader(zarrfeed.loader.ZarrDataLoader):
+class ZarrDataLoader(zarrfeed.torch.loader.ZarrDataLoader):
     """Batch the samples of a `ZarrIterableDataset` of this module, in this process or in worker processes.
 
     Parameters

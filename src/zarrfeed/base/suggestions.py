@@ -1,0 +1,65 @@
+"""Misspelt names: what a message adds to name the one that was probably meant.
+
+Nothing is corrected silently: a name that is not known is an error, and the error says which known name is similar.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import ParamSpec, TypeVar
+
+from zarrfeed.base.errors import UnknownOptionError
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+#: Callable -> the names of its arguments, for those that `checks_option_names` decorates.
+_TAKEN: dict[str, tuple[str, ...]] = {}
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return text to put behind a message about an unknown name; "" where no known name is similar.
+
+    >>> did_you_mean("shufle", ["seed", "shuffle"])
+    "; did you mean 'shuffle'?"
+    """
+    if not isinstance(name, str):
+        return ""
+    by_lower_case = {one.lower(): one for one in known if isinstance(one, str)}
+    similar = get_close_matches(name.lower(), by_lower_case, n=1)
+    return f"; did you mean {by_lower_case[similar[0]]!r}?" if similar else ""
+
+
+def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Let a function, or a class's `__init__`, refuse unknown keyword arguments with the name that was probably meant.
+
+    The signature stays as it is, for type checkers and for `inspect.signature`.
+
+    Raises
+    ------
+    UnknownOptionError
+        By the decorated function, for a keyword argument that it does not have. It is a TypeError, as Python's own.
+    """
+    owner = function.__qualname__.removesuffix(".__init__")
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    _TAKEN[owner] = tuple(names)
+
+    @functools.wraps(function)
+    def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        for name in kwargs:
+            if name not in names:
+                raise _unknown(owner, name)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _unknown(owner: str, name: str) -> UnknownOptionError:
+    advice = did_you_mean(name, _TAKEN[owner])
+    others = [other for other, names in _TAKEN.items() if name in names]
+    if others and not advice:
+        advice = f"; it is an argument of {', '.join(others)}"
+    return UnknownOptionError(f"{owner}() has no argument {name!r}{advice}")

@@ -1,0 +1,1 @@
+"""Runs plans and hands out batches."""

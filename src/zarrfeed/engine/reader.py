@@ -1,0 +1,394 @@
+"""One epoch being read: an engine and a plan in, batches of tensors (and lists) out.
+
+Who owns what: the engine writes batches into memory of its own pool, or into tensors that this module lends: pinned
+ones, or ones in shared memory. A delivered batch belongs to the tensors over it; when the last of them is dropped the
+memory goes back to the pool, or to torch's allocator. A tensor is lent once: what was delivered in it is never written
+again, also while only another process holds it. So a batch that a user holds is never overwritten.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from zarrfeed.base.errors import CorruptChunkError, StoreReadError
+from zarrfeed.base.native import core
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.store_bridge import Feeder
+from zarrfeed.engine.substitution import Skipped, SkippedChunk, SkippedField, Substitutes
+from zarrfeed.engine.vlen import ListReader, skipped_of_lists
+from zarrfeed.plan.batch_request import plan_request
+from zarrfeed.plan.carry import plan_carry
+from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.plan.order import EpochPlan, Order
+from zarrfeed.plan.selection import Int64
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.field import (
+    BadRows,
+    Field,
+    IndexField,
+    ListField,
+    ResidentField,
+    StoredField,
+    TensorField,
+    Values,
+    sample_bytes,
+)
+from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.torch.dtypes import dlpack_dtype
+
+Allocator = Callable[[int], torch.Tensor]
+
+_DEFAULT_POLICY = FaultPolicy()
+
+#: Of chunks whose samples take the place of skipped ones: rows of one are wanted batch after batch.
+_MOST_SPARE_CACHE = 64 << 20
+
+
+def pinned_memory(size: int) -> torch.Tensor:
+    """Allocate page-locked bytes from torch's caching allocator."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def shared_memory(size: int) -> torch.Tensor:
+    """Allocate bytes that another process can map: sending a tensor over them through a queue copies nothing.
+
+    A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
+    back to the system when no process has a tensor over them any more.
+    """
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+class Reader:
+    """An engine with its fields and its memory; reads one epoch at a time, and keeps memory between epochs.
+
+    Parameters
+    ----------
+    fields
+        Of one batch, in the order in which tensors are returned. Resident stored fields are read now.
+    batch_size
+        Samples of a batch.
+    num_threads
+        Decode threads.
+    memory
+        How the budget is divided.
+    allocator
+        Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own. None:
+        the engine's own pool.
+    cache_bytes
+        Of decoded chunks that are kept, also between epochs.
+    consumer_works
+        For plans that are small and many: `next` decodes, too, other threads are started for much work alone, and
+        indices of shards are kept between plans.
+    policy
+        What to do where a chunk cannot be had.
+
+    Attributes
+    ----------
+    skipped
+        Chunks that were skipped, since the reader was made.
+    has_bad_rows
+        Whether a field in memory lacks rows, whose chunks could not be had when the reader was made.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        *,
+        batch_size: int,
+        num_threads: int,
+        memory: MemoryPlan,
+        allocator: Allocator | None = None,
+        cache_bytes: int = 0,
+        consumer_works: bool = False,
+        policy: FaultPolicy = _DEFAULT_POLICY,
+    ) -> None:
+        self._fields: list[TensorField] = []
+        self._policy = policy
+        self._memory = memory
+        self.skipped: list[SkippedChunk] = []
+        self.has_bad_rows = False
+        self._rows_per_chunk: dict[int, int] = {}  # of the fields that are, or were, stored
+        self._substitutes: Substitutes | None = None
+        self._spare: Reader | None = None  # reads what takes the place of skipped samples
+        self._load_stats = Stats()
+        self._lists: dict[int, ListReader] = {}
+        self._list_s = 0.0
+        for field in fields:
+            if isinstance(field, ListField):
+                self._lists[len(self._fields)] = ListReader(
+                    field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads, policy=policy
+                )
+                self._fields.append(IndexField(field.num_samples, field.name))
+            elif isinstance(field, StoredField) and field.resident:
+                self._fields.append(self._load(field))
+            else:
+                if isinstance(field, StoredField):
+                    self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
+                self._fields.append(field)
+        self._sizes = [sample_bytes(f) for f in self._fields]
+        self._views = [(f.torch_dtype, f.sample_shape) for f in self._fields]
+        index_sizes = memory.index_cache_bytes
+        self._batch_size = batch_size
+        self._allocator = allocator
+        self._lent: dict[int, torch.Tensor] = {}
+        self._to_lend = 0  # batches of the epoch that have no memory yet
+        self._engine = core.Engine(
+            [_field_to_core(f, size) for f, size in zip(self._fields, index_sizes, strict=True)],
+            batch_size=batch_size,
+            num_threads=num_threads,
+            num_fetch_threads=memory.num_fetch_threads,
+            max_requests=memory.max_requests,
+            lent_memory=allocator is not None,
+            cache_bytes=cache_bytes,
+            carry_bytes=memory.carry_bytes,
+            consumer_works=consumer_works,
+            max_block_bytes=memory.block_bytes,
+            **policy.to_core(),
+        )
+        shards = {
+            n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
+            for n, f in enumerate(self._fields)
+            if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
+        }
+        self._feeder = Feeder(
+            self._engine,
+            _sources(self._fields),
+            shards,
+            max_decodes=num_threads,
+            keep_indices=consumer_works,
+            policy=policy,
+        )
+        # Also runs at interpreter exit, so that no thread outlives the interpreter.
+        self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
+
+    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:
+        """Begin an epoch; an epoch under way is given up.
+
+        With `short_of_memory`, more open batches would be of use, and the budget does not allow them.
+
+        Raises
+        ------
+        StoreReadError
+            If an array is gone.
+        MemoryBudgetError
+            If the plan needs more open batches.
+        """
+        self.stop()
+        for reader in self._lists.values():
+            reader.open()
+        carried = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else {}
+        self._engine.start(plan.to_core() | carried, max_open_batches, short_of_memory=short_of_memory)
+        self._feeder.start()
+        self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
+        if self._allocator is not None:
+            self._to_lend = -(-plan.steps // self._batch_size)
+            for _ in range(max_open_batches):
+                self._lend()
+
+    def next(self) -> tuple[Values, ...] | None:
+        """Return the next batch, or None at the end: of each field a tensor of shape (rows, *sample_shape), or a list.
+
+        Waits without the GIL; signals are looked at while waiting.
+        """
+        batch = self._next_tensors()
+        if batch is None:
+            return None
+        tensors, skipped = batch
+        if skipped is not None:
+            self._substitute(tensors, skipped)
+        if not self._lists:
+            return tensors
+        begin = time.perf_counter()
+        values = self._with_lists(tensors)
+        self._list_s += time.perf_counter() - begin
+        return values
+
+    def _next_tensors(self) -> tuple[tuple[torch.Tensor, ...], Skipped | None] | None:
+        """Return the next batch, with the index in place of lists, and what is not in it."""
+        try:
+            result = self._engine.next()
+        except (StoreReadError, CorruptChunkError) as error:
+            self._feeder.explain(error)
+            raise
+        if result is None:
+            return None
+        rows, buffers, skipped = result
+        if self._allocator is None:
+            tensors = tuple(map(from_dlpack, buffers))
+        else:
+            flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
+            tensors = tuple(
+                values.view(dtype).view(rows, *shape) for values, (dtype, shape) in zip(flat, self._views, strict=True)
+            )
+            self._lend()
+        return tensors, skipped
+
+    def _with_lists(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Values, ...]:
+        values: list[Values] = list(tensors)
+        waiting = deque(self._lists)
+        while waiting:
+            number = waiting.popleft()
+            index, reader = tensors[number].numpy(), self._lists[number]
+            if self._substitutes is None:
+                values[number] = reader.take(index)
+                continue
+            values[number], errors = reader.take_what_is_good(index)
+            if errors:
+                self._substitute(tensors, skipped_of_lists(number, index, reader, errors))
+                waiting = deque(self._lists)  # all fields have another sample there
+        return tuple(values)
+
+    def _load(self, field: StoredField) -> TensorField:
+        """Return a small field in memory."""
+        resident, stats = load_resident(field, self._policy)
+        self._load_stats = self._load_stats + stats
+        self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
+        self.has_bad_rows |= bool(resident.bad_rows)
+        return resident
+
+    def _make_substitutes(self, plan: EpochPlan) -> Substitutes:
+        fields = {}
+        for number, f in enumerate(self._fields):
+            if number in self._rows_per_chunk and not isinstance(f, IndexField):
+                offsets = (0,) if f.window is None else f.window.offsets
+                fields[number] = SkippedField(f.name, self._rows_per_chunk[number], offsets)
+        for number, reader in self._lists.items():
+            fields[number] = SkippedField(reader.name, reader.rows_per_chunk, (0,))
+        self._order = plan.order
+        return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
+
+    def _substitute(self, tensors: Sequence[torch.Tensor], skipped: Skipped) -> None:
+        assert self._substitutes is not None
+        self._substitutes.fill(tensors, skipped, self._read_samples)
+
+    def _read_samples(self, samples: Int64) -> tuple[tuple[torch.Tensor, ...], Skipped | None]:
+        """Read samples by their index in the array, at once."""
+        if self._spare is None:
+            self._spare = Reader(
+                self._fields,
+                batch_size=self._batch_size,
+                num_threads=1,
+                memory=self._memory,
+                cache_bytes=min(_MOST_SPARE_CACHE, self._memory.budget // 8),
+                consumer_works=True,
+                policy=self._policy,
+            )
+        try:
+            self._spare.start(plan_request(samples, self._order.num_samples, self._order.block_rows), 1)
+            batch = self._spare._next_tensors()
+        finally:
+            self._spare.stop()
+        assert batch is not None
+        return batch
+
+    def stop(self) -> None:
+        """End the epoch under way: threads finish their chunk and are gone when this returns."""
+        self._feeder.stop_engine()
+        self._lent.clear()
+        self._spare = None  # its cache, too: chunks may be mended until the next epoch
+
+    def stats(self) -> Stats:
+        """Return the counters since this reader was made."""
+        lists = sum((reader.stats() for reader in self._lists.values()), Stats())
+        # The consumer waits for lists too, but the engine cannot know that.
+        here = Stats(
+            chunks_skipped=len(self.skipped),
+            list_s=self._list_s,
+            consumer_wait_s=self._list_s,
+            consumer_busy_s=-self._list_s,
+        )
+        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + here
+
+    def _lend(self) -> None:
+        assert self._allocator is not None
+        if not self._to_lend:
+            return
+        self._to_lend -= 1
+        buffers = [self._allocator(max(1, self._batch_size * size)) for size in self._sizes]
+        addresses = [buffer.data_ptr() for buffer in buffers]
+        self._lent.update(zip(addresses, buffers, strict=True))
+        self._engine.lend(addresses)
+
+
+def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
+    """Return the stores of the fields that Python reads, by the number of the field."""
+    return {
+        number: f.spec.source
+        for number, f in enumerate(fields)
+        if isinstance(f, StoredField) and f.spec.source is not None
+    }
+
+
+def _field_to_core(field: TensorField, index_cache_bytes: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": "index"} if isinstance(field, IndexField) else field.to_core()
+    code, bits = dlpack_dtype(field.torch_dtype)
+    described["tensor"] = {"code": code, "bits": bits, "sample_shape": list(field.sample_shape)}
+    if isinstance(field, StoredField) and field.spec.shard is not None:
+        described["shard"]["cache_bytes"] = index_cache_bytes
+    return described
+
+
+def _stats_of(engine: core.Engine, feeder: Feeder) -> Stats:
+    counts = feeder.counts
+    fed = Stats(
+        requests=counts.requests,
+        retries=counts.retries,
+        indices_read=counts.indices_read,
+        python_decode_s=counts.decode_s,
+    )
+    return Stats.from_core(engine.stats()) + fed
+
+
+def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> tuple[ResidentField, Stats]:
+    """Read a whole (small) stored field into memory, with the same engine; return it and what reading it took.
+
+    Raises
+    ------
+    CorruptChunkError, StoreReadError
+        For a chunk that cannot be decoded or read, unless these are skipped: then its rows are `bad_rows`.
+    """
+    spec = field.spec
+    n = spec.num_samples
+    order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
+    engine = core.Engine(
+        [replace(field, window=None).to_core()],
+        batch_size=n,
+        num_threads=1,
+        num_fetch_threads=1,
+        max_requests=16,
+        lent_memory=False,
+        **policy.to_core(),
+    )
+    shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
+    feeder = Feeder(engine, _sources([field]), shards, policy=policy)
+    try:
+        engine.start(order.plan(0).to_core(), 1)
+        feeder.start()
+        batch = engine.next()
+    except (StoreReadError, CorruptChunkError) as error:
+        feeder.explain(error)
+        raise
+    finally:
+        feeder.stop_engine()
+    assert batch is not None
+    # Copied by numpy: torch would use OpenMP's threads, and in a forked child wait for ever for those of the parent.
+    loaded_bytes = from_dlpack(batch[1][0]).numpy().copy()
+    rows = torch.from_numpy(loaded_bytes).view(field.torch_dtype).view(n, *field.row_shape)
+    read = _stats_of(engine, feeder)
+    bad_rows: dict[int, BadRows] = {}  # of chunks side by side one is enough
+    for _, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
+        first = chunk * spec.rows_per_chunk
+        bad_rows.setdefault(chunk, (first, min(n, first + spec.rows_per_chunk), chunk, key, name, code, message))
+    loaded = ResidentField(field.name, rows, window=field.window, bad_rows=tuple(bad_rows.values()))
+    read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)
+    return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

@@ -1,0 +1,168 @@
+"""Counters of a running dataset, as a person reads them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from zarrfeed.base.page import Page, Row
+from zarrfeed.engine.limits import Limit, find_limit
+
+
+def format_bytes(n: float, *, round_up: bool = False) -> str:
+    """Return a size as text with a binary unit and one decimal, rounded to the nearest or up."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(n) < 1024 or unit == "TiB":
+            break
+        n /= 1024
+    digits = 0 if unit == "B" else 1
+    return f"{math.ceil(n * 10**digits) / 10**digits if round_up else n:.{digits}f} {unit}"
+
+
+@dataclass(frozen=True, repr=False)
+class Stats(Page):
+    """What was read and where time went, since the dataset was made. Times of stages are summed over threads.
+
+    The difference of two of them is what happened in between. `str()`, `repr()` and notebooks show a page.
+
+    Attributes
+    ----------
+    chunks_read, chunks_missing
+        Stored chunks that were decoded; chunks that do not exist, hence are fill value.
+    chunks_skipped, retries
+        Chunks that could not be read or decoded and were passed over; further tries after errors that may pass.
+    chunks_waited
+        Chunks that were not in the page cache and were read by a fetch thread.
+    bytes_read, bytes_decoded, bytes_scattered
+        As stored; of whole decoded chunks; written to batches.
+    indices_read
+        Indices of shards that were read.
+    requests
+        To stores that Python reads.
+    batches, samples
+        Handed to the consumer.
+    fetch_s, decode_s, scatter_s, order_s
+        Seconds of the stages, summed over threads, and over the requests to stores that Python reads.
+    python_decode_s
+        Seconds of `fetch_s` that chunks spent with zarr-python's codecs, or waited for them.
+    list_s
+        Seconds of `consumer_wait_s` in which text and bytes of any length were looked up.
+    idle_storage_s
+        Seconds that decode threads had nothing to do, since bytes were awaited.
+    idle_memory_s
+        Seconds that they had nothing to do, since the memory budget had no room for another batch.
+    idle_other_s
+        Seconds that they had nothing to do, since enough was ready, or nothing was left.
+    consumer_wait_s
+        Seconds that the consumer waited for a batch; those of a `ZarrDataset` decode meanwhile, which counts, too.
+    consumer_busy_s
+        Seconds between batches in which it did something else.
+    batch_memory_bytes
+        Memory mapped for batches now.
+    scratch_bytes
+        Temporary memory of the threads when the last epoch ended; it only grows.
+    """
+
+    chunks_read: int = 0
+    chunks_missing: int = 0
+    chunks_waited: int = 0
+    chunks_skipped: int = 0
+    retries: int = 0
+    bytes_read: int = 0
+    bytes_decoded: int = 0
+    bytes_scattered: int = 0
+    indices_read: int = 0
+    requests: int = 0
+    batches: int = 0
+    samples: int = 0
+    fetch_s: float = 0.0
+    decode_s: float = 0.0
+    scatter_s: float = 0.0
+    order_s: float = 0.0
+    python_decode_s: float = 0.0
+    list_s: float = 0.0
+    idle_storage_s: float = 0.0
+    idle_memory_s: float = 0.0
+    idle_other_s: float = 0.0
+    consumer_wait_s: float = 0.0
+    consumer_busy_s: float = 0.0
+    batch_memory_bytes: int = 0
+    scratch_bytes: int = 0
+
+    @classmethod
+    def from_core(cls, counters: dict[str, int]) -> Stats:
+        """Convert the engine's counters: nanoseconds become seconds."""
+        return cls(
+            **{
+                name[:-3] + "_s" if name.endswith("_ns") else name: value * 1e-9 if name.endswith("_ns") else value
+                for name, value in counters.items()
+            }  # type: ignore[arg-type]
+        )
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __sub__(self, earlier: Stats) -> Stats:
+        past = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
+        # not counted, but measured now
+        return Stats(**past | {name: getattr(self, name) for name in ("batch_memory_bytes", "scratch_bytes")})
+
+    @property
+    def thread_shares(self) -> dict[str, float]:
+        """Shares of the time of the decode threads, which add up to 1, or all 0 where nothing was read.
+
+        "decode", "scatter", "read" (from the page cache), "order", and what they waited for: "storage", "memory",
+        "other".
+        """
+        fetched_elsewhere = self.chunks_waited > 0
+        spent = {
+            "decode": self.decode_s,
+            "scatter": self.scatter_s,
+            "read": 0.0 if fetched_elsewhere else self.fetch_s,
+            "order": self.order_s,
+            "storage": self.idle_storage_s,
+            "memory": self.idle_memory_s,
+            "other": self.idle_other_s,
+        }
+        total = sum(spent.values()) or 1.0
+        return {name: seconds / total for name, seconds in spent.items()}
+
+    @property
+    def limit(self) -> Limit:
+        """What bounds the rate, why, and what to change."""
+        return find_limit(self)
+
+    @property
+    def limiting_stage(self) -> str:
+        """What a faster machine would have to speed up.
+
+        "storage", "decode", "memory" (the budget is small), "consumer" (your loop), or "not known yet" (few batches).
+        """
+        return self.limit.stage
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the page."""
+        limit = self.limit
+        stages = {"fetch": self.fetch_s, "decode": self.decode_s, "scatter": self.scatter_s, "order": self.order_s}
+        return [
+            ("delivered", f"{self.samples} samples in {self.batches} batches"),
+            ("consumer", f"waited {self.consumer_wait_s:.3f} s for them, was busy for {self.consumer_busy_s:.3f} s"),
+            ("read", f"{self.chunks_read} chunks: {format_bytes(self.bytes_read)} stored,"),
+            (
+                "",
+                f"{format_bytes(self.bytes_decoded)} decoded, {format_bytes(self.bytes_scattered)} written to batches",
+            ),
+            ("missing", f"{self.chunks_missing} chunks (fill value)"),
+            ("errors", f"{self.chunks_skipped} chunks skipped, {self.retries} reads tried again"),
+            ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
+            ("indices", f"{self.indices_read} of shards read"),
+            ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),
+            (
+                "",
+                f"idle {self.idle_storage_s:.3f} s for storage, {self.idle_memory_s:.3f} s for memory, "
+                f"{self.idle_other_s:.3f} s else",
+            ),
+            ("memory", f"{format_bytes(self.batch_memory_bytes)} mapped for batches"),
+            ("limit", f"{limit.stage}: {limit.reason}"),
+            ("", limit.advice),
+        ]

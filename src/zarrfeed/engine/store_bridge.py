@@ -1,0 +1,371 @@
+"""Chunks of stores that only Python can read, for an engine that asks for them.
+
+The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
+requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are lent,
+not copied: they are kept here until the engine says that they are decoded. There is no thread of ours in this, and no
+thread of the engine ever takes the GIL. Inner chunks of shards go through `storage/shard_reader.py`: those of one shard
+that were asked for together are read together where they lie close.
+
+What holds: tickets are never used twice, so that an answer which comes too late is for nobody; the bytes of an answer
+stay alive until the engine is done with them or was stopped; a `Feeder` in a forked child touches neither the loop nor
+the engine, which are its parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy.typing as npt
+from zarr.abc.store import ByteRequest
+from zarr.buffer import cpu
+
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, DecodeError, StoreReadError
+from zarrfeed.base.native import core
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.sharding import Piece, ShardReading
+from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.shard_reader import FeedCounts, KeptIndices, ShardFeed
+from zarrfeed.storage.zarr_decoder import ChunkDecoder
+from zarrfeed.storage.zarr_internals import sync
+
+_DEFAULT_POLICY = FaultPolicy()
+#: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
+_PATIENCE_S = 1.0
+
+
+class Feeder:
+    """Answers the requests of one engine, from the start of an epoch to its end.
+
+    Parameters
+    ----------
+    engine
+        The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
+    sources
+        Number of the field -> where its chunks are.
+    shards
+        Number of the field -> how its shards are read, for those of `sources` that have shards.
+    max_decodes
+        Chunks that zarr-python decodes at once, where it does.
+    keep_indices
+        Whether indices of shards are kept from epoch to epoch.
+    policy
+        How often reads are tried, and whether the engine goes on after errors.
+    """
+
+    def __init__(
+        self,
+        engine: core.Engine,
+        sources: Mapping[int, StoreSource],
+        shards: Mapping[int, ShardReading] | None = None,
+        *,
+        max_decodes: int = 1,
+        keep_indices: bool = False,
+        policy: FaultPolicy = _DEFAULT_POLICY,
+    ) -> None:
+        self._engine = engine
+        self.policy = policy
+        self._shards = shards or {}
+        self._kept: dict[int, KeptIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
+        self._max_decodes = max_decodes
+        self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
+        self._sessions: list[_Session] = []
+        self._pid = os.getpid()
+        self.failure: tuple[str, BaseException] | None = None
+        self.counts = FeedCounts()
+
+    def start(self) -> None:
+        """Begin to answer. The engine was started before."""
+        self.stop()
+        self.failure = None
+        if not self._sources:
+            return
+        session = _Session(self, self._engine, self._sources, self._shards, self._max_decodes, self._kept)
+        self._sessions.append(session)
+        _live.add(self)
+        try:
+            sync(session.open())
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
+
+    def stop(self) -> None:
+        """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
+        for session in list(self._sessions):
+            if os.getpid() == self._pid:
+                session.close()
+            else:
+                session.abandon()
+            with contextlib.suppress(ValueError):  # another thread did it, too
+                self._sessions.remove(session)  # not before: an interrupt may come in between
+
+    def stop_engine(self) -> None:
+        """Stop the engine, whose threads may still read bytes that are lent to it, and then this."""
+        self._engine.stop()
+        self.stop()
+
+    def explain(self, error: StoreReadError | CorruptChunkError) -> None:
+        """Attach the store's own exception to the error that the engine made of it."""
+        if self.failure is not None and self.failure[0] in str(error):
+            error.__cause__ = self.failure[1]
+
+
+class _Session:
+    """One epoch. But for `close` and `abandon`, everything runs on zarr-python's event loop."""
+
+    def __init__(
+        self,
+        feeder: Feeder,
+        engine: core.Engine,
+        sources: Mapping[int, StoreSource],
+        shards: Mapping[int, ShardReading],
+        max_decodes: int,
+        kept: Mapping[int, KeptIndices],
+    ) -> None:
+        self._feeder = weakref.ref(feeder)
+        self._engine = engine
+        self._sources = sources
+        self._counts = feeder.counts
+        self._policy = feeder.policy
+        self._shards = {
+            n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts, kept.get(n))
+            for n, reading in shards.items()
+        }
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._descriptor = -1
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._lent: dict[int, npt.NDArray[Any]] = {}
+        self._answers: list[tuple[int, npt.NDArray[Any] | None]] = []
+        self._decoding = asyncio.Semaphore(max_decodes)
+        self._given_up = False
+        self._closing = False
+        self._idle = threading.Event()
+
+    async def open(self) -> None:
+        """Watch for requests."""
+        for source in self._sources.values():
+            await source.open()
+        self._loop = asyncio.get_running_loop()
+        if self._given_up:  # by whoever waited for this, and was interrupted
+            self._closing = True
+            self._idle.set()
+            return
+        # A descriptor of our own: the engine may be gone before the loop stops to watch it.
+        self._descriptor = os.dup(self._engine.request_descriptor())
+        self._loop.add_reader(self._descriptor, self._serve)
+
+    def close(self) -> None:
+        """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
+        self._given_up = True  # before the loop is looked for, as `open` looks for it after the loop is there
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            here = False
+        if here:  # the garbage collector may call a finalizer on any thread
+            self._shut_down()
+            return
+        try:
+            loop.call_soon_threadsafe(self._shut_down)
+        except RuntimeError:  # the loop is closed: the interpreter is about to exit
+            self._forget()
+            return
+        self._idle.wait(_PATIENCE_S)
+
+    def abandon(self) -> None:
+        """Let go of what a forked child inherited, without a word to the parent's loop."""
+        for task in self._tasks:
+            # It looks pending for ever here, and asyncio would complain when it is collected.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._forget()
+
+    def _shut_down(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        assert self._loop is not None
+        self._loop.remove_reader(self._descriptor)
+        for task in self._tasks:
+            task.cancel()
+        self._forget()
+        if not self._tasks:
+            self._idle.set()
+
+    def _forget(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._lent.clear()
+        self._answers.clear()
+        self._shards.clear()
+
+    def _serve(self) -> None:
+        if self._closing:
+            return
+        requests, finished = self._engine.take_requests()
+        for ticket in finished:
+            self._lent.pop(ticket, None)
+        # (field, key of a shard) -> what is wanted of it
+        in_shards: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for ticket, number, key, position in requests:
+            if position is None:
+                self._spawn(self._fetch(ticket, self._sources[number], key))
+            else:
+                in_shards.setdefault((number, key), []).append((ticket, position))
+        for (number, key), wanted in in_shards.items():
+            self._spawn(self._fetch_inner(number, key, wanted))
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        assert self._loop is not None
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._drop)
+        return task
+
+    def _drop(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not complain that nobody asked
+        if self._closing and not self._tasks:
+            self._idle.set()
+
+    async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
+        try:
+            data = await self._get_part(source, key)
+            if data is not None and source.decoder is not None:
+                data = await self._decode(source.decoder, data)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(ticket, error)
+            return
+        self._answer([(ticket, data)])
+
+    async def _fetch_inner(self, number: int, key: str, wanted: list[tuple[int, int]]) -> None:
+        shards = self._shards[number]
+        try:
+            missing, groups = shards.plan(await shards.index(key), wanted)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            for ticket, _ in wanted:
+                self._fail(ticket, error)
+            return
+        self._answer((ticket, None) for ticket in missing)
+        if self._closing:
+            return
+        for group in groups:
+            self._spawn(self._fetch_group(shards, self._sources[number].decoder, key, group))
+
+    async def _fetch_group(self, shards: ShardFeed, decoder: ChunkDecoder | None, key: str, group: list[Piece]) -> None:
+        try:
+            answers = await shards.read(key, group)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            if self._policy.skips and len(group) > 1 and not self._closing:
+                # Which of them is bad must not depend on what else was asked for.
+                for piece in group:
+                    self._spawn(self._fetch_group(shards, decoder, key, [piece]))
+            else:
+                self._fail(group[0].ticket, error)
+            return
+        if decoder is None:
+            self._answer(answers)
+            return
+        for piece, (_, data) in zip(group, answers, strict=True):
+            if self._closing:
+                return
+            self._spawn(self._decode_inner(decoder, piece.ticket, data, shards.label(piece.position)))
+
+    async def _decode_inner(
+        self, decoder: ChunkDecoder, ticket: int, data: npt.NDArray[Any] | None, label: str
+    ) -> None:
+        try:
+            decoded = None if data is None else await self._decode(decoder, data)
+        except DecodeError as error:
+            damage = CorruptChunkError(f"{label}: {error}")
+            damage.__cause__ = error.__cause__
+            self._fail(ticket, damage)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(ticket, error)
+        else:
+            self._answer([(ticket, decoded)])
+
+    async def _get_part(
+        self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
+    ) -> npt.NDArray[Any] | None:
+        """Return a stored object, or a part of it; None if the array lacks it."""
+
+        def read() -> Awaitable[npt.NDArray[Any] | None]:
+            self._counts.requests += 1
+            return source.get(key, byte_range)
+
+        return await self._policy.retrying(read, self._counts.on_retry, is_far=source.is_far)
+
+    async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a chunk as the engine takes it."""
+        begin = time.perf_counter()
+        try:
+            async with self._decoding:
+                return await decoder.decode(cpu.Buffer.from_array_like(data))
+        finally:
+            self._counts.decode_s += time.perf_counter() - begin
+
+    def _answer(self, answers: Iterable[tuple[int, npt.NDArray[Any] | None]]) -> None:
+        if self._closing:
+            return
+        was_empty = not self._answers
+        for ticket, data in answers:
+            if data is not None:
+                self._lent[ticket] = data
+            self._answers.append((ticket, data))
+        if was_empty and self._answers:  # what else is done in this turn of the loop goes with it
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        answers, self._answers = self._answers, []
+        if answers and not self._closing:
+            self._engine.answer(answers)
+
+    def _fail(self, ticket: int, error: BaseException) -> None:
+        """Report an error of whatever class: user code may raise anything, and what is not reported is a hang.
+
+        An interrupt that leaves a task ends the loop, which is not ours; only a cancellation is passed on.
+        """
+        if self._closing:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            return
+        corrupt = isinstance(error, CorruptChunkError | DecodeError)
+        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
+        what = known or f"the store cannot read it: {reason_of(error)}"
+        feeder = self._feeder()
+        if feeder is not None and feeder.failure is None:
+            feeder.failure = (what, (known and error.__cause__) or error)
+        if corrupt:
+            self._engine.refuse_corrupt(ticket, what)
+        else:
+            self._engine.refuse(ticket, what, errno_of(error))
+
+
+_live: weakref.WeakSet[Feeder] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """Before zarr-python closes its loop at exit: tasks that it still holds then are complained of on stderr."""
+    for feeder in list(_live):
+        feeder.stop_engine()
+
+
+# Functions run in reverse order, and zarr-python registered its own when it was imported.
+atexit.register(_stop_all)

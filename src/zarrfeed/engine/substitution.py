@@ -1,0 +1,188 @@
+"""Samples in the place of those whose chunk cannot be read or decoded (`on_error="skip"`).
+
+What holds: each slot whose sample is bad gets the sample's successor, or that one's, up to the first good one. The
+successor of a sample is the same row of the next block in the order of the epoch: a function of the order and the
+epoch, so that it does not depend on ranks, workers, threads or timing. No slot is left out, hence no count changes, and
+no rank waits for another. Rows of one bad block get rows of one other block, each another one, which is decoded once.
+
+A chunk counts once a pass towards `max_errors`, in the batch that is the first to want it: so where a pass ends with an
+error does not depend on timing either.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base import errors
+from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedError
+from zarrfeed.plan.order import EpochPlan, Order
+from zarrfeed.plan.selection import Int64
+
+if TYPE_CHECKING:
+    import torch
+
+#: What the engine says of a batch: slots, their samples, and the chunks for want of which they are not there: (field,
+#: index along the sample axis, key, class of the error, errno, message).
+Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
+#: Reads samples; returns a tensor of each field, and what is missing in them.
+ReadSamples: TypeAlias = "Callable[[Int64], tuple[tuple[torch.Tensor, ...], Skipped | None]]"
+
+
+@dataclass(frozen=True)
+class SkippedChunk:
+    """A chunk that was passed over.
+
+    Attributes
+    ----------
+    field
+        The dataset's name for the array: "samples", "targets['mask']".
+    key
+        Of the stored chunk, below the array; of an inner chunk with its place in the shard.
+    epoch
+        In which it was wanted.
+    cause
+        The error that it would have been: names array and chunk, too.
+    """
+
+    field: str
+    key: str
+    epoch: int
+    cause: ZarrfeedError
+
+
+@dataclass(frozen=True)
+class SkippedField:
+    """What has to be known of a field: its name, the length of its chunks, and the rows of a sample."""
+
+    name: str
+    rows_per_chunk: int
+    offsets: tuple[int, ...]
+
+
+class Substitutes:
+    """Fills the slots of one pass.
+
+    Parameters
+    ----------
+    fields
+        Those of the batch that are stored, by their number.
+    plan
+        What is read in the pass.
+    max_errors
+        Chunks that may be skipped.
+    report
+        Where skipped chunks are listed.
+    """
+
+    def __init__(
+        self, fields: dict[int, SkippedField], plan: EpochPlan, *, max_errors: int, report: list[SkippedChunk]
+    ) -> None:
+        self._fields = fields
+        self._max_errors = max_errors
+        self._report = report
+        self._epoch = plan.epoch
+        self._line = _Line(plan.order, plan.epoch)
+        self._known: set[tuple[int, str]] = set()
+        self._bad: dict[int, set[int]] = {}  # field -> chunks along the sample axis
+
+    def fill(self, tensors: Sequence[torch.Tensor], skipped: Skipped, read: ReadSamples) -> None:
+        """Write other samples to the slots that lack theirs.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            That of the chunk that is one too many; or of any, if there is no good sample in the epoch.
+        """
+        slots, samples = np.array(skipped[0], dtype=np.int64), np.array(skipped[1], dtype=np.int64)
+        self._note(skipped)
+        while len(slots):
+            samples = self._next_good(samples, skipped)
+            rows, still = read(samples)
+            good = np.ones(len(slots), dtype=bool)
+            if still is not None:
+                self._note(still)
+                good[still[0]] = False
+                skipped = still
+            for tensor, values in zip(tensors, rows, strict=True):
+                _bytes_of(tensor)[slots[good]] = _bytes_of(values)[good]
+            slots, samples = slots[~good], samples[~good]
+
+    def _next_good(self, samples: Int64, skipped: Skipped) -> Int64:
+        """Return for each sample the next one that is in no chunk known to be bad."""
+        found = samples.copy()
+        waiting = np.arange(len(samples))
+        for _ in range(self._line.num_blocks):
+            found[waiting] = self._line.successors(found[waiting])
+            waiting = waiting[self._is_bad(found[waiting])]
+            if not len(waiting):
+                return found
+        raise _error_of(skipped[2][0], "; no block of the epoch has a good sample to put there")
+
+    def _is_bad(self, samples: Int64) -> npt.NDArray[np.bool_]:
+        bad = np.zeros(len(samples), dtype=bool)
+        for number, chunks in self._bad.items():
+            field = self._fields[number]
+            for offset in field.offsets:
+                bad |= np.isin((samples + offset) // field.rows_per_chunk, list(chunks))
+        return bad
+
+    def _note(self, skipped: Skipped) -> None:
+        for one in sorted(skipped[2]):
+            number, chunk, key = one[:3]
+            if (number, key) in self._known:
+                continue
+            self._known.add((number, key))
+            self._bad.setdefault(number, set()).add(chunk)
+            if len(self._known) > self._max_errors:
+                raise _error_of(
+                    one, f" (chunk {len(self._known)} that cannot be read, max_errors = {self._max_errors})"
+                )
+            cause = _error_of(one)
+            self._report.append(SkippedChunk(self._fields[number].name, key, self._epoch, cause))
+            warnings.warn(f"skipped: {cause}", ChunkSkippedWarning, stacklevel=2)
+
+
+class _Line:
+    """The blocks of an epoch in their order, for looking up which comes next."""
+
+    def __init__(self, order: Order, epoch: int) -> None:
+        self._order = order
+        self._epoch = epoch
+        self._next: Int64 | None = None  # place of a block -> place of the next one
+
+    @property
+    def num_blocks(self) -> int:
+        return self._order.num_blocks
+
+    def successors(self, samples: Int64) -> Int64:
+        """Return the same row of the next block, counted anew from its start if it is shorter."""
+        if self._next is None:
+            places = self._order.places(self._epoch)
+            self._next = np.empty_like(places)
+            self._next[places] = np.roll(places, -1)
+        place, row = self._order.locate(samples)
+        place = self._next[place]
+        return self._order.samples_in(place, row % self._order.rows_at(place)[1])
+
+
+def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a contiguous tensor, shape (rows, bytes of a sample), for NumPy, which starts no threads."""
+    import torch
+
+    rows = len(tensor)
+    if not tensor.numel():
+        return np.empty((rows, 0), dtype=np.uint8)
+    return tensor.reshape(rows, -1).view(torch.uint8).numpy()
+
+
+def _error_of(chunk: tuple[int, int, str, str, int, str], more: str = "") -> ZarrfeedError:
+    *_, name, errno, message = chunk
+    kind: Any = getattr(errors, name)
+    made: ZarrfeedError = kind(errno, message + more) if issubclass(kind, StoreReadError) else kind(message + more)
+    return made

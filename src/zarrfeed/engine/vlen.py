@@ -1,0 +1,269 @@
+"""Samples that are text or bytes of any length: looked up by their index, chunk by chunk, when a batch is made.
+
+What holds: only chunks that hold samples of the batch are read, through zarr-python's own pipeline in threads; decoded
+ones are kept, those used last, within a limit. All work on them is done on zarr-python's event loop, so that there is
+nothing to lock; a look-up that was interrupted ends there by itself, and touches nothing but what is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from zarr.buffer import cpu
+
+from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError, ZarrfeedError
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.substitution import Skipped
+from zarrfeed.spec.error_policy import FaultPolicy, is_of_chunk
+from zarrfeed.spec.field import ListField
+from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.shard_reader import FeedCounts, ShardFeed
+from zarrfeed.storage.zarr_internals import sync
+
+Objects: TypeAlias = npt.NDArray[np.object_]
+#: Index of a chunk along the sample axis, and along the other axes.
+_Place: TypeAlias = tuple[int, tuple[int, ...]]
+
+#: Chunks that are asked for at once.
+_MAX_REQUESTS = 32
+#: What an item takes beside its object: a place in the array.
+_POINTER_BYTES = 8
+
+
+@dataclass
+class _Kept:
+    """A decoded chunk: its items, the sample axis first, without padding, and what they take in memory."""
+
+    items: Objects
+    size: int
+
+
+class ListReader:
+    """Reads the samples of one field.
+
+    Parameters
+    ----------
+    field
+        Which one.
+    cache_bytes
+        Memory for decoded chunks that are kept; those that one batch takes at once come on top.
+    max_decodes
+        Chunks that are decoded at once.
+    """
+
+    def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int, policy: FaultPolicy) -> None:
+        spec = field.spec
+        assert spec.source is not None
+        assert spec.source.decoder is not None
+        self._spec = spec
+        self._source = spec.source.reopened() if spec.source.is_forked else spec.source
+        self._decoder = spec.source.decoder
+        self._cache_bytes = cache_bytes
+        self._max_decodes = max_decodes
+        self._policy = policy
+        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
+        self._kept_bytes = 0
+        self._counts = FeedCounts()
+        self._stats = Stats()
+        others = [axis for axis in range(len(spec.shape)) if axis != spec.sample_axis]
+        self._cells = list(itertools.product(*(range(-(-spec.shape[a] // spec.chunk_shape[a])) for a in others)))
+        self._others = others
+        self._shards: ShardFeed | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call the array."""
+        return self._spec.name
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Samples of a chunk."""
+        return self._spec.rows_per_chunk
+
+    def open(self) -> None:
+        """Begin an epoch: make the store ready, forget indices of shards.
+
+        Raises
+        ------
+        StoreReadError
+            If it cannot be opened. And ConfigError, if it does not live in a forked process.
+        """
+        if self._spec.shard is not None:
+            reading = ShardReading(self._spec.shard)
+            self._shards = ShardFeed(reading, self._get, asyncio.create_task, self._counts)
+        try:
+            sync(self._source.open())
+        except ZarrfeedError:
+            raise
+        except Exception as error:
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
+
+    def take(self, index: npt.NDArray[np.int64]) -> list[Any]:
+        """Return samples, by their index in the array: nested lists, as deep as the array has axes.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            If a chunk cannot be decoded or read; names array and chunk.
+        """
+        listed, errors = self.take_what_is_good(index)
+        for _, error in errors:  # not raised on the loop, which an interrupt would end
+            raise error
+        return listed
+
+    def take_what_is_good(self, index: npt.NDArray[np.int64]) -> tuple[list[Any], list[tuple[_Place, BaseException]]]:
+        """Return the same, and which chunks could not be had, and why; samples of these are incomplete."""
+        taken, errors = sync(self._take(index))
+        listed: list[Any] = taken.tolist()
+        return listed, errors
+
+    def label(self, place: _Place) -> str:
+        """Return the key of a chunk, and which inner chunk it is where there are such."""
+        key, position = self._locate(place)
+        return key if position is None or self._shards is None else f"{key} {self._shards.label(position)}"
+
+    def stats(self) -> Stats:
+        """Return the counters since this reader was made."""
+        return self._stats + Stats(
+            requests=self._counts.requests, retries=self._counts.retries, indices_read=self._counts.indices_read
+        )
+
+    async def _take(self, index: npt.NDArray[np.int64]) -> tuple[Objects, list[tuple[_Place, BaseException]]]:
+        taken = np.empty((len(index), *self._spec.sample_shape), dtype=object)
+        chunk = index // self._spec.rows_per_chunk
+        # chunk along the sample axis -> slots of the batch that it fills
+        slots = {int(c): np.flatnonzero(chunk == c) for c in np.unique(chunk)}
+        reading, decoding = asyncio.Semaphore(_MAX_REQUESTS), asyncio.Semaphore(self._max_decodes)
+
+        async def fill(place: _Place) -> BaseException | None:
+            try:
+                async with reading:
+                    items = await self._items(place, decoding)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 (`take` raises it)
+                return error
+            where = slots[place[0]]
+            box: Any = [
+                slice(i * self._spec.chunk_shape[axis], (i + 1) * self._spec.chunk_shape[axis])
+                for i, axis in zip(place[1], self._others, strict=True)
+            ]
+            taken[(where, *box)] = items[index[where] - place[0] * self._spec.rows_per_chunk]
+            return None
+
+        places = list(itertools.product(slots, self._cells))
+        results = await asyncio.gather(*map(fill, places))
+        return taken, [(place, error) for place, error in zip(places, results, strict=True) if error is not None]
+
+    async def _items(self, place: _Place, decoding: asyncio.Semaphore) -> Objects:
+        """Return a decoded chunk, of those that are kept or from the store."""
+        kept = self._kept.get(place)
+        if kept is None:
+            kept = await self._read(place, decoding)
+            if place not in self._kept:
+                self._kept[place] = kept
+                self._kept_bytes += kept.size
+        if place in self._kept:
+            self._kept.move_to_end(place)
+        while self._kept_bytes > self._cache_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.size
+        return kept.items
+
+    async def _read(self, place: _Place, decoding: asyncio.Semaphore) -> _Kept:
+        key, position = self._locate(place)
+        inner = "" if position is None or self._shards is None else f"{self._shards.label(position)}: "
+        where = f"{self._spec.name} chunk {key}: "
+        try:
+            stored = await self._stored(key, position)
+            if stored is None and self._policy.missing == "raise":
+                raise StoreReadError(errno.ENOENT, f"{inner}is missing from the store")
+            async with decoding:
+                buffer = None if stored is None else cpu.Buffer.from_array_like(stored)
+                items = await self._decoder.decode_items(buffer)
+                kept = await asyncio.to_thread(self._trimmed, items, place)
+        except DecodeError as error:
+            raise CorruptChunkError(f"{where}{inner}{error}") from error.__cause__
+        except CorruptChunkError as error:
+            raise CorruptChunkError(f"{where}{error}") from error.__cause__
+        except StoreReadError as error:
+            raise StoreReadError(error.errno, f"{where}{error.strerror}") from error.__cause__ or error
+        except Exception as error:
+            what = f"{where}the store cannot read it: {reason_of(error)}"
+            raise StoreReadError(errno_of(error), what) from error
+        if stored is None:
+            self._stats += Stats(chunks_missing=1)
+        else:
+            self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=kept.size)
+        return kept
+
+    async def _stored(self, key: str, position: int | None) -> npt.NDArray[np.uint8] | None:
+        if self._shards is None or position is None:
+            return await self._get(key)
+        missing, groups = self._shards.plan(await self._shards.index(key), [(0, position)])
+        if missing:
+            return None
+        ((_, stored),) = await self._shards.read(key, groups[0])
+        return stored
+
+    async def _get(self, key: str, byte_range: Any = None) -> npt.NDArray[np.uint8] | None:
+        def read() -> Awaitable[npt.NDArray[np.uint8] | None]:
+            self._counts.requests += 1
+            return self._source.get(key, byte_range)
+
+        # Only this thread waits for it, so that nobody else could say that it takes too long.
+        return await self._policy.reading(read, self._counts.on_retry, is_far=self._source.is_far)
+
+    def _locate(self, place: _Place) -> tuple[str, int | None]:
+        """Return the key of a chunk, or of its shard and its position there."""
+        spec, grid = self._spec, self._grid(place)
+        along = (1,) * len(grid) if spec.shard is None else spec.shard.chunks
+        parts = [str(i // n) for i, n in zip(grid, along, strict=True)]
+        key = spec.key_separator.join([spec.key_prefix, *parts] if spec.key_prefix else parts)
+        if spec.shard is None:
+            return key, None
+        return key, int(np.ravel_multi_index([i % n for i, n in zip(grid, along, strict=True)], along))
+
+    def _grid(self, place: _Place) -> list[int]:
+        grid = list(place[1])
+        grid.insert(self._spec.sample_axis, place[0])
+        return grid
+
+    def _trimmed(self, items: npt.NDArray[Any], place: _Place) -> _Kept:
+        """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
+        spec = self._spec
+        sizes = zip(self._grid(place), spec.chunk_shape, spec.shape, strict=True)
+        inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)
+        size = inside.size * _POINTER_BYTES + sum(map(sys.getsizeof, inside.flat))
+        return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
+
+
+def skipped_of_lists(
+    number: int, index: npt.NDArray[np.int64], reader: ListReader, errors: list[tuple[_Place, BaseException]]
+) -> Skipped:
+    """Say which slots of a batch lack their sample, for want of chunks of field `number`, as the engine does.
+
+    Raises
+    ------
+    BaseException
+        Any of the errors that says nothing of a chunk.
+    """
+    bad = np.flatnonzero(np.isin(index // reader.rows_per_chunk, [place[0] for place, _ in errors]))
+    chunks = []
+    for place, error in errors:
+        if not is_of_chunk(error):
+            raise error
+        code = error.errno if isinstance(error, StoreReadError) and error.errno is not None else 0
+        what = error.strerror if isinstance(error, StoreReadError) else str(error)
+        chunks.append((number, place[0], reader.label(place), type(error).__name__, code, str(what)))
+    return bad.tolist(), index[bad].tolist(), chunks

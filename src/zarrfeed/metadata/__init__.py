@@ -1,0 +1,1 @@
+"""Turns what the user passed (paths, URLs, groups, xarray) into specs."""

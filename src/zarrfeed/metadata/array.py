@@ -1,0 +1,404 @@
+"""Zarr metadata -> `ArraySpec`: everything the engine must know to read one array.
+
+zarr-python opens the array and parses its metadata; this module only translates, and refuses what the engine
+cannot decode.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+import zarr
+from zarr.storage import ZipStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.metadata.codecs import CodecSpec, codecs_v2, codecs_v3, described
+from zarrfeed.metadata.dtypes import Items, list_item_type, read_fill, read_items
+from zarrfeed.metadata.known_groups import not_an_array
+from zarrfeed.metadata.open_errors import open_error
+from zarrfeed.spec.sharding import ShardSpec
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.local_files import check_metadata_files
+from zarrfeed.storage.location import StoreSource, place_array
+from zarrfeed.storage.urls import open_url
+from zarrfeed.storage.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
+
+if TYPE_CHECKING:
+    import torch
+
+ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
+
+_MAX_ARRAY_BYTES = 2**62
+_MAX_CHUNKS = 2**32
+_MAX_AXES = 32  # NumPy 1 has no more
+#: Of fixed-length bytes and text: the fill value is made before anything is read.
+_MAX_ITEM_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A stored array as the engine sees it.
+
+    Attributes
+    ----------
+    name
+        What messages call the array: its path or URL.
+    shape, chunk_shape
+        Of the array and of its read chunk, one entry per axis.
+    storage_order
+        Axes as stored, outermost first: (0, 1, ...) for C order.
+    dtype
+        NumPy dtype of the tensors, in native byte order.
+    swap_bytes
+        0 if stored in native byte order, else the width in bytes of the units to reverse.
+    fill
+        One item of the fill value in native byte order, or a pattern of items that repeats along a sample.
+    codecs
+        In the order of decoding. Where one is not native, all are left to zarr-python, and the engine gets what it
+        made of a chunk.
+    stored_dtype
+        As zarr-python names it; `dtype` may be that of the numbers in it.
+    item_type
+        "str" or "bytes" for text of any length, bytes of any length and fixed-length text: batches have lists of these,
+        and `dtype` is that of Python objects. Else empty.
+    record
+        The structured dtype of records, whose bytes are the last axis; else None.
+    num_key_axes
+        Axes that the array has in the store; what `shape` has beyond them is inside of an item.
+    root, metadata_key
+        Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
+    source
+        Its store then; None for a local one, which the engine reads by itself.
+    key_prefix, key_separator
+        How chunk indices, or those of shards, become file names.
+    shard
+        How read chunks lie in shards; None: each is an object of its own.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    storage_order: tuple[int, ...]
+    sample_axis: int
+    dtype: np.dtype[Any]
+    swap_bytes: int
+    fill: bytes
+    codecs: tuple[CodecSpec, ...]
+    root: str
+    metadata_key: str
+    key_prefix: str
+    key_separator: str
+    zarr_format: int
+    stored_dtype: str
+    num_key_axes: int
+    item_type: str = ""
+    record: np.dtype[Any] | None = None
+    shard: ShardSpec | None = None
+    source: StoreSource | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def slow_codecs(self) -> tuple[str, ...]:
+        """The codecs because of which zarr-python decodes this array; none where the engine does."""
+        return tuple(codec.name for codec in self.codecs if not codec.native)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of the tensors."""
+        from zarrfeed.torch.dtypes import TORCH_DTYPES
+
+        return TORCH_DTYPES[self.dtype.name]
+
+    @property
+    def num_samples(self) -> int:
+        """Length of the sample axis."""
+        return self.shape[self.sample_axis]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: the other axes, in order."""
+        return self.shape[: self.sample_axis] + self.shape[self.sample_axis + 1 :]
+
+    @property
+    def sample_bytes(self) -> int:
+        """Decoded bytes of one sample."""
+        return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Length of a read chunk along the sample axis; it may exceed the array."""
+        return self.chunk_shape[self.sample_axis]
+
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """Shape of a stored object: of a shard, or of a chunk where there are none."""
+        along = () if self.shard is None else self.shard.chunks
+        along += (1,) * (len(self.shape) - len(along))
+        return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of one decoded stored object, padding included."""
+        return math.prod(self.shard_shape) * self.dtype.itemsize
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the whole array; 0 if it has none."""
+        if self.shard is None:
+            return 0
+        return math.prod(-(-n // s) for n, s in zip(self.shape, self.shard_shape, strict=True))
+
+    @property
+    def num_cells(self) -> int:
+        """Read chunks that hold the parts of one sample."""
+        return math.prod(
+            -(-n // c)
+            for axis, (n, c) in enumerate(zip(self.shape, self.chunk_shape, strict=True))
+            if axis != self.sample_axis
+        )
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of one decoded read chunk, padding included."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the specification in the form that the engine takes."""
+        return {
+            "kind": "stored",
+            "name": self.name,
+            "shape": self.shape,
+            "chunk_shape": self.chunk_shape,
+            "storage_order": self.storage_order,
+            "sample_axis": self.sample_axis,
+            "item_bytes": self.dtype.itemsize,
+            "swap_bytes": self.swap_bytes,
+            "fill": self.fill,
+            "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs if not self.slow_codecs],
+            "root": os.fsencode(self.root),
+            "metadata_key": self.metadata_key,
+            "key_prefix": self.key_prefix,
+            "key_separator": self.key_separator,
+            "key_axes": self.num_key_axes,
+            "fed": self.source is not None,
+            **({} if self.shard is None else {"shard": self.shard.to_core()}),
+        }
+
+
+def open_array(source: ArrayLike) -> zarr.Array[Any]:
+    """Open `source` with zarr-python, for reading.
+
+    Parameters
+    ----------
+    source
+        A path (of a directory or a `.zip` file), a URL, or an open `zarr.Array`, which is returned as it is.
+
+    Raises
+    ------
+    ConfigError
+        If there is a group, or nothing that zarr-python can read.
+    StoreReadError
+        If the path does not exist or may not be read.
+    UnsupportedError
+        If the URL has a scheme that is not read.
+    """
+    if isinstance(source, zarr.Array):
+        return source
+    if isinstance(source, zarr.Group):
+        raise not_an_array(str(source.store_path), source)
+    if not isinstance(source, str | Path):
+        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
+    node = open_node(source)
+    if isinstance(node, zarr.Group):
+        raise not_an_array(str(source), node)
+    return node
+
+
+def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
+    """Open the array or the group at a path or a URL with zarr-python, for reading.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing that zarr-python can read, or its metadata files are none.
+    StoreReadError
+        If the path does not exist or may not be read.
+    UnsupportedError
+        If the URL has a scheme that is not read.
+    """
+    if "://" in str(source) and urlsplit(str(source)).scheme != "file":
+        return open_url(str(source))
+    path = _local_path(source)
+    check_metadata_files(path)
+    try:
+        zipped = path.suffix == ".zip" and path.is_file()
+        return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
+    except PermissionError as error:
+        raise StoreReadError(error.errno, f"{source}: permission denied") from error
+    except FileNotFoundError as error:
+        raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
+    except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
+        raise open_error(printable(source), error) from error
+
+
+def _local_path(source: str | Path) -> Path:
+    parts = urlsplit(str(source))
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
+        return Path(url2pathname(parts.path))
+    return Path(source)
+
+
+def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess | None = None) -> ArraySpec:
+    """Describe a stored array for the engine, or refuse it.
+
+    Parameters
+    ----------
+    source
+        A path, a URL, or an open `zarr.Array` in any store.
+    sample_axis
+        The axis whose indices are samples; negative ones count from the end.
+    access
+        How the store is asked, where it is not local.
+
+    Raises
+    ------
+    ConfigError
+        If the array has no axis, no element, or no such sample axis.
+    UnsupportedError
+        If the engine does not decode the array's dtype, codecs or chunk grid; names the array and the reason.
+    """
+    array = open_array(source)
+    metadata = array.metadata
+    name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
+    name = printable(name.removeprefix("file://"))
+    if len(metadata.shape) == 0:
+        raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
+    if math.prod(metadata.shape) == 0:
+        raise ConfigError(f"{name}: has no elements, shape {tuple(metadata.shape)}")
+    ndim = len(metadata.shape)
+    if not -ndim <= sample_axis < ndim:
+        raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
+    chunk_shape = regular_chunk_shape(metadata, name)
+    keys: dict[str, Any]
+    shard: ShardSpec | None = None
+    if isinstance(metadata, ArrayV2Metadata):
+        stored_big = array.dtype.byteorder == ">"
+        storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
+        codecs = codecs_v2(metadata, name)
+        metadata_key = ".zarray"
+        keys = {"key_prefix": "", "key_separator": metadata.dimension_separator}
+    else:
+        if metadata.storage_transformers:
+            raise UnsupportedError(f"{name}: storage transformers are not supported")
+        chain = [described(codec.to_dict()) for codec in metadata.codecs]
+        if [kind for kind, _ in chain] == ["sharding_indexed"] and _is_known_index(chain[0][1]):
+            shard, chunk_shape, chain = _shard(chain[0][1], chunk_shape, name)
+        codecs, storage_order, stored_big = codecs_v3(chain, ndim, name, in_shards=shard is not None)
+        metadata_key = "zarr.json"
+        keys = _key_encoding(metadata, name)
+    check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)
+    native = all(codec.native for codec in codecs)
+    if not native:  # zarr-python decodes to C order and native byte order
+        storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
+    item_type = list_item_type(metadata.dtype)
+    if item_type:
+        items, fill, native = Items(np.dtype(object)), b"", False
+    else:
+        dtype = array.dtype.newbyteorder("=") if array.dtype.names and not native else array.dtype
+        items = read_items(dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
+        fill = read_fill(metadata.fill_value, array.dtype, items)
+    inner_axes = tuple(range(ndim, ndim + len(items.shape)))
+    return ArraySpec(
+        name=name,
+        shape=tuple(int(n) for n in metadata.shape) + items.shape,
+        chunk_shape=chunk_shape + items.shape,
+        storage_order=storage_order + inner_axes,
+        sample_axis=sample_axis % ndim,
+        dtype=items.dtype,
+        swap_bytes=items.swap_bytes,
+        fill=fill,
+        codecs=codecs,
+        zarr_format=metadata.zarr_format,
+        stored_dtype=_dtype_label(array, item_type, items),
+        item_type=item_type,
+        num_key_axes=ndim,
+        record=items.record,
+        shard=shard,
+        **keys,
+        **place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access),
+    )
+
+
+def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
+    """Return what people call the stored dtype."""
+    if item_type:
+        return dtype_name(array.metadata.dtype)
+    return array.dtype.name if items.shape == () else str(array.dtype)
+
+
+def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
+    """Raise ConfigError for sizes that no store has, before arithmetic with them overflows."""
+    if len(shape) > _MAX_AXES:
+        raise ConfigError(f"{name}: {len(shape)} axes, must be at most {_MAX_AXES}")
+    if item_bytes > _MAX_ITEM_BYTES:
+        raise ConfigError(f"{name}: items of {item_bytes} bytes, must be at most {_MAX_ITEM_BYTES}")
+    if min(chunk_shape, default=1) < 1:
+        raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
+    covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]
+    if math.prod(covered) * item_bytes > _MAX_ARRAY_BYTES:
+        raise ConfigError(f"{name}: shape {shape} in chunks {chunk_shape} has more than 2**62 bytes")
+    num_chunks = math.prod(n // c for n, c in zip(covered, chunk_shape, strict=True))
+    if num_chunks > _MAX_CHUNKS:
+        raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
+
+
+def _is_known_index(config: dict[str, Any]) -> bool:
+    """Return whether the index of such shards is one that the engine parses."""
+    index = [described(codec) for codec in config["index_codecs"]]
+    kinds = [kind for kind, _ in index]
+    return (
+        kinds in (["bytes"], ["bytes", "crc32c"])
+        and index[0][1].get("endian") in ("little", "big")
+        and _index_location(config) in ("start", "end")
+    )
+
+
+def _index_location(config: dict[str, Any]) -> str:
+    location = config.get("index_location", "end")
+    return str(getattr(location, "value", location))
+
+
+def _shard(
+    config: dict[str, Any], shard_shape: tuple[int, ...], name: str
+) -> tuple[ShardSpec, tuple[int, ...], list[tuple[str, dict[str, Any]]]]:
+    """Return how the shards of an array look, the shape of its inner chunks, and the codecs of these."""
+    inner_shape = tuple(int(n) for n in config["chunk_shape"])
+    if len(inner_shape) != len(shard_shape) or any(
+        i < 1 or s % i for s, i in zip(shard_shape, inner_shape, strict=True)
+    ):
+        raise ConfigError(f"{name}: inner chunks {inner_shape} do not divide shards {shard_shape}")
+    index = [described(codec) for codec in config["index_codecs"]]
+    spec = ShardSpec(
+        chunks=tuple(s // i for s, i in zip(shard_shape, inner_shape, strict=True)),
+        index_at_start=_index_location(config) == "start",
+        index_big_endian=index[0][1]["endian"] == "big",
+        index_has_crc32c=len(index) == 2,
+    )
+    return spec, inner_shape, [described(codec) for codec in config["codecs"]]
+
+
+def _key_encoding(metadata: ArrayV3Metadata, name: str) -> dict[str, str]:
+    encoding = metadata.chunk_key_encoding
+    if encoding.name not in ("default", "v2"):
+        raise UnsupportedError(f"{name}: chunk key encoding {encoding.name!r}, must be 'default' or 'v2'")
+    separator = str(getattr(encoding, "separator"))  # noqa: B009 (the base class does not declare it)
+    return {"key_prefix": "c" if encoding.name == "default" else "", "key_separator": separator}

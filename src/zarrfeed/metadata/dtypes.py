@@ -1,0 +1,114 @@
+"""Stored dtypes -> what batches hold: what torch has, numbers where nothing is lost, lists, or a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
+
+from zarrfeed.base.errors import UnsupportedError
+
+#: The dtypes that tensors of stored items can have, as NumPy (and ml_dtypes) name them; torch has the same names.
+TENSOR_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+
+
+@dataclass(frozen=True)
+class Items:
+    """How the items of an array become numbers.
+
+    Attributes
+    ----------
+    dtype
+        Of the numbers, in native byte order; one that torch has.
+    shape
+        Axes that an item has of its own, behind those of the array: empty, or its length in bytes.
+    swap_bytes
+        0 if stored in native byte order, else the width in bytes of the units to reverse.
+    record
+        The structured dtype of records, whose bytes `dtype` and `shape` describe; else None.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    swap_bytes: int = 0
+    record: np.dtype[Any] | None = None
+
+
+def item_bytes(name: str) -> int:
+    """Return the bytes of one number of a dtype of `TENSOR_DTYPES`."""
+    return 2 if name == "bfloat16" else np.dtype(name).itemsize
+
+
+def list_item_type(dtype: ZDType[Any, Any]) -> str:
+    """Return "str" or "bytes" if items are Python objects of that type, of which batches have lists; else ""."""
+    if isinstance(dtype, VariableLengthUTF8 | FixedLengthUTF32):
+        return "str"
+    return "bytes" if isinstance(dtype, VariableLengthBytes) else ""
+
+
+def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
+    """Say how items of a stored dtype become numbers.
+
+    Times and time differences become int64, in their own unit, and not-a-time the least int64. Fixed-length bytes
+    become uint8 with a last axis over the bytes of an item, padding included; so do records, whose members may have
+    any dtype that an array may have, and a shape.
+
+    Parameters
+    ----------
+    dtype
+        As the bytes of items are delivered. Only of records does the byte order matter.
+    swapped
+        Whether items are stored in the byte order that is not this machine's.
+    name
+        What messages call the array.
+
+    Raises
+    ------
+    UnsupportedError
+        For items that are no numbers; the message says what to do.
+    """
+    native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")  # strings of any length have no byte order
+    if native.kind in "Mm":
+        native = np.dtype(np.int64)
+    if native.name in TENSOR_DTYPES:
+        unit = native.itemsize // 2 if native.kind == "c" else native.itemsize
+        return Items(native, swap_bytes=unit if swapped and unit > 1 else 0)
+    if native.kind in "SV" and native.subdtype is None and native.itemsize:
+        if dtype.names is not None:
+            _check_members(dtype, swapped=swapped, name=name)
+        return Items(np.dtype(np.uint8), (native.itemsize,), record=dtype if dtype.names is not None else None)
+    raise UnsupportedError(
+        f"{name}: dtype {dtype} has no torch equivalent{': it holds Python objects' * dtype.hasobject}"
+    )
+
+
+def read_fill(value: Any, dtype: np.dtype[Any], items: Items) -> bytes:
+    """Return the numbers of one item of the fill value: in native byte order, of a record as its bytes are delivered.
+
+    Of bytes that are all equal it is one.
+    """
+    native = dtype.newbyteorder("=") if items.record is None else items.record
+    if value is None:  # v2's null: zarr-python reads times as not-a-time, all else as zero
+        value = np.array("NaT", native) if native.kind in "Mm" else np.zeros((), native)
+    fill = np.asarray(value).astype(native).tobytes()
+    return fill[:1] if items.shape and len(set(fill)) == 1 else fill
+
+
+def _check_members(record: np.dtype[Any], *, swapped: bool, name: str) -> None:
+    """Raise UnsupportedError for records whose members cannot be told apart, or have no dtype of torch."""
+    if swapped:  # zarr-python wrote such records in little-endian order at first
+        raise UnsupportedError(f"{name}: records with the byte order big in the codec `bytes` are not supported")
+    assert record.fields is not None
+    for member, (dtype, *_) in record.fields.items():
+        base = dtype.base
+        if base.names is not None:
+            raise UnsupportedError(
+                f"{name}: the member {member!r} of its records is a record itself, which is not supported; "
+                "store it as an array of its own, and pass the arrays as a mapping"
+            )
+        read_items(base, swapped=False, name=f"{name}: the member {member!r} of its records")

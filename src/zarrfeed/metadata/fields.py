@@ -1,0 +1,424 @@
+"""What the user passed -> a `FieldSet`: arrays, groups, mappings and memory, opened, named, aligned or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+
+from zarrfeed.base.errors import (
+    ConfigError,
+    MemoryBudgetError,
+    StoreReadError,
+    UnsupportedError,
+    ZarrfeedError,
+    printable,
+)
+from zarrfeed.base.optional_torch import is_tensor
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.base.validate import check_choice, check_flags, check_int
+from zarrfeed.metadata.array import ArrayLike, ArraySpec, open_array, read_layout
+from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
+from zarrfeed.metadata.conversion import Conversion, ConversionOptions, Items, by_field
+from zarrfeed.metadata.dtypes import TENSOR_DTYPES, read_items
+from zarrfeed.metadata.known_groups import refusal, without_arrays
+from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_mapper, is_url, open_source
+from zarrfeed.metadata.open_errors import list_error
+from zarrfeed.metadata.sample_dims import sample_dim_advice
+from zarrfeed.plan.blocks import plan_blocks
+from zarrfeed.plan.windows import Offsets, Window, parse_window
+from zarrfeed.spec.field import (
+    BLOCK_UNITS,
+    BlockUnit,
+    Field,
+    FieldSet,
+    IndexField,
+    ListField,
+    ResidentField,
+    StoredField,
+    dtype_name,
+    with_path,
+)
+from zarrfeed.spec.record import select_members
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.local_files import check_members
+
+if TYPE_CHECKING:
+    import torch
+    from obstore.store import ObjectStore as ObstoreStore
+
+#: Mappers of fsspec are taken, too; that library has no types.
+FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | torch.Tensor"
+Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
+
+#: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
+Variables: TypeAlias = "Sequence[str] | Mapping[str, Sequence[str]]"
+
+_MEMORY_INT64_MAX = 2**63 - 1
+#: The engine keeps about 600 bytes for each chunk that a sample lies in.
+_MOST_CELLS = 1 << 18
+#: Text of a chunk becomes Python objects all at once.
+_MOST_LIST_ITEMS = 1 << 27
+
+
+def read_fields(
+    samples: Source,
+    targets: Source | None = None,
+    *,
+    sample_axis: int = 0,
+    sample_dim: str | None = None,
+    variables: Variables | None = None,
+    decode_cf: bool = True,
+    conversion: ConversionOptions | None = None,
+    return_index: bool = False,
+    offsets: Offsets | Mapping[str, Offsets] | None = None,
+    room: int = 0,
+    block: BlockUnit = "chunk",
+    aligns: bool = True,
+    access: StoreAccess | None = None,
+) -> FieldSet:
+    """Open and align all that a dataset consists of. Reads metadata only.
+
+    Parameters
+    ----------
+    samples, targets
+        An array, a group (all arrays in it, by name; groups in it are not entered) or a mapping of names to arrays.
+        An array is a path, a URL, a `zarr.Array`, a store with one at its root, a NumPy array or a tensor. Of a group
+        whose arrays have named dimensions, as xarray writes them, coordinates and scalars are left out.
+    sample_axis
+        Of every array of `samples`; targets have theirs first.
+    sample_dim
+        The dimension that is the sample axis, in place of `sample_axis`: of every array of `samples`, and of targets
+        that have named dimensions. Arrays of a group that lack it are left out, others refused.
+    variables
+        Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. Of an array of
+        records: which members. Or a mapping of "samples" and "targets" to such lists. None: all.
+    decode_cf
+        Whether attributes such as `scale_factor` are heeded.
+    conversion
+        What else becomes of items.
+    return_index
+        Whether the sample's index is the last field.
+    offsets
+        The rows of a sample, in every array of `samples` or by name (`by_field`).
+    room, block, aligns
+        As of `plan_blocks`.
+    access
+        How stores are reached.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        For an array that cannot be read, or lengths that differ; the message names the field.
+    """
+    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
+    check_flags(return_index=return_index, decode_cf=decode_cf)
+    check_choice("block", block, BLOCK_UNITS)
+    if sample_dim is not None and sample_axis != 0:
+        raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
+    access = access or StoreAccess()
+    check_storage_options(access, *_leaves(samples), *_leaves(targets))
+    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access)
+    sides = ("samples",) if targets is None else ("samples", "targets")
+    names = _variables_of(sides, variables)
+    parts = [reader.read(samples, names[0])]
+    arrays, items = reader.fields, reader.items
+    num_sample_fields = len(arrays)
+    for f in arrays:
+        if isinstance(f, ResidentField) and f.rows.numel() == 0:
+            raise ConfigError(f"{f.name}: has no elements, shape {tuple(f.rows.shape)}")
+    if targets is not None:
+        reader = _PartReader("targets", 0, sample_dim, decode_cf, access)
+        parts.append(reader.read(targets, names[1]))
+        arrays, items = arrays + reader.fields, items + reader.items
+    _check_lengths(arrays, items)
+    conversion = conversion or ConversionOptions()
+    conversions, spared = conversion.conversions(items), conversion.spared(items)
+    rows = by_field("offsets", offsets, items, of_rows=True)
+    windows = [parse_window(i.name, of) for i, of in zip(items, rows, strict=True)]
+    fields: list[Field] = [_with_options(*one) for one in zip(arrays, conversions, windows, spared, strict=True)]
+
+    blocks = plan_blocks(fields, num_sample_fields, block=block, room=room, aligns=aligns)
+    fields = list(blocks.fields)
+    num_samples = fields[0].num_samples
+    if return_index:
+        fields.append(IndexField(num_samples))
+        parts.append(None)
+    return FieldSet(tuple(fields), tuple(parts), blocks.driving, blocks.rows, block)
+
+
+def _with_options(
+    field: StoredField | ResidentField | ListField,
+    conversion: Conversion | None,
+    window: Window | None,
+    spared: bool,
+) -> Field:
+    if isinstance(field, StoredField):
+        return replace(field, conversion=conversion, window=window, spared=spared)
+    if isinstance(field, ResidentField):
+        return replace(field, conversion=conversion, window=window)
+    if window is not None:
+        raise UnsupportedError(
+            f"offsets of {field.name}: samples are {field.spec.item_type}, and windows are of tensors"
+        )
+    return field
+
+
+def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
+    first = fields[0]
+    samples = [i for i in items if i.part == "samples"]
+    for number, other in enumerate(fields):
+        if other.num_samples != first.num_samples:
+            advice = sample_dim_advice(samples) if number < len(samples) else ""
+            raise ConfigError(
+                f"{other.name} has {other.num_samples} samples, {with_path(first)} has {first.num_samples}: "
+                f"they must be equal{advice}"
+            )
+
+
+class _PartReader:
+    """Reads one part of the batch: its fields, and what is known of their items."""
+
+    def __init__(
+        self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool, access: StoreAccess
+    ) -> None:
+        self.fields: list[StoredField | ResidentField | ListField] = []
+        self.items: list[Items] = []
+        self._part = part
+        self._sample_axis = sample_axis
+        self._sample_dim = sample_dim
+        self._decode_cf = decode_cf
+        self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
+        self._access = access
+
+    def read(self, source: Source, variables: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Read all fields; return their keys, None for a bare tensor."""
+        part = self._part
+        source = open_source(source, self._access)
+        coordinates: set[str] = set()
+        if isinstance(source, zarr.Group):
+            known = refusal(source) if variables is None else None
+            if known is not None:
+                with _naming(part):
+                    raise known
+            arrays = _arrays_of(part, source, self._access)
+            coordinates = named_coordinates(arrays.values(), dict(source.attrs))
+            named: Mapping[str, FieldSource] = (
+                self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
+            )
+        elif isinstance(source, Mapping):
+            named = _checked(part, source)
+            named = named if variables is None else _select(part, named, variables)
+        elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
+            self._read_field(None, source, variables)
+            return None
+        else:
+            raise ConfigError(
+                f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
+                "store, a NumPy array, a tensor, or a mapping of names to arrays"
+            )
+        for key, array in named.items():
+            with _naming(f"{part}[{key!r}]"):
+                self._read_field(key, array)
+        coordinates |= named_coordinates(self._arrays.values(), {})
+        for number, stored in self._arrays.items():
+            self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
+        return tuple(named)
+
+    def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
+        """Return the arrays of a group that are read: data variables, with the sample dimension if it is named."""
+        names = data_variables(arrays, dict(group.attrs))
+        if self._sample_dim is not None:
+            lacking = [name for name in names if self._sample_dim not in (dimension_names(arrays[name]) or ())]
+            names = [name for name in names if name not in lacking]
+        if not names:
+            where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+            dimensions = {name: None for array in arrays.values() for name in dimension_names(array) or ()}
+            described = ", ".join(f"{name}{_in_words(dimension_names(array))}" for name, array in arrays.items())
+            raise ConfigError(
+                f"{self._part}: the group has no data variable{where}; arrays in it: {described}"
+                f"{did_you_mean(self._sample_dim, dimensions)}"
+            )
+        return {name: arrays[name] for name in names}
+
+    def _read_field(self, key: str | None, source: FieldSource, members: Sequence[str] | None = None) -> None:
+        name = self._part if key is None else f"{self._part}[{key!r}]"
+        dimensions = decoding = record = None
+        dtype: str | None
+        if isinstance(source, np.ndarray) or is_tensor(source):
+            axis = self._find_axis(name, None)
+            if isinstance(source, np.ndarray) and source.dtype.names:
+                record = select_members(name, source.dtype, members)
+            rows = _rows_in_memory(name, source, axis)
+            field: StoredField | ResidentField | ListField = ResidentField(name, rows, record=record)
+            dtype, shape = dtype_name(field), tuple(source.shape)
+            axis %= len(shape)
+        else:
+            is_local = isinstance(source, str | Path) and not is_url(source)  # messages have the path as it was given
+            opened: Any = source if is_local else open_source(source, self._access)
+            array = open_array(opened)
+            dimensions = dimension_names(array)
+            spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
+            shape, axis = spec.shape, spec.sample_axis
+            _check_counts(spec)
+            if spec.item_type:
+                field, dtype = ListField(name, spec), None
+            else:
+                if spec.record is not None:
+                    record = select_members(name, spec.record, members)
+                field, dtype = StoredField(name, spec, record=record), spec.dtype.name
+                if self._decode_cf:
+                    with _naming(spec.name):
+                        decoding = find_decoding(array)
+            self._arrays[len(self.fields)] = array
+        if members is not None and record is None:
+            raise ConfigError(f"variables = {members!r}: {self._part} is an array, must be a group or a mapping")
+        self.fields.append(field)
+        items = Items(self._part, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
+        self.items.append(items)
+
+    def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
+        if self._sample_dim is None:
+            return self._sample_axis
+        if dimensions is None:
+            if self._part == "targets":
+                return 0
+            raise ConfigError(f"{name}: has no dimension names, sample_dim = {self._sample_dim!r} needs them")
+        if self._sample_dim not in dimensions:
+            raise ConfigError(
+                f"{name}: sample_dim = {self._sample_dim!r}, must be one of its dimensions {dimensions}"
+                f"{did_you_mean(self._sample_dim, dimensions)}"
+            )
+        return dimensions.index(self._sample_dim)
+
+
+def _in_words(dimensions: tuple[str | None, ...] | None) -> str:
+    return "" if dimensions is None else f" ({', '.join(map(str, dimensions))})"
+
+
+def _check_counts(spec: ArraySpec) -> None:
+    """Refuse what would take memory for each of too many parts."""
+    if spec.num_cells > _MOST_CELLS:
+        raise ConfigError(
+            f"{spec.name}: a sample lies in {spec.num_cells} chunks, must be at most {_MOST_CELLS}; chunks are "
+            f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
+        )
+    items = math.prod(spec.chunk_shape)
+    if spec.item_type and items > _MOST_LIST_ITEMS:
+        raise MemoryBudgetError(
+            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
+        )
+
+
+def _select(part: str, arrays: Mapping[str, FieldSource], variables: Sequence[str]) -> dict[str, FieldSource]:
+    for name in variables:
+        if name not in arrays:
+            known = ", ".join(map(repr, arrays))
+            raise ConfigError(
+                f"variables: {name!r} is not in {part}, must be one of {known}{did_you_mean(name, arrays)}"
+            )
+    return {name: arrays[name] for name in variables}
+
+
+def _variables_of(sides: Sequence[str], variables: Variables | None) -> list[list[str] | None]:
+    """Return, for each side of a batch, the names that `variables` lists for it; None for all."""
+    by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
+    for side in by_side:
+        if side not in sides:
+            raise ConfigError(
+                f"variables names {side!r}, must be one of {', '.join(map(repr, sides))}{did_you_mean(side, sides)}"
+            )
+    return [_checked_names(by_side.get(side)) for side in sides]
+
+
+def _checked_names(variables: Sequence[str] | None) -> list[str] | None:
+    if variables is None:
+        return None
+    if isinstance(variables, str) or not all(isinstance(name, str) for name in variables):
+        raise ConfigError(f"variables = {variables!r}, must be a list of names")
+    names = list(variables)
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"variables = {variables!r}, must name at least one array, and each once")
+    return names
+
+
+def _leaves(source: Source | None) -> list[Any]:
+    """Return the arrays of a mapping, or the source itself."""
+    return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
+
+
+def _arrays_of(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
+    check_members(group)
+    try:
+        arrays = arrays_of_group(group, access)
+    except StoreReadError:
+        raise
+    except Exception as error:  # a damaged member: any class, as in open_node
+        path = printable(str(group.store_path).removeprefix("file://"))
+        raise list_error(f"{part}: {path}", group, error) from error
+    if not arrays:
+        with _naming(part):
+            raise without_arrays(group)
+    return arrays
+
+
+def _checked(part: str, source: Mapping[str, FieldSource]) -> dict[str, FieldSource]:
+    if not source:
+        raise ConfigError(f"{part}: is an empty mapping, must name at least one array")
+    for key in source:
+        if not isinstance(key, str):
+            raise ConfigError(f"{part}: has the key {key!r}, a {type(key).__name__}; names must be str")
+    return dict(source)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Put the field's name in front of the messages of our errors."""
+    try:
+        yield
+    except StoreReadError as error:
+        raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error
+    except ZarrfeedError as error:
+        if str(error).startswith(name):
+            raise
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _rows_in_memory(name: str, source: npt.NDArray[Any] | torch.Tensor, sample_axis: int) -> torch.Tensor:
+    """Return contiguous rows in native byte order: the memory itself where it is like this."""
+    import torch
+
+    ndim = source.ndim
+    if ndim == 0:
+        raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
+    if not -ndim <= sample_axis < ndim:
+        raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
+    if isinstance(source, torch.Tensor):
+        if source.device.type != "cpu":
+            raise ConfigError(f"{name}: is on {source.device}, must be in host memory")
+        if source.layout != torch.strided or source.is_quantized:
+            raise UnsupportedError(f"{name}: a {source.layout} tensor of {source.dtype} has no plain rows")
+        # conjugation and negation are bits on the tensor: the bytes have to be what they say
+        return source.detach().resolve_conj().resolve_neg().movedim(sample_axis, 0).contiguous()
+    if isinstance(source, np.ma.MaskedArray):
+        raise ConfigError(f"{name}: is a masked array, and tensors have no mask; fill it first (`.filled(value)`)")
+    rows = np.moveaxis(source, sample_axis, 0)
+    if source.dtype.names:
+        items = read_items(source.dtype, swapped=False, name=name)
+        return torch.from_numpy(np.array(rows, order="C").view(items.dtype).reshape(rows.shape + items.shape))
+    if source.dtype.name not in TENSOR_DTYPES:
+        raise UnsupportedError(f"{name}: dtype {source.dtype} has no torch equivalent")
+    native = np.ascontiguousarray(rows, dtype=source.dtype.newbyteorder("="))
+    if not native.flags.writeable:  # torch has no read-only tensors and warns of them
+        native = native.copy()
+    if native.dtype.name == "bfloat16":
+        return torch.from_numpy(native.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(native)

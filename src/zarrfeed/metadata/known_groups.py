@@ -1,0 +1,249 @@
+"""Groups whose arrays are not fields of one sample: recognised by their attributes, and refused with the path to give.
+
+What holds: these functions read metadata only, and never fail because attributes are not as their specification says.
+A group of no known kind costs no request. Every path in a message is one that a dataset takes.
+
+Source: OME-Zarr 0.4 and 0.5 (`multiscales`, `plate`, `well`, `labels`, `bioformats2raw.layout`), AnnData's on-disk
+format (`encoding-type`), and the replay buffers of robot learning (`data/`, `meta/episode_ends`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.storage import LocalStore, ZipStore
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError, ZarrfeedError, printable
+from zarrfeed.storage.local_files import check_members, check_metadata_files
+from zarrfeed.storage.urls import UrlStore
+
+#: Paths that a message names, at most; and characters of a path, or of another name, in attributes.
+_MOST_PATHS, _MOST_CHARS = 6, 200
+#: Groups between an OME-Zarr plate, or the like, and the arrays of its first image.
+_MOST_LEVELS = 4
+
+_SPARSE = ("csr_matrix", "csc_matrix")
+_NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
+
+
+def refusal(group: zarr.Group) -> ZarrfeedError | None:
+    """Return the error for a group whose attributes say that its arrays are not fields of one sample; else None."""
+    attributes = dict(group.attrs)
+    return _of_image(group, attributes) or _of_anndata(group, attributes)
+
+
+def without_arrays(group: zarr.Group) -> ZarrfeedError:
+    """Return the error for a group that has no arrays but, maybe, groups."""
+    groups = [key for key, member in _members(group) if isinstance(member, zarr.Group)]
+    inside = f"; groups in it, which are not entered: {', '.join(groups)}" if groups else ""
+    text = f"{_name(group)}: is a group without arrays{inside}"
+    return (_of_parents(group) if groups else None) or ConfigError(text)
+
+
+def not_an_array(name: str, group: zarr.Group) -> ZarrfeedError:
+    """Return the error for a group that was given in place of an array."""
+    known = refusal(group)
+    if known is not None:
+        return known
+    try:
+        arrays = ", ".join(sorted(group.array_keys()))
+    except Exception as error:  # noqa: BLE001 (a damaged member: of any class, as in open_node)
+        arrays = f"cannot be listed ({error!r})"
+    if not arrays:
+        known, arrays = _of_parents(group), "none"
+        if known is not None:
+            return known
+    return ConfigError(f"{printable(name)}: is a group, must be an array; arrays in it: {arrays}")
+
+
+def member_path(group: zarr.Group, member: str) -> str:
+    """Return what to give for a member of a group: its path or URL, or an expression where there is none."""
+    root = _root(group)
+    if root is not None:
+        return repr(f"{root}/{member}")
+    store, path = group.store, f"{group.path}/{member}".lstrip("/")
+    if isinstance(store, ZipStore):
+        return f"zarr.open_group(zarr.storage.ZipStore({printable(store.path)!r}, mode='r'), mode='r')[{path!r}]"
+    return f"group[{member!r}]"
+
+
+def _root(group: zarr.Group) -> str | None:
+    store = group.store
+    if isinstance(store, LocalStore):
+        return printable(str(Path(store.root) / group.path))
+    return f"{store}/{group.path}".rstrip("/") if isinstance(store, UrlStore) else None
+
+
+def _name(group: zarr.Group) -> str:
+    return _root(group) or printable(str(group.store_path))
+
+
+def _of_image(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError | None:
+    """Return the error for an image of OME-Zarr."""
+    ome = _ome(attributes)
+    paths = list(_levels(ome))
+    if not paths:
+        return None
+    levels = ", ".join(member_path(group, path) for path in paths[:_MOST_PATHS])
+    axes = ", ".join(_axes(ome))
+    along = f"; sample_axis says which of its axes ({axes}) has the samples" if axes else ""
+    return ConfigError(
+        f"{_name(group)}: is an OME-Zarr image, whose arrays are one image at several resolutions and not fields "
+        f"of one sample; give one of multiscales[0].datasets, the first is the full resolution: {levels}{along}"
+    )
+
+
+def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
+    """Return the error for a group that has only groups: images of OME-Zarr, or the data of an episode store."""
+    ome = _ome(dict(group.attrs))
+    for key, kind in (
+        ("plate", "plate of wells"),
+        ("well", "well of images"),
+        ("labels", "group of label images"),
+        ("bioformats2raw.layout", "collection of images"),
+    ):
+        if key in ome:
+            path = _first_level(group, _MOST_LEVELS)
+            example = f", such as {member_path(group, path)}" if path else ""
+            return ConfigError(
+                f"{_name(group)}: is an OME-Zarr {kind}; give one array: a resolution of one image{example}"
+            )
+    return _of_episodes(group)
+
+
+def _ome(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of OME-Zarr: of version 0.5 below `ome`, of versions before at the top."""
+    ome = attributes.get("ome")
+    return ome if isinstance(ome, dict) else attributes
+
+
+def _levels(ome: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths of `multiscales[0].datasets`."""
+    image = next(iter(_list(ome.get("multiscales"))), None)
+    return _paths(image.get("datasets") if isinstance(image, dict) else None)
+
+
+def _axes(ome: dict[str, Any]) -> list[str]:
+    axes = [axis.get("name") if isinstance(axis, dict) else axis for axis in _list(ome["multiscales"][0].get("axes"))]
+    return [name for name in axes if isinstance(name, str) and len(name) <= _MOST_CHARS][:_MOST_PATHS]
+
+
+def _first_level(group: zarr.Group, depth: int) -> str:
+    """Return the path of the full resolution of the first image in a plate, a well or the like; "" if not found."""
+    ome = _ome(dict(group.attrs))
+    level = next(_levels(ome), None)
+    if level is not None:
+        return level
+    plate, well = ome.get("plate"), ome.get("well")
+    inside = [
+        *_paths(plate.get("wells") if isinstance(plate, dict) else None),
+        *_paths(well.get("images") if isinstance(well, dict) else None),
+        *filter(_is_path, _list(ome.get("labels"))),
+        *(["0"] if "bioformats2raw.layout" in ome else []),
+    ]
+    member = _member(group, inside[0]) if inside and depth else None
+    found = _first_level(member, depth - 1) if isinstance(member, zarr.Group) else ""
+    return f"{inside[0]}/{found}" if found else ""
+
+
+def _of_anndata(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError | None:
+    """Return the error for AnnData, or for one of its elements that has several arrays."""
+    kind = attributes.get("encoding-type")
+    if kind == "anndata":
+        return _of_anndata_root(group)
+    name = f"{_name(group)}: is a {kind} of AnnData (encoding-type)"
+    if kind in _SPARSE:
+        return UnsupportedError(
+            f"{name}, a sparse matrix in the arrays data, indices and indptr; sparse matrices are not read yet, store "
+            "it as a dense array"
+        )
+    if kind == "dataframe":
+        columns = [key for key, member in _members(group) if isinstance(member, zarr.Array)]
+        codes = [f"{key}/codes" for key, member in _members(group) if _encoding(member) == "categorical"]
+        return ConfigError(
+            f"{name}; give a column as an array{_examples(group, columns + codes)}, or name some: variables="
+        )
+    if kind == "categorical":
+        return ConfigError(f"{name}; give its integers: {member_path(group, 'codes')}, indices to its categories")
+    if kind in _NULLABLE:
+        return ConfigError(f"{name}; give {member_path(group, 'values')}: they say nothing where its `mask` is true")
+    return None
+
+
+def _of_anndata_root(group: zarr.Group) -> ZarrfeedError:
+    dense: list[str] = []
+    sparse: list[str] = []
+    matrices = [("X", _member(group, "X"))]
+    for folder in ("layers", "obsm"):
+        inside = _member(group, folder)
+        if isinstance(inside, zarr.Group):
+            matrices += [(f"{folder}/{key}", member) for key, member in _members(inside)]
+    for path, member in matrices:
+        if isinstance(member, zarr.Array) and member.shape:
+            dense.append(path)
+        elif _encoding(member) in _SPARSE:
+            sparse.append(path)
+    give = f"give a dense matrix{_examples(group, dense)}" if dense else "it has no dense matrix to give"
+    unread = f"; sparse matrices are not read yet: {', '.join(sparse[:_MOST_PATHS])}" if sparse else ""
+    return ConfigError(
+        f"{_name(group)}: is AnnData (encoding-type), whose elements are not fields of one sample; {give}{unread}"
+    )
+
+
+def _of_episodes(group: zarr.Group) -> ZarrfeedError | None:
+    """Return the error for the root of an episode store."""
+    data, ends = _member(group, "data"), _member(group, "meta/episode_ends")
+    if not isinstance(data, zarr.Group) or not isinstance(ends, zarr.Array):
+        return None
+    return ConfigError(
+        f"{_name(group)}: is the root of an episode store, whose arrays are in groups; give "
+        f"{member_path(group, 'data')}, and for windows (offsets=) the values of "
+        f"{member_path(group, 'meta/episode_ends')} as segment_ends"
+    )
+
+
+def _examples(group: zarr.Group, members: list[str]) -> str:
+    shown = ", ".join(member_path(group, member) for member in members[:_MOST_PATHS])
+    return f", such as {shown}" if shown else ""
+
+
+def _member(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | None:
+    try:
+        if isinstance(group.store, LocalStore):
+            check_metadata_files(Path(group.store.root) / group.path / path)
+        return group[path]
+    except Exception:  # noqa: BLE001 (not there, damaged, or no path at all: of any class)
+        return None
+
+
+def _members(group: zarr.Group) -> list[tuple[str, zarr.Array[Any] | zarr.Group]]:
+    try:
+        check_members(group)
+        return sorted(islice(group.members(), 1000), key=lambda item: item[0])
+    except Exception:  # noqa: BLE001 (a damaged member)
+        return []
+
+
+def _encoding(member: zarr.Array[Any] | zarr.Group | None) -> object:
+    return None if member is None else dict(member.attrs).get("encoding-type")
+
+
+def _paths(value: object) -> Iterator[str]:
+    """Yield what is called "path" in a list of objects of JSON."""
+    for one in _list(value):
+        path = one.get("path") if isinstance(one, dict) else None
+        if _is_path(path):
+            yield str(path)
+
+
+def _is_path(path: object) -> bool:
+    """Return whether it is a path below a group, and short enough for a message."""
+    return isinstance(path, str) and 0 < len(path) <= _MOST_CHARS and not {"", "..", "."} & set(path.split("/"))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

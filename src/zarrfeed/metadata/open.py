@@ -1,0 +1,99 @@
+"""What the user passed -> an open array or group: paths, URLs, stores of zarr-python, of obstore, fsspec's mappers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import zarr
+from zarr.abc.store import Store
+from zarr.api.asynchronous import open as open_async
+from zarr.storage import FsspecStore, LocalStore, ObjectStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.metadata.array import open_node
+from zarrfeed.metadata.open_errors import open_error
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.urls import open_url, wrap_node
+from zarrfeed.storage.zarr_internals import async_group
+
+_DEFAULT_ACCESS = StoreAccess()
+
+
+def is_url(source: object) -> bool:
+    """Return whether this is a URL of anything but a local file."""
+    return isinstance(source, str | Path) and "://" in str(source) and urlsplit(str(source)).scheme != "file"
+
+
+def is_mapper(source: object) -> bool:
+    """Return whether this is a mapper of fsspec: a store, though it is a Mapping, too."""
+    if "fsspec" not in sys.modules:
+        return False
+    from fsspec.mapping import FSMap  # type: ignore[import-untyped]
+
+    return isinstance(source, FSMap)
+
+
+def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
+    """Open the array or the group at a path, at a URL, or at the root of a store; return anything else as it is.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing that zarr-python can read, or `storage_options` cannot work.
+    StoreReadError
+        If there is nothing, or it cannot be read, or the store does not answer in time.
+    UnsupportedError
+        If the URL has a scheme that is not read.
+    """
+    if is_url(source):
+        return open_url(str(source), access)
+    if isinstance(source, str | Path):
+        return open_node(source)
+    store = _as_store(source)
+    return source if store is None else _open_store(store, access)
+
+
+def check_storage_options(access: StoreAccess, *sources: Any) -> None:
+    """Raise ConfigError if there are storage options, and none of the sources is a URL, which is what they are for."""
+    if access.storage_options and not any(map(is_url, sources)):
+        raise ConfigError("storage_options are for URLs such as s3://bucket/key, and none of the sources is one")
+
+
+def arrays_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
+    """Return the arrays in a group, by name and in the order of their names."""
+    if type(group.store) is LocalStore:
+        return dict(sorted(group.arrays()))
+
+    async def list_all() -> dict[str, Any]:
+        return {name: array async for name, array in async_group(group).arrays()}
+
+    found = access.ask(list_all, str(group.store_path))
+    return {name: zarr.Array(array) for name, array in sorted(found.items())}
+
+
+def _as_store(source: Any) -> Store | None:
+    """Return the store that this is, or that is made of it; None if it is no store."""
+    if isinstance(source, Store):
+        return source
+    module = type(source).__module__
+    if module.startswith("obstore."):
+        return ObjectStore(source, read_only=True)
+    return FsspecStore.from_mapper(source, read_only=True) if is_mapper(source) else None
+
+
+def _open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:
+    name = printable(store)
+    try:
+        return wrap_node(access.ask(lambda: open_async(store=store, mode="r"), name))
+    except StoreReadError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreReadError(error.errno or 2, f"{name}: no Zarr array is at the root of this store") from error
+    except OSError as error:
+        raise StoreReadError(errno_of(error), f"{name}: cannot be read: {reason_of(error)}") from error
+    except Exception as error:  # what stores and zarr-python's parsers raise is of any class
+        raise open_error(name, error) from error

@@ -1,0 +1,45 @@
+"""What zarr-python's exceptions mean where it opens an array or lists a group: our errors, which name the array."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import zarr
+
+from zarrfeed.base.errors import ConfigError, ZarrfeedError
+from zarrfeed.storage.errors import reason_of
+from zarrfeed.storage.zarr_internals import grid_error, sync
+
+
+def open_error(name: str, error: Exception) -> ZarrfeedError:
+    """Return the error to raise where zarr-python cannot open an array or a group.
+
+    Parameters
+    ----------
+    name
+        The path or URL that messages name.
+    error
+        What zarr-python raised. Its parsers raise exceptions of any class.
+    """
+    # Releases before 3.2 do not know such grids; later ones refuse them as long as a flag of their own is not set.
+    if re.search(r"rectilinear chunk|unknown chunk grid\. got rectilinear", str(error), re.IGNORECASE):
+        return grid_error(name, "rectilinear")
+    return ConfigError(f"{name}: zarr-python cannot open it: {reason_of(error)}")
+
+
+def list_error(name: str, group: zarr.Group, error: Exception) -> ZarrfeedError:
+    """Return the error to raise where zarr-python cannot list a group: that of the first member that it cannot open."""
+
+    async def member_names() -> list[str]:
+        return sorted([key async for key in group.store_path.store.list_dir(group.store_path.path)])
+
+    with contextlib.suppress(Exception):  # a store that cannot be listed: `error` says so
+        for key in sync(member_names()):
+            try:
+                zarr.open(group.store_path / key, mode="r")
+            except FileNotFoundError:  # neither an array nor a group
+                continue
+            except Exception as cause:  # noqa: BLE001 (parsers raise exceptions of any class)
+                return open_error(f"{name}/{key}", cause)
+    return ConfigError(f"{name}: zarr-python cannot list the group: {reason_of(error)}")

@@ -1,0 +1,174 @@
+"""What makes the blocks, and what becomes of fields whose chunks do not nest in them.
+
+Pure: it follows from the layout, and from the memory that there is for small fields. In this order:
+
+1. The chunks of one field, the driving one, are the blocks.
+2. Where samples are windows a block is several of them, since a chunk at its end is read for the next one, too.
+3. Small fields that would be decoded more than once are kept in memory.
+4. Blocks grow so that chunks of other fields nest in them, as long as they are not too large, and not too few to mix.
+5. Of fields that are left, a chunk is decoded once for each block that it lies over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.windows import chunks_in_block
+from zarrfeed.spec.field import (
+    BlockUnit,
+    Field,
+    ListField,
+    StoredField,
+    resident_bytes,
+    sample_bytes,
+    window_of,
+    with_path,
+)
+
+#: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
+_HEAVY = 1 / 4
+#: Blocks longer than this are avoided where there is a choice: 16 lanes of them fill half of the usual budget.
+_BLOCK_BYTES = 32 << 20
+#: Blocks do not grow until there are fewer: what is mixed is blocks.
+_LEAST_BLOCKS = 32
+#: Blocks of a dataset that lies in memory: many rows, to be dealt out quickly, but no more bytes than a usual chunk.
+_MEMORY_BLOCK_ROWS = 64
+_MEMORY_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a dataset: which field makes them (None: none is stored), their samples, and all fields."""
+
+    driving: int | None
+    rows: int
+    fields: tuple[Field, ...]
+
+
+def plan_blocks(
+    fields: Sequence[Field], num_sample_fields: int, *, block: BlockUnit = "chunk", room: int = 0, aligns: bool = True
+) -> Blocks:
+    """Choose the blocks, and which fields are kept in memory.
+
+    Parameters
+    ----------
+    fields, num_sample_fields
+        All of them; so many of them, at the beginning, are of `samples`.
+    block
+        Whether read chunks of the driving field make the blocks, or its shards.
+    room
+        Bytes for fields that are kept in memory.
+    aligns
+        Whether a block may be several chunks, so that the chunks of other fields nest in it.
+
+    Raises
+    ------
+    ConfigError
+        If shards are to make the blocks, and there are none.
+    """
+    num_samples = fields[0].num_samples
+    driving = choose_driving(fields[:num_sample_fields], fields, block)
+    bytes_of_sample = sum(map(sample_bytes, fields))
+    if driving is None:
+        if block == "shard":
+            raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")
+        rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // bytes_of_sample))
+        return Blocks(None, min(num_samples, rows), tuple(fields))
+    chosen = fields[driving]
+    assert isinstance(chosen, StoredField | ListField)
+    if block == "shard" and chosen.spec.shard is None:
+        raise ConfigError(
+            f"block = 'shard', but {with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
+        )
+    rows = block_rows(chosen, block)
+    if block == "chunk":
+        rows *= chunks_in_block(rows, bytes_of_sample, [window_of(f) for f in fields], _BLOCK_BYTES)
+    kept = _keep_small_ones(fields, driving, rows, room)
+    if aligns:
+        most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
+        rows = _align(rows, kept, most)
+    return Blocks(driving, min(num_samples, rows), tuple(kept))
+
+
+def block_rows(f: StoredField | ListField, block: BlockUnit) -> int:
+    """Return the samples of a full block if `f` makes them."""
+    return f.spec.shard_shape[f.spec.sample_axis] if block == "shard" else f.spec.rows_per_chunk
+
+
+def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
+    """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
+
+    It is one of the stored tensors of `samples`, else one of its lists; of the others where all samples are in memory.
+    Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
+    since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
+    block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
+
+    Parameters
+    ----------
+    samples, fields
+        The fields of `samples`, and all fields, which begin with these.
+    block
+        What blocks are made of.
+
+    Returns
+    -------
+    The place in `fields`; None if no field is stored.
+    """
+    candidates = (
+        [i for i, f in enumerate(some) if isinstance(f, kind)]
+        for some in (samples, fields)
+        for kind in (StoredField, ListField)
+    )
+    stored: list[int] = next(filter(None, candidates), [])
+    if not stored:
+        return None
+    largest = max(sample_bytes(fields[i]) for i in stored)
+    heavy = [i for i in stored if sample_bytes(fields[i]) >= _HEAVY * largest]
+    row_bytes = sum(sample_bytes(f) for f in fields)
+
+    def chunk_rows(i: int) -> int:
+        f = fields[i]
+        assert isinstance(f, StoredField | ListField)
+        return min(f.num_samples, block_rows(f, block))
+
+    fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
+    return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
+
+
+def _align(rows: int, fields: Sequence[Field], most: int) -> int:
+    """Return the samples of a block, a multiple of `rows` of at most `most`, in which chunks of more fields nest.
+
+    Those that would be decoded most often for nothing come first.
+    """
+
+    def extra_bytes(f: StoredField) -> float:
+        # A chunk of c rows lies over (rows + c - gcd) / rows blocks, on average.
+        chunk = f.spec.rows_per_chunk
+        return sample_bytes(f) * (chunk - math.gcd(rows, chunk)) / rows
+
+    streamed = [f for f in fields if isinstance(f, StoredField) and not f.resident]
+    for f in sorted(streamed, key=extra_bytes, reverse=True):
+        common = math.lcm(rows, f.spec.rows_per_chunk)
+        if common <= most:
+            rows = common
+    return rows
+
+
+def _keep_small_ones(fields: Sequence[Field], driving: int, block_rows: int, room: int) -> list[Field]:
+    """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
+
+    These are those whose chunks do not nest in the blocks, or, but for the driving one, whose samples are windows.
+    """
+    result: list[Field] = []
+    for i, f in enumerate(fields):
+        if isinstance(f, StoredField):
+            again = block_rows % f.spec.rows_per_chunk != 0 or (f.window is not None and i != driving)
+            if again and resident_bytes(f) <= room:
+                room -= resident_bytes(f)
+                result.append(replace(f, resident=True))
+                continue
+        result.append(f)
+    return result

@@ -1,0 +1,300 @@
+"""What a consumer reads in a pass: the line, its share of what is left of it, and the memory and threads for that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
+from zarrfeed.plan.memory import MemoryPlan, plan_memory
+from zarrfeed.plan.mixing import choose_lanes, choose_mixing
+from zarrfeed.plan.order import EpochPlan, Order, open_batches
+from zarrfeed.plan.partition import Consumer, Division, Even
+from zarrfeed.plan.runs import RunDivision
+from zarrfeed.plan.state import EpochState
+from zarrfeed.report.explain import Explanation, explain
+from zarrfeed.spec.field import FieldSet, sample_bytes
+from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
+from zarrfeed.torch.distributed import Place, usable_cores
+
+#: Without a batch size, samples are views of internal batches of about this size.
+_INTERNAL_BATCH_BYTES = 4 << 20
+_INTERNAL_BATCH_SAMPLES = 1024
+
+#: The memory of a machine's readers where none is named.
+DEFAULT_BUDGET = 1 << 30
+
+#: Chunks that neighbouring blocks share get so much of the budget, or what they need.
+_CARRY_PART = 64
+
+#: Up to as many ranks the line never depends on their number.
+_FEW_RANKS = 8
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one consumer may use: memory, decode threads among it, and batches that are open or ready at once.
+
+    `short_of_memory` says whether threads or batches would be more if memory allowed it.
+    """
+
+    memory: MemoryPlan
+    max_open_batches: int
+    short_of_memory: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The configuration of a dataset, as far as it decides what is read when.
+
+    Attributes
+    ----------
+    fields
+        Of a batch, and which one's chunks make the blocks.
+    order
+        Of the line; its lanes are those for few ranks.
+    batch_size
+        None: single samples.
+    drop_last, even
+        As the user said; `even` None: "drop" where there are several ranks.
+    num_threads
+        Decode threads of a consumer. None: the cores of the machine, shared.
+    budget
+        Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
+    coalesce
+        What may be read in one request, in stores that Python reads.
+    whole_blocks
+        Whether consumers have runs of whole blocks where rows keep their order, instead of a stride.
+    mix_is_chosen
+        Whether the user named no `mix`, so that a state's own serves the rest of its epoch.
+    limit
+        For `budget` None: the most that one consumer may need. None: whatever it needs.
+    """
+
+    fields: FieldSet
+    order: Order
+    batch_size: int | None
+    drop_last: bool
+    even: Even | None
+    num_threads: int | None
+    budget: int | None
+    limit: int | None = DEFAULT_BUDGET
+    coalesce: Coalesce = DEFAULT_COALESCE
+    whole_blocks: bool = False
+    mix_is_chosen: bool = False
+
+    @classmethod
+    def make(
+        cls,
+        fields: FieldSet,
+        order: Order,
+        *,
+        lanes: int | None,
+        batch_size: int | None,
+        mix: int | None = None,
+        **options: Any,
+    ) -> Schedule:
+        """Return a schedule with these lanes and this mix, or with those that suit the layout and the memory."""
+        schedule = cls(fields, order, batch_size, mix_is_chosen=mix is None, **options)
+        if not order.permutes_rows:
+            return schedule
+        overlap = Overlap.of(fields.fields, fields.block_rows) if order.shuffle else None
+        if overlap is not None:
+            chosen = schedule._choose(lanes, mix, overlap)
+            chosen = replace(chosen, strip=overlap.strip(chosen))
+            if schedule._memory(chosen, Place(), Place().consumer()).carry_bytes:
+                return replace(schedule, order=chosen)
+        return replace(schedule, order=schedule._choose(lanes, mix))
+
+    def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
+        """Return the same line, handed out in batches."""
+        return replace(self, batch_size=batch_size, drop_last=drop_last)
+
+    @property
+    def engine_batch_size(self) -> int:
+        """Samples of a batch of the engine."""
+        if self.batch_size is not None:
+            return min(self.order.length, self.batch_size)
+        bytes_of_sample = sum(sample_bytes(f) for f in self.fields.fields)
+        fitting = int(np.clip(_INTERNAL_BATCH_BYTES // max(1, bytes_of_sample), 1, _INTERNAL_BATCH_SAMPLES))
+        return min(self.order.length, fitting)
+
+    def settle(self, state: EpochState, consumer: Consumer) -> EpochState:
+        """Return a state in which nothing is left to be decided: what of the line depends on who reads it.
+
+        If rows keep their order, each consumer has a lane; if they are permuted, more ranks than lanes get a lane
+        each. Where blocks keep their order and a tail is dropped, the line begins at another block in each epoch, so
+        that it is not always the same one. A line for runs of whole blocks has one lane, and ends with a short block.
+        A saved run stays in the state if this consumer continues its division.
+        """
+        if state.lanes is not None:
+            return state.for_division(self.division(state, consumer))
+        order, even = self.order, self._even(consumer)
+        if self._in_runs(1):
+            return replace(state, lanes=1, short_last=consumer.stride > 1 and order.length % order.block_rows != 0)
+        if not order.permutes_rows:
+            lanes = consumer.stride
+        else:
+            lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
+        turns = not order.shuffle and even == "drop" and order.length % consumer.num_receivers != 0
+        return replace(
+            state,
+            lanes=min(order.length, lanes),
+            mix=order.mix,
+            strip=order.strip,
+            first_block=state.epoch % order.num_blocks if turns else 0,
+        )
+
+    def line(self, state: EpochState) -> Order:
+        """Return the order of a settled state's epoch."""
+        assert state.lanes is not None
+        mix = self.order.mix if state.mix is None else state.mix
+        return replace(
+            self.order,
+            lanes=state.lanes,
+            mix=mix,
+            strip=state.strip,
+            first_block=state.first_block,
+            short_last=state.short_last,
+        )
+
+    def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
+        """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
+        length, even = self.order.length - state.progress.used, self._even(consumer)
+        common: dict[str, Any] = {
+            "length": length - length % consumer.split_over if even == "drop" else length,
+            "world_size": consumer.world_size,
+            "num_workers": consumer.num_workers,
+            "batch_size": self.batch_size or 1,
+            "drop_last": self.drop_last and self.batch_size is not None,
+        }
+        if not self._in_runs(state.lanes or 1):
+            return Division(even=even, **common)
+        if state.progress.cuts:  # earlier runs began all over the line: what is left of a block is no unit any more
+            return RunDivision(block_rows=1, turn=state.epoch, **common)
+        return RunDivision(block_rows=self.order.block_rows, turn=state.epoch, **common)
+
+    def plan(self, state: EpochState, consumer: Consumer) -> EpochPlan:
+        """Return what a consumer reads in a pass that begins in a state that was settled for it."""
+        division, progress = self.division(state, consumer), state.progress
+        consumer, delivered = division.continued(consumer, state.batches)
+        delivered += 0 if state.worker is None else state.worker.batches
+        share = division.share(consumer, delivered * division.batch_size)
+        # Positions are numbers of what is left, from here on they are those on the line.
+        regular, shift = progress.regular_from()
+        in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
+        head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))
+        turn, number = np.divmod(share.tail, max(1, division.length))
+        order = self.line(state)
+        return order.plan(
+            state.epoch,
+            first=share.first + share.stride * in_head + shift,
+            stride=share.stride,
+            steps=share.count - in_head,
+            head=head,
+            tail=progress.position(number) + turn * order.length,
+        )
+
+    def resources(self, order: Order, place: Place, consumer: Consumer) -> Resources:
+        """Return what a consumer of a line may use.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If its share of the budget has no room for the batches that must be open at once.
+        """
+        memory = self._memory(order, place, consumer)
+        tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
+        wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
+        allowed = memory.max_open_batches(order, wanted=wanted)
+        return Resources(memory, allowed, short_of_memory=allowed < wanted or memory.lacks_threads)
+
+    def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
+        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
+        consumer = place.consumer(num_workers=max(1, num_workers))
+        self.resources(self.line(self.settle(state, consumer)), place, consumer)
+
+    def explain(self, place: Place, plan: EpochPlan, *, pinned: bool) -> Explanation:
+        """Describe how a rank reads `plan` without workers."""
+        resources = self.resources(plan.order, place, place.consumer())
+        return explain(
+            fields=self.fields,
+            plan=plan,
+            batch_size=self.engine_batch_size,
+            memory=resources.memory,
+            max_open_batches=resources.max_open_batches,
+            pinned=pinned,
+        )
+
+    def _choose(self, lanes: int | None, mix: int | None, overlap: Overlap | None = None) -> Order:
+        """Return the order with lanes and mix: those that are given, else those that suit the layout and the memory.
+
+        With an `overlap`, chunks that blocks share are to be carried.
+        """
+        order = self.order
+        if lanes is not None:
+            return replace(order, lanes=min(lanes, order.length))
+        memory = self._memory(order, Place(), Place().consumer())
+        sample_bytes = memory.batch_bytes / self.engine_batch_size
+        limits: dict[str, Any] = {
+            "batch_size": self.engine_batch_size,
+            "max_open_batches": memory.batch_room // memory.batch_bytes,
+        }
+        if overlap is not None:
+            limits["reads_of_cut"] = overlap.reads_of_cut
+            limits["carried_rows"] = math.ceil(overlap.carried_bytes / sample_bytes)
+        if mix is not None:
+            return replace(order, lanes=choose_lanes(order, **limits))
+        lanes, mix = choose_mixing(order, **limits)
+        return replace(order, lanes=lanes, mix=mix)
+
+    def _threads(self, place: Place, consumer: Consumer) -> int:
+        """Return how many decode threads a consumer starts."""
+        return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
+
+    def _memory(self, order: Order, place: Place, consumer: Consumer) -> MemoryPlan:
+        """Return how a consumer spends its share of the budget."""
+        required = self._required_batches(order, consumer)
+        readers = place.local_world_size * consumer.num_workers
+        share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
+        plan_with = partial(
+            plan_memory,
+            self.fields.fields,
+            batch_size=self.engine_batch_size,
+            num_threads=self._threads(place, consumer),
+            min_open_batches=required,
+            coalesce=self.coalesce,
+            carry_bytes=self._carry_bytes(order, consumer, share),
+        )
+        plan = plan_with(budget=share)
+        if self.budget is None:  # nobody said that the readers together may not have more
+            enough = max(share, plan.ample_budget)
+            plan = plan_with(budget=enough if self.limit is None else min(self.limit, enough))
+        return replace(plan, readers=readers)
+
+    def _carry_bytes(self, order: Order, consumer: Consumer, share: int) -> int:
+        """Return the memory that a consumer's lanes want for chunks that neighbouring blocks share."""
+        overlap = Overlap.of(self.fields.fields, order.block_rows) if keeps_neighbours(order) else None
+        if overlap is None:
+            return 0
+        # Groups of small chunks are admitted many at a time, and share more.
+        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_PART)
+
+    def _required_batches(self, order: Order, consumer: Consumer) -> int:
+        """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""
+        return open_batches(order, self.engine_batch_size, self._stride(order, consumer))
+
+    def _in_runs(self, lanes: int) -> bool:
+        """Whether consumers have runs of whole blocks, on a line of so many lanes."""
+        return self.whole_blocks and not self.order.permutes_rows and lanes == 1
+
+    def _stride(self, order: Order, consumer: Consumer) -> int:
+        """Return how far apart on the line the positions of a consumer are."""
+        return 1 if self._in_runs(order.lanes) else consumer.stride
+
+    def _even(self, consumer: Consumer) -> Even:
+        return self.even or ("drop" if consumer.num_receivers > 1 else "off")

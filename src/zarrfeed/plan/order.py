@@ -1,0 +1,393 @@
+"""The order of an epoch, down to blocks: pure numpy, no I/O.
+
+docs/design.md section 4 is the definition. All samples of an epoch stand on one line; the line is cut into lanes,
+lanes are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces of which
+blocks a consumer needs and when; the rows inside of them are permuted by the engine (cpp/shuffle), from the same keys.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.random import Philox  # named, since numpy imports it late: not while the first batch is awaited
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.selection import Int64, Selection
+
+#: Planning an epoch takes about 460 bytes a block.
+MOST_BLOCKS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the line of an epoch depends on, but for the epoch's number.
+
+    Attributes
+    ----------
+    num_samples
+        Samples of the array.
+    block_rows
+        Samples of a full block; the last one of the array may be shorter.
+    shuffle
+        Whether blocks are permuted; False: they keep their order.
+    seed
+        Key of the permutation of blocks, and of rows unless `row_seed` is given, in [0, 2**64).
+    lanes
+        L, at most `length`.
+    mix
+        Consecutive blocks of a lane whose rows are permuted together.
+    shuffle_rows, row_seed
+        The same for the rows inside of blocks. None: as `shuffle` and `seed` say.
+    selection
+        The samples that are read; the others have no place on the line. None: all.
+    first_block
+        Without shuffling: at which of these the line begins; those before it come last.
+    short_last
+        Whether the last block of the array, which may be shorter, comes last on the line in any case.
+    strip
+        Consecutive blocks of the array that stay together, in order, when blocks are permuted.
+    """
+
+    num_samples: int
+    block_rows: int
+    shuffle: bool
+    seed: int
+    lanes: int
+    mix: int = 1
+    shuffle_rows: bool | None = None
+    row_seed: int | None = None
+    selection: Selection | None = field(default=None, compare=False)
+    first_block: int = 0
+    short_last: bool = False
+    strip: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_blocks > MOST_BLOCKS:
+            raise ConfigError(
+                f"{self.num_blocks} blocks of {self.block_rows} samples, must be at most {MOST_BLOCKS}: an epoch is "
+                'planned block by block, in memory; read a part (`select=`, `blocks=`), or whole shards (block="shard")'
+            )
+
+    @property
+    def permutes_rows(self) -> bool:
+        """Whether rows are permuted inside of blocks, or of groups of them."""
+        return self.shuffle if self.shuffle_rows is None else self.shuffle_rows
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that are read, a short one at the end included."""
+        return self._blocks_in_array if self.selection is None else len(self.selection.blocks)
+
+    @property
+    def length(self) -> int:
+        """n, the number of positions of the line: the samples that are read."""
+        return self.num_samples if self.selection is None else self.selection.length
+
+    @property
+    def max_rows(self) -> int:
+        """Samples of a block that are read, at most."""
+        return self.block_rows if self.selection is None else self.selection.max_rows
+
+    @property
+    def _blocks_in_array(self) -> int:
+        return -(-self.num_samples // self.block_rows)
+
+    def block_order(self, epoch: int) -> Int64:
+        """Return the blocks in the order of an epoch, shape (num_blocks,)."""
+        return self.blocks_at(self.places(epoch))
+
+    def blocks_at(self, places: Int64) -> Int64:
+        """Return blocks by their places among those that are read."""
+        return places if self.selection is None else self.selection.blocks[places]
+
+    def rows_at(self, places: Int64) -> tuple[Int64, Int64]:
+        """Return the first row of blocks, in the form that the engine takes, and how many rows they have."""
+        if self.selection is None:
+            first = places * self.block_rows
+            return first, np.minimum(self.block_rows, self.num_samples - first)
+        return self.selection.first[places], self.selection.rows[places]
+
+    def locate(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Return for samples that are read the place of their block, and which row of it they are."""
+        block = samples // self.block_rows
+        selection = self.selection
+        if selection is None:
+            return block, samples - block * self.block_rows
+        place = np.searchsorted(selection.blocks, block)
+        if selection.samples is None:
+            return place, (samples - selection.first[place]) // selection.step
+        return place, np.searchsorted(selection.samples, samples) - selection.first[place]
+
+    def samples_in(self, places: Int64, rows: Int64) -> Int64:
+        """Return the samples that are some rows of blocks, given by their places: what `locate` takes apart."""
+        selection = self.selection
+        if selection is None:
+            return places * self.block_rows + rows
+        if selection.samples is None:
+            return selection.first[places] + selection.step * rows
+        found: Int64 = selection.samples[selection.first[places] + rows]
+        return found
+
+    def places(self, epoch: int) -> Int64:
+        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,).
+
+        Random keys are sorted with the block's place in their low bits: no two are equal, so that the result depends
+        on the keys alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose
+        stream numpy guarantees to stay as it is. Strips of several blocks are permuted in this way.
+        """
+        places = np.arange(self.num_blocks, dtype=np.int64)
+        if self.shuffle:
+            strips = np.arange(-(-self.num_blocks // self.strip), dtype=np.uint64)
+            low_bits = np.uint64((1 << max(1, (len(strips) - 1).bit_length())) - 1)
+            # 128-bit key: seed and epoch side by side, so that no two pairs share one
+            keys = Philox(key=self.seed | (epoch << 64)).random_raw(len(strips))
+            keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | strips
+            keys.sort()
+            first = (keys & low_bits).astype(np.int64) * self.strip
+            places = (first[:, None] + np.arange(self.strip)).ravel()
+            places = places[places < self.num_blocks]
+        elif self.first_block:
+            places = np.roll(places, -self.first_block)
+        if self.short_last:
+            last = self.num_blocks - 1
+            places = np.append(places[places != last], last)
+        return places
+
+    def plan(
+        self,
+        epoch: int,
+        *,
+        first: int = 0,
+        stride: int = 1,
+        steps: int | None = None,
+        head: Int64 | None = None,
+        tail: Int64 | None = None,
+    ) -> EpochPlan:
+        """Return the pieces of blocks that a consumer needs, in the order in which it needs them.
+
+        Parameters
+        ----------
+        epoch
+            Number of the epoch, in [0, 2**63).
+        first, stride
+            The consumer takes global positions first, first + stride, ...
+        steps
+            How many of them; all that there are, unless given.
+        head, tail
+            Positions that it takes before and after these, one by one. Position g >= n is g mod n, once more.
+        """
+        n, num_lanes = self.length, self.lanes
+        available = max(0, -(-(n - first) // stride))
+        steps = available if steps is None else min(steps, available)
+        begin = 0 if head is None else len(head)
+        # Positions outside of the stride, and the steps at which they are taken.
+        extra = np.concatenate([_NONE if head is None else head, _NONE if tail is None else tail])
+        extra_step = np.concatenate([np.arange(begin), begin + steps + np.arange(len(extra) - begin)])
+        turn, extra_on_line = np.divmod(extra, n)
+
+        # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
+        common = math.gcd(stride, num_lanes)
+        lane = np.arange(first % common, num_lanes if steps else 0, common, dtype=np.int64)
+        if len(extra):
+            lane = np.union1d(lane, extra_on_line % num_lanes)
+        quotient, longer = divmod(n, num_lanes)
+        lane_begin = lane * quotient + np.minimum(lane, longer)
+        lane_end = lane_begin + quotient + (lane < longer)
+
+        # Cut the line at the ends of blocks and lanes.
+        places = self.places(epoch)
+        first_row, block_rows = self.rows_at(places)
+        line_begin = np.concatenate(([0], np.cumsum(block_rows)))
+        first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1
+        last_piece = np.searchsorted(line_begin, lane_end, side="left")
+        pieces = np.where(lane_end > lane_begin, last_piece - first_piece, 0)
+        # one entry per piece from here on
+        in_lane = np.repeat(np.arange(len(lane)), pieces)
+        number = np.arange(len(in_lane)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        piece = number + first_piece[in_lane]
+        piece_begin = np.maximum(line_begin[piece], lane_begin[in_lane])
+        piece_end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
+
+        # Groups of `mix` pieces.
+        starts = np.flatnonzero(number % self.mix == 0)
+        ends = np.append(starts[1:], len(number))
+        group_lane = lane[in_lane[starts]]
+        group_offset = piece_begin[starts] - lane_begin[in_lane[starts]]
+        group_rows = np.add.reduceat(piece_end - piece_begin, starts) if len(starts) else starts
+        first_step, last_step = self._steps(group_lane, group_offset, group_rows, first, stride, steps)
+        first_step = np.where(first_step > last_step, _NEVER, first_step + begin)
+        last_step = np.where(first_step == _NEVER, -1, last_step + begin)
+
+        # Groups that the extra positions need, those of each turn by themselves: their steps may be far apart.
+        place = np.searchsorted(lane, extra_on_line % num_lanes)
+        extra_group = np.searchsorted(piece_begin[starts], lane_begin[place] + extra_on_line // num_lanes, "right") - 1
+        once = turn == 0
+        np.minimum.at(first_step, extra_group[once], extra_step[once])
+        np.maximum.at(last_step, extra_group[once], extra_step[once])
+        visits = [(np.arange(len(starts)), np.zeros(len(starts), dtype=np.int64), first_step, last_step)]
+        for again in np.unique(turn[~once]) if not once.all() else ():
+            of_turn = turn == again
+            group, inverse = np.unique(extra_group[of_turn], return_inverse=True)
+            earliest, latest = np.full(len(group), _NEVER), np.full(len(group), -1)
+            np.minimum.at(earliest, inverse, extra_step[of_turn])
+            np.maximum.at(latest, inverse, extra_step[of_turn])
+            visits.append((group, np.full(len(group), again), earliest, latest))
+        group, group_turn, first_step, last_step = (np.concatenate(column) for column in zip(*visits, strict=True))
+
+        used = np.flatnonzero(first_step <= last_step)
+        used = used[np.argsort(first_step[used], kind="stable")]
+        group = group[used]
+
+        # Segments of the used groups, group after group.
+        sizes = (ends - starts)[group]
+        group_begin = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        segment = np.repeat(starts[group] - group_begin[:-1], sizes) + np.arange(group_begin[-1])
+        by_position = np.argsort(extra, kind="stable")
+        return EpochPlan(
+            order=self,
+            epoch=epoch,
+            first=first,
+            stride=stride,
+            begin=begin,
+            count=steps,
+            steps=steps + len(extra),
+            extra_position=extra[by_position],
+            extra_step=extra_step[by_position],
+            group_begin=group_begin,
+            group_lane=group_lane[group],
+            group_offset=group_offset[group],
+            group_number=number[starts[group]] // self.mix,
+            group_turn=group_turn[used],
+            first_step=first_step[used],
+            last_step=last_step[used],
+            segment_place=places[piece[segment]],
+            segment_first=first_row[piece[segment]],
+            segment_rows=block_rows[piece[segment]],
+            segment_start=(piece_begin - line_begin[piece])[segment],
+            segment_length=(piece_end - piece_begin)[segment],
+        )
+
+    def _steps(
+        self, lane: Int64, offset: Int64, rows: Int64, first: int, stride: int, steps: int
+    ) -> tuple[Int64, Int64]:
+        """First and last step that each run of lane positions [offset, offset + rows) serves; first > last for none.
+
+        Lane position j is global position lane + L * j; the consumer has it if that is first + stride * step.
+        """
+        common = math.gcd(stride, self.lanes)
+        period = stride // common
+        # L * j = first - lane (mod stride)  <=>  j = residue (mod period), for lanes that have any
+        inverse = pow(self.lanes // common, -1, period) if period > 1 else 0
+        residue = ((first - lane) // common % period) * inverse % period
+        low = np.maximum(offset, -(-(first - lane) // self.lanes))
+        high = np.minimum(offset + rows - 1, (first + stride * (steps - 1) - lane) // self.lanes)
+        j_first = low + (residue - low) % period
+        j_last = high - (high - residue) % period
+        nothing = (j_first > j_last) | ((first - lane) % common != 0)
+        first_step = (lane + self.lanes * j_first - first) // stride
+        last_step = (lane + self.lanes * j_last - first) // stride
+        return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
+
+
+_NONE: Int64 = np.zeros(0, dtype=np.int64)
+_NEVER = np.iinfo(np.int64).max
+
+
+def make_order(
+    num_samples: int,
+    block_rows: int,
+    selection: Selection | None,
+    *,
+    shuffle: bool,
+    lanes: int | None,
+    mix: int | None,
+    **options: Any,
+) -> Order:
+    """Return an order with `lanes` and `mix`; those that are None are 1 until `Schedule.make` chooses them.
+
+    A `mix` above the number of blocks becomes that number.
+
+    More lanes than samples become one lane a sample.
+    """
+    first = (lanes or 1) if shuffle else 1
+    order = Order(num_samples, block_rows, shuffle=shuffle, lanes=first, mix=mix or 1, selection=selection, **options)
+    return replace(order, lanes=min(order.lanes, order.length), mix=min(order.mix, order.num_blocks))
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The pieces of blocks that one consumer reads in one epoch.
+
+    At its steps begin ... begin + count - 1 the consumer takes positions first, first + stride, ..., at the others the
+    extra ones, which are listed by position; those beyond the end of the line lie in a later turn of it. A group is a
+    run of positions of one lane; it has the segments `group_begin[i]:group_begin[i + 1]`, each a run of positions
+    inside one (permuted) block, and serves one turn. Groups are sorted by the first step that they serve. A segment's
+    block is given by its place among those that are read, its first row, and how many rows of it are read.
+    """
+
+    order: Order
+    epoch: int
+    first: int
+    stride: int
+    begin: int
+    count: int
+    steps: int
+    extra_position: Int64
+    extra_step: Int64
+    group_begin: Int64
+    group_lane: Int64
+    group_offset: Int64
+    group_number: Int64
+    group_turn: Int64
+    first_step: Int64
+    last_step: Int64
+    segment_place: Int64
+    segment_first: Int64
+    segment_rows: Int64
+    segment_start: Int64
+    segment_length: Int64
+
+    @property
+    def segment_block(self) -> Int64:
+        """The block of every segment."""
+        return self.order.blocks_at(self.segment_place)
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the plan in the form that the engine takes."""
+        order = self.order
+        selection = order.selection
+        return {
+            "seed": order.seed if order.row_seed is None else order.row_seed,
+            "epoch": self.epoch,
+            "shuffle": order.permutes_rows,
+            "lanes": order.lanes,
+            "length": order.length,
+            "num_samples": order.num_samples,
+            "sample_step": 1 if selection is None else selection.step,
+            "selected": _NONE if selection is None or selection.samples is None else selection.samples,
+            **{
+                name: getattr(self, name)
+                for name in (
+                    *("first", "stride", "begin", "count", "steps", "extra_position", "extra_step"),
+                    *("group_begin", "group_lane", "group_offset", "group_number", "group_turn"),
+                    *("first_step", "last_step", "segment_block", "segment_first", "segment_rows"),
+                    *("segment_start", "segment_length"),
+                )
+            },
+        }
+
+
+def open_steps(order: Order, stride: int = 1) -> int:
+    """Return an upper bound of the steps between the first and the last row of a group, both included.
+
+    This is what has to be in memory at once: a group's rows are spread over that many consecutive samples.
+    """
+    return min(-(-order.mix * order.max_rows * order.lanes // stride), -(-order.length // stride))
+
+
+def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
+    """Return an upper bound of the batches that must be open at once: those that a run of `open_steps` can touch."""
+    return (open_steps(order, stride) - 1) // batch_size + 2

@@ -1,0 +1,148 @@
+"""Who reads what: a consumer is one (rank, DataLoader worker) pair and takes a stride of what is left of the line.
+
+Pure arithmetic. In the positions that are left, numbered from 0, rank r of W has r, r + W, r + 2 W, ...: its position q
+is r + W q. Of these, whole rounds of K batches are shared out to the K workers by stride: worker k has the positions
+k, k + K, ... And what is less than a round is shared out batch by batch. So batch i of a rank comes from worker
+i mod K, only its last batch is short, and the number of batches does not depend on K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from zarrfeed.plan.progress import Cut, Int64
+
+Even: TypeAlias = Literal["drop", "repeat", "off"]
+EVEN_MODES: tuple[Even, ...] = get_args(Even)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """One reader: DataLoader worker `worker` of `num_workers` on rank `rank` of `world_size`.
+
+    `split_over` is the number of processes that somebody else splits its batches for.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    worker: int = 0
+    num_workers: int = 1
+    split_over: int = field(default=1, compare=False)
+
+    @property
+    def stride(self) -> int:
+        """S, the number of consumers."""
+        return self.world_size * self.num_workers
+
+    @property
+    def num_receivers(self) -> int:
+        """Processes that get samples in the end, whoever shares them out."""
+        return self.world_size * self.split_over
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the positions that are left of a line are shared out.
+
+    Attributes
+    ----------
+    length
+        Positions that are left.
+    world_size, num_workers
+        W and K.
+    batch_size
+        Samples of a batch of a worker; 1 where single samples are handed out.
+    even
+        "drop": every rank has length // W samples; "repeat": length / W, rounded up, positions from `length` on being
+        those from 0 on; "off": each position goes to one rank, so that some ranks have one sample more.
+    drop_last
+        Whether a short last batch is left out.
+    """
+
+    length: int
+    world_size: int
+    num_workers: int
+    batch_size: int
+    even: Even
+    drop_last: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """Whole rounds of one batch a worker: the same on every rank."""
+        return self.length // self.world_size // (self.num_workers * self.batch_size)
+
+    def samples(self, rank: int) -> int:
+        """Return the samples that a rank delivers."""
+        all_ranks, more = divmod(self.length, self.world_size)
+        extra = {"drop": False, "repeat": more > 0, "off": rank < more}[self.even]
+        samples = all_ranks + extra
+        return samples // self.batch_size * self.batch_size if self.drop_last else samples
+
+    def batches(self, rank: int) -> int:
+        """Return the batches that a rank delivers."""
+        return -(-self.samples(rank) // self.batch_size)
+
+    def steps(self, consumer: Consumer) -> int:
+        """Return the samples that a consumer delivers."""
+        return self.rounds * self.batch_size + len(self._tail(consumer))
+
+    def share(self, consumer: Consumer, begin: int = 0) -> Share:
+        """Return the positions of a consumer, from its step `begin` on."""
+        strided = self.rounds * self.batch_size
+        tail = self._tail(consumer)
+        if consumer.num_workers == 1:  # the tail goes on where the stride ends, but for what is repeated
+            plain = int(np.searchsorted(tail, self.length))
+            strided, tail = strided + plain, tail[plain:]
+        first = consumer.rank + consumer.world_size * consumer.worker
+        skipped = min(begin, strided)
+        return Share(
+            first=first + consumer.stride * skipped,
+            stride=consumer.stride,
+            count=strided - skipped,
+            tail=tail[begin - skipped :],
+        )
+
+    def continued(self, consumer: Consumer, batches: int) -> tuple[Consumer, int]:
+        """Return whose share a consumer takes over, and from which of its batches on, after `batches` batches a rank.
+
+        A DataLoader asks worker 0 first. In a run that continues this division, worker 0 therefore delivers the next
+        batch that is due: it takes over the share of worker `batches` mod K, worker 1 that of the worker after it, ...
+        """
+        worker = (consumer.worker + batches) % self.num_workers
+        delivered = (batches - worker + self.num_workers - 1) // self.num_workers
+        return replace(consumer, worker=worker), delivered
+
+    def _tail(self, consumer: Consumer) -> Int64:
+        """Positions of a consumer behind the whole rounds: one batch at most, shape (steps,)."""
+        begin = (self.rounds * self.num_workers + consumer.worker) * self.batch_size
+        end = min(self.samples(consumer.rank), begin + self.batch_size)
+        return consumer.rank + consumer.world_size * np.arange(begin, end, dtype=np.int64)
+
+    def cut(self, batches: int) -> Cut:
+        """Return what is used up when every rank has delivered `batches` batches."""
+        in_rounds = self.num_workers * self.rounds
+        if batches <= in_rounds:
+            rounds, workers = divmod(batches, self.num_workers)
+            prefix = rounds * self.num_workers * self.batch_size * self.world_size
+            if workers:
+                period = self.world_size * self.num_workers
+                return Cut(prefix, self.world_size * workers, period, self.batch_size)
+            return Cut(prefix)
+        return Cut(min(self.length, batches * self.batch_size * self.world_size))
+
+
+@dataclass(frozen=True)
+class Share:
+    """The positions of one consumer: `count` of them by stride, then those of `tail`.
+
+    Positions are numbers of what is left of the line; in the tail they may lie beyond its end, and mean those from its
+    beginning then.
+    """
+
+    first: int
+    stride: int
+    count: int
+    tail: Int64

@@ -1,0 +1,262 @@
+"""`state_dict()`: where an epoch stands, and what the line that it stands on depends on; JSON, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.order import Order
+from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
+from zarrfeed.plan.progress import Cut, Progress, whole_number
+from zarrfeed.plan.runs import RunCut, RunDivision
+from zarrfeed.spec.field import Field, described_dtype, window_of
+
+#: Version 1 has no "run": what was used up is all in "used".
+VERSION = 2
+_READABLE = (1, VERSION)
+
+
+@dataclass(frozen=True)
+class WorkerShare:
+    """How far one DataLoader worker came with its share, for loaders that save every worker by itself."""
+
+    consumer: Consumer
+    batch_size: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run that was saved before its end: how it shared out what was left, and the batches that each rank has had."""
+
+    division: Division | RunDivision
+    batches: int
+
+    @property
+    def cut(self) -> Cut | RunCut:
+        """What the run used up."""
+        return self.division.cut(self.batches)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as a JSON object."""
+        return {**asdict(self.division), "batches": self.batches}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any], found: int) -> SavedRun:
+        """Return the run that `to_json` described, which found so many positions.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be one.
+        """
+        if "block_rows" in json:
+            cut = RunCut.from_json(json, found)
+            return cls(cut.division, cut.batches)
+        json = dict(json)
+        batches, even, drop_last = whole_number(json.pop("batches")), json.pop("even"), json.pop("drop_last")
+        if even not in EVEN_MODES:
+            raise ValueError(f"even = {even!r}, must be one of {EVEN_MODES}")
+        if not isinstance(drop_last, bool):
+            raise ValueError(f"drop_last = {drop_last!r}, must be a bool")
+        length = whole_number(json.pop("length"), found + 1)
+        counts = {name: whole_number(value, least=1) for name, value in json.items()}
+        run = cls(Division(length=length, even=even, drop_last=drop_last, **counts), batches)
+        if batches > run.division.batches(0):
+            raise ValueError(f"{batches} batches were delivered, of {run.division.batches(0)}")
+        return run
+
+
+@dataclass(frozen=True)
+class EpochState:
+    """Where a pass begins, or stands.
+
+    Attributes
+    ----------
+    epoch
+        Its number.
+    progress
+        What earlier runs used up of its line.
+    run
+        The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
+        pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
+    lanes, mix, strip, first_block, short_last
+        Of its line. None: nothing of the line is used up, the pass that begins there decides.
+    worker
+        In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
+    """
+
+    epoch: int
+    progress: Progress = field(default_factory=Progress)
+    lanes: int | None = None
+    first_block: int = 0
+    worker: WorkerShare | None = None
+    mix: int | None = None
+    run: SavedRun | None = None
+    short_last: bool = False
+    strip: int = 1
+
+    @property
+    def used(self) -> int:
+        """How many positions of the line are used up."""
+        return self.progress.used + (0 if self.run is None else self.run.cut.used)
+
+    @property
+    def batches(self) -> int:
+        """Batches of the saved run that each rank has had."""
+        return 0 if self.run is None else self.run.batches
+
+    def for_division(self, division: Division | RunDivision) -> EpochState:
+        """Return the same state for a pass that would share out by `division` what earlier runs left."""
+        if self.run is None or division == self.run.division:
+            return self
+        return replace(self, progress=self.progress.then(self.run.cut), run=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as a JSON object; what is absent has its default."""
+        json: dict[str, Any] = {"epoch": self.epoch}
+        if self.lanes is not None:
+            json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
+        if self.mix is not None:
+            json["mix"] = self.mix
+        if self.short_last:
+            json["short_last"] = True
+        if self.run is not None:
+            json["run"] = self.run.to_json()
+        if self.strip != 1:
+            json["strip"] = self.strip
+        if self.worker is not None:
+            c = self.worker.consumer
+            json["worker"] = {
+                "rank": c.rank,
+                "world_size": c.world_size,
+                "worker": c.worker,
+                "num_workers": c.num_workers,
+                "batch_size": self.worker.batch_size,
+                "batches": self.worker.batches,
+            }
+        return json
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any], length: int) -> EpochState:
+        """Return the state that `to_json` described, on a line of `length` positions.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be one.
+        """
+        epoch = whole_number(json["epoch"], 2**63)
+        if "lanes" not in json:
+            return cls(epoch)
+        worker = None
+        if "worker" in json:
+            share = {name: whole_number(value) for name, value in json["worker"].items()}
+            batch_size, batches = share.pop("batch_size"), share.pop("batches")
+            worker = WorkerShare(Consumer(**share), batch_size, batches)
+        progress = Progress.from_lists(json["used"], length, RunCut.from_json)
+        return cls(
+            epoch=epoch,
+            progress=progress,
+            run=SavedRun.from_json(json["run"], length - progress.used) if "run" in json else None,
+            lanes=whole_number(json["lanes"]),
+            first_block=whole_number(json["first_block"]),
+            worker=worker,
+            short_last=bool(json.get("short_last", False)),
+            mix=whole_number(json["mix"]) if "mix" in json else None,
+            strip=whole_number(json.get("strip", 1)),
+        )
+
+
+def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) -> dict[str, Any]:
+    """Return what `state_dict()` gives: the state, and what its line depends on."""
+    return {
+        "version": VERSION,
+        **state.to_json(),
+        "position": state.used,
+        "order": describe_order(order if state.mix is None else replace(order, mix=state.mix)),
+        "layout": describe_layout(fields),
+    }
+
+
+def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:
+    """Return the state that a dict from `make_state_dict` holds; with `any_mix`, its mix may differ from the order's.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such dict, or belongs to another line; names what differs.
+    """
+    if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
+        raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
+    differences = [
+        f"{name} was {theirs!r}, is {ours!r}"
+        for part, described in (("order", describe_order(order)), ("layout", describe_layout(fields)))
+        for name, theirs, ours in _compare(state.get(part), described)
+        if not (any_mix and part == "order" and name == "mix")
+    ]
+    if differences:
+        raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
+    try:
+        made = EpochState.from_json(state, order.length)
+        if made.used != state["position"]:
+            raise ValueError(f"position = {state['position']!r}, but {made.used} positions are used")
+        if made.lanes is not None:  # states of earlier versions have the mix in their description alone
+            mix = whole_number(state["order"]["mix"])
+            if not 1 <= mix <= order.num_blocks:
+                raise ValueError(f"mix = {mix}, must be in [1, {order.num_blocks}]")
+            made = replace(made, mix=mix)
+        if made.lanes is not None and not 1 <= made.lanes <= order.length:
+            raise ValueError(f"lanes = {made.lanes}, must be in [1, {order.length}]")
+        if not 1 <= made.strip <= order.num_blocks:
+            raise ValueError(f"strip = {made.strip}, must be in [1, {order.num_blocks}]")
+        if made.first_block >= order.num_blocks:
+            raise ValueError(f"first_block = {made.first_block}, must be below {order.num_blocks}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"the state is damaged: {error!r}") from error
+    return made
+
+
+def describe_order(order: Order) -> dict[str, Any]:
+    """Return what the line depends on but for epoch and lanes, as JSON."""
+    selection = order.selection
+    digest, whole = (None, False) if selection is None else (selection.digest, selection.whole_blocks)
+    return {
+        "num_samples": order.num_samples,
+        "block_rows": order.block_rows,
+        "blocks": digest if whole else None,
+        "select": None if whole else digest,
+        "shuffle": order.shuffle,
+        "seed": order.seed,
+        "mix": order.mix,
+        "shuffle_rows": order.shuffle_rows,
+        "row_seed": order.row_seed,
+    }
+
+
+def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
+    """Return shape and dtype of every field, and the offsets of its rows where samples are windows, as JSON."""
+    return {
+        f.name: [
+            f.num_samples,
+            *f.sample_shape,
+            described_dtype(f),
+            *([list(w.offsets)] if (w := window_of(f)) else []),
+        ]
+        for f in fields
+        if f.name != "index"
+    }
+
+
+def _compare(theirs: object, ours: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    if not isinstance(theirs, Mapping):
+        return [("the description", _shortened(theirs), "an object")]
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    return [(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,135 @@
+"""`offsets=` and `segment_ends=`: samples that are windows of rows, and which samples have all of their rows.
+
+What holds: row k of the window of sample i is row i + offsets[k] of the array. A sample is read only if all of its
+rows, in every field, are in the array, and in its own segment where segments are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_int
+from zarrfeed.plan.selection import Int64
+
+#: Distances from a sample's own row; a bare number takes that row and adds no axis.
+Offsets: TypeAlias = "int | Sequence[int]"
+
+_FARTHEST = 2**40
+#: A block is to have so many times the chunks that windows reach beyond it: they are read for the next one, too.
+_BLOCK_REACHES = 4
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of a sample, as distances from its own; with `stacked`, along an axis of their own, the first."""
+
+    offsets: tuple[int, ...]
+    stacked: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What it adds to the shape of a row."""
+        return (len(self.offsets),) if self.stacked else ()
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        rows = ", ".join(f"{offset:+d}" for offset in self.offsets)
+        return f"rows at {rows}" if self.stacked else f"the row at {rows}"
+
+
+def parse_window(name: str, offsets: Offsets | None) -> Window | None:
+    """Return what a user said of the field `name`; None for nothing.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither an integer nor a sequence of some.
+    """
+    if offsets is None:
+        return None
+    alone = np.ndim(offsets) == 0
+    rows: list[Any] = [offsets] if alone else list(offsets)  # type: ignore[arg-type]
+    if not rows:
+        raise ConfigError(f"offsets of {name} = {offsets!r}, must be an integer or a sequence of at least one")
+    for row in rows:
+        check_int(f"offsets of {name}", row, -_FARTHEST, _FARTHEST)
+    return Window(tuple(map(int, rows)), stacked=not alone)
+
+
+def reach(windows: Iterable[Window | None]) -> tuple[int, int]:
+    """Return how many rows windows reach before, and after, a sample's own; both from 0."""
+    offsets = [offset for window in windows if window is not None for offset in window.offsets]
+    return max(0, -min(offsets, default=0)), max(0, max(offsets, default=0))
+
+
+def offsets_of(windows: Iterable[Window | None]) -> tuple[int, ...]:
+    """Return the distances of all rows that a sample consists of, ascending; its own row, 0, is always among them."""
+    return tuple(sorted({0, *(offset for window in windows if window is not None for offset in window.offsets)}))
+
+
+def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Window | None], block_bytes: int) -> int:
+    """Return how many chunks make a block, so that few are read for two: no more than `block_bytes` have room for.
+
+    Without windows it is one.
+    """
+    wanted = _BLOCK_REACHES * sum(-(-rows // rows_per_chunk) for rows in reach(windows))
+    return max(1, min(wanted, block_bytes // max(1, rows_per_chunk * sample_bytes)))
+
+
+def samples_with_windows(
+    windows: Sequence[Window | None], num_samples: int, segment_ends: npt.ArrayLike | None = None
+) -> range | Int64 | None:
+    """Return the samples that have all of their rows, ascending; None where there is nothing to heed.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or `segment_ends` are no ends of segments.
+    """
+    if all(window is None for window in windows):
+        if segment_ends is not None:
+            raise ConfigError("segment_ends is given without offsets: single rows lie in one segment each")
+        return None
+    before, after = reach(windows)
+    if segment_ends is None:
+        found = range(before, num_samples - after)
+        if not found:
+            raise ConfigError(f"offsets reach from {-before} to {after:+d}, and there are {num_samples} samples only")
+        return found
+    ends = check_segment_ends(segment_ends, num_samples)
+    begins = np.concatenate(([0], ends[:-1]))
+    first = begins + before
+    counts = np.maximum(0, ends - after - first)
+    if not counts.any():
+        raise ConfigError(
+            f"offsets reach from {-before} to {after:+d}, and the longest segment has {(ends - begins).max()} samples"
+        )
+    samples: Int64 = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    return samples
+
+
+def check_segment_ends(segment_ends: npt.ArrayLike, num_samples: int) -> Int64:
+    """Return the ends of segments, shape (segments,).
+
+    Raises
+    ------
+    ConfigError
+        If they are no ends of segments of `num_samples` samples.
+    """
+    named = np.asarray(segment_ends)
+    if named.ndim != 1 or named.size == 0 or named.dtype.kind not in "iu":
+        raise ConfigError(
+            f"segment_ends has shape {named.shape} and dtype {named.dtype}, must be a 1-d array of integers"
+        )
+    ends = named.astype(np.int64)
+    if ends[0] < 0 or (np.diff(ends) < 0).any():
+        raise ConfigError("segment_ends must ascend, from 0: each is the sample after the last one of its segment")
+    if ends[-1] != num_samples:
+        raise ConfigError(f"segment_ends ends with {ends[-1]}, must end with the number of samples, {num_samples}")
+    return ends

@@ -1,0 +1,1 @@
+"""Reads figures and drives nothing: explain, statistics as text, advice."""

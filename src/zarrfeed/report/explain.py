@@ -1,0 +1,329 @@
+"""`dataset.explain()`: what will be read, how often, with how much memory, and how well it is shuffled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zarrfeed.base.native import core
+from zarrfeed.base.page import Page, Row
+from zarrfeed.engine.stats import format_bytes
+from zarrfeed.plan.carry import carries, chunk_reads
+from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.plan.mixing import perfect_mix
+from zarrfeed.plan.order import EpochPlan
+from zarrfeed.spec.field import (
+    BlockUnit,
+    Field,
+    FieldSet,
+    ListField,
+    ResidentField,
+    StoredField,
+    described_dtype,
+    dtype_name,
+    record_of,
+    shape_of,
+    window_of,
+)
+
+#: The quality of the shuffle is measured on the first batches of the epoch.
+_SAMPLED_BATCHES = 32
+
+#: Whether blocks, and rows in them, are permuted -> in words.
+_ORDERS = {
+    (True, True): "shuffled",
+    (False, False): "in order",
+    (True, False): "blocks shuffled, rows in order",
+    (False, True): "blocks in order, rows shuffled",
+}
+
+
+_CARRIED = "; chunks that neighbouring blocks share are decoded once"
+
+
+@dataclass(frozen=True)
+class FieldExplanation:
+    """One field.
+
+    Attributes
+    ----------
+    name, source
+        Of the field, and of the array behind it.
+    description
+        Shape, dtype, chunks and codecs.
+    native
+        Whether all of its codecs are decoded by the engine.
+    slow_codecs
+        The codecs because of which they are not.
+    chunks
+        Read chunks of the whole array.
+    item_type
+        "str" or "bytes": batches have lists of these. "" for tensors.
+    shards
+        The shards that these lie in; 0 if each is an object of its own.
+    chunk_reads
+        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are kept.
+    amplification
+        `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
+    conversion
+        What becomes of the items on the way into a batch; "" if nothing does.
+    spared
+        Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
+    window
+        Which rows of the array a sample consists of; "" for its own.
+    choice
+        What it has to do with the blocks; "" if it is in memory as it was passed.
+    """
+
+    name: str
+    source: str
+    description: str
+    native: bool
+    chunks: int
+    chunk_reads: int
+    amplification: float
+    conversion: str = ""
+    window: str = ""
+    choice: str = ""
+    slow_codecs: tuple[str, ...] = ()
+    shards: int = 0
+    item_type: str = ""
+    spared: bool = False
+
+    @property
+    def slow_because(self) -> str:
+        """Why zarr-python decodes the chunks; "" if the engine does."""
+        codecs = ", ".join(self.slow_codecs)
+        reasons = [f"lists of {self.item_type}"] if self.item_type else []
+        reasons += [f"codec{'s' * (len(self.slow_codecs) > 1)} {codecs}"] if codecs else []
+        return "; ".join(reasons)
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Page):
+    """How a dataset is read by one consumer; `str()`, `repr()` and notebooks show a page.
+
+    `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
+    are in memory. `left_out` says which samples are not among those that are selected because of their windows.
+    """
+
+    num_samples: int
+    num_selected: int
+    steps: int
+    batch_size: int
+    shuffle: bool
+    shuffle_rows: bool
+    num_blocks: int
+    block_rows: int
+    lanes: int
+    mix: int
+    strip: int
+    driving: str | None
+    block: BlockUnit
+    fields: tuple[FieldExplanation, ...]
+    memory: MemoryPlan
+    max_open_batches: int
+    pinned: bool
+    chunks_per_batch: float
+    ideal_chunks_per_batch: float
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def num_threads(self) -> int:
+        """Decode threads."""
+        return self.memory.num_threads
+
+    @property
+    def memory_bytes(self) -> int:
+        """Most memory that is used at once, in bytes, but for batches that the user holds."""
+        return self.memory.budget - self.memory.batch_room + self.max_open_batches * self.memory.batch_bytes
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the page."""
+        memory = self.memory
+        selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
+        rows = [
+            (
+                "samples",
+                f"{self.num_samples} in the array, {selected}{self.steps} delivered in batches of {self.batch_size}",
+            ),
+            *(("", str(reason)) for reason in self.left_out),
+        ]
+        for f in self.fields:
+            rows += [(f.name, f.source), ("", f.description)]
+            if f.conversion:
+                rows.append(("", f"converted: {f.conversion}"))
+            if f.spared:
+                rows.append(("", "not converted: a coordinate, which dtype and normalize convert where they name it"))
+            if f.window:
+                rows.append(("", f"windows: {f.window}"))
+            if f.chunks:
+                how = "native" if f.native else f"through zarr-python, slow ({f.slow_because})"
+                stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
+                least = "at least " * bool(f.item_type)
+                reads = f"{least}{f.chunk_reads} chunk reads per epoch, {stored}"
+                rows.append(("", f"{f.choice}; {how}"))
+                rows.append(("", f"{reads}: amplification {f.amplification:.2f}"))
+        order = _ORDERS[self.shuffle, self.shuffle_rows]
+        blocks = f"{self.num_blocks} blocks of {'up to ' * bool(selected)}{self.block_rows} samples"
+        rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
+        if self.strip > 1:
+            rows.append(
+                ("", f"strips of {self.strip} neighbouring blocks stay together, since their windows share chunks")
+            )
+        if self.driving is None:
+            rows.append(("", "blocks are runs of samples, as all fields are in memory"))
+        elif self.driving != "samples" or self.block == "shard":
+            rows.append(("", f"blocks are the {self.block}s of {self.driving}"))
+        rows += [
+            ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} distinct blocks"),
+            ("", f"a batch of a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
+            ("memory", f"at most {format_bytes(self.memory_bytes)} of a budget of {format_bytes(memory.budget)}:"),
+            (
+                "",
+                f"{self.max_open_batches} open batches of {format_bytes(memory.batch_bytes)}"
+                + " (pinned)" * self.pinned,
+            ),
+            ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
+            ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
+            *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
+            *([("", f"{format_bytes(memory.carry_bytes)} for chunks that blocks share")] if memory.carry_bytes else []),
+            *([("", f"{format_bytes(memory.list_bytes)} for chunks of text")] if memory.list_bytes else []),
+            ("threads", f"{self.num_threads} decode"),
+        ]
+        if memory.lacks_threads:
+            rows.append(
+                ("", f"as memory has no room for {memory.wanted_threads}: {format_bytes(memory.ample_budget)} has")
+            )
+        if memory.num_fetch_threads:
+            rows.append(("", f"up to {memory.num_fetch_threads} fetch what is not in the page cache"))
+        elif memory.reads_local:
+            rows.append(("", "which wait for what is not in the page cache, as memory has no room for others"))
+        if memory.max_requests:
+            bound = "what memory allows" if memory.requests_bounded_by == "memory" else "what such a store is asked"
+            asked = f"up to {memory.max_requests} chunks asked for at once in stores that are not local"
+            rows.append(("", f"{asked}: {bound}"))
+        return rows
+
+
+def explain(
+    *,
+    fields: FieldSet,
+    plan: EpochPlan,
+    batch_size: int,
+    memory: MemoryPlan,
+    max_open_batches: int,
+    pinned: bool,
+) -> Explanation:
+    """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data."""
+    order = plan.order
+    per_batch, ideal = _shuffle_quality(plan, batch_size)
+    return Explanation(
+        num_samples=order.num_samples,
+        num_selected=order.length,
+        steps=plan.steps,
+        batch_size=batch_size,
+        shuffle=order.shuffle,
+        shuffle_rows=order.permutes_rows,
+        num_blocks=order.num_blocks,
+        block_rows=order.block_rows,
+        lanes=order.lanes,
+        mix=order.mix,
+        strip=order.strip,
+        driving=None if fields.driving is None else fields.fields[fields.driving].name,
+        block=fields.block,
+        fields=tuple(
+            _explain_field(f, plan, drives=i == fields.driving, carried=memory.carry_bytes > 0)
+            for i, f in enumerate(fields.fields)
+        ),
+        memory=memory,
+        max_open_batches=max_open_batches,
+        pinned=pinned,
+        chunks_per_batch=per_batch,
+        ideal_chunks_per_batch=ideal,
+        left_out=() if order.selection is None else order.selection.left_out,
+    )
+
+
+def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool) -> FieldExplanation:
+    conversion, window = "", window_of(field)
+    if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
+        conversion = str(field.conversion)
+    if not isinstance(field, StoredField | ListField):
+        where, dtype = (
+            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
+        )
+        items = (
+            str(dtype).removeprefix("torch.") if record_of(field) is None else f"records of {described_dtype(field)}"
+        )
+        description = f"{(field.num_samples, *shape_of(field))} {items}"
+        return FieldExplanation(
+            field.name, where, description, True, 0, 0, 1.0, conversion, "" if window is None else str(window)
+        )
+    spec = field.spec
+    rows = spec.rows_per_chunk
+    chunks = -(-spec.num_samples // rows) * spec.num_cells
+    resident = isinstance(field, StoredField) and field.resident
+    reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
+    if isinstance(field, ListField):
+        reads = used
+    order = (
+        "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
+    )
+    items = spec.item_type or spec.dtype.name
+    size = "" if spec.item_type else f" ({format_bytes(spec.decoded_bytes)})"
+    if record_of(field) is not None:
+        items = f"records of {described_dtype(field)}"
+    elif spec.stored_dtype != items:
+        items = f"{spec.stored_dtype} as {items}"
+    codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
+    return FieldExplanation(
+        name=field.name,
+        source=spec.name,
+        description=(
+            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape}{size}, {codecs}{order}"
+            + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
+            + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
+        ),
+        native=not spec.slow_codecs and not spec.item_type,
+        slow_codecs=spec.slow_codecs,
+        chunks=chunks,
+        chunk_reads=reads,
+        amplification=reads / max(1, used),
+        conversion=conversion,
+        window="" if window is None else str(window),
+        choice=_choice(field, plan.order.block_rows, drives=drives) + _CARRIED * (carried and carries(field)),
+        shards=spec.num_shards,
+        item_type=spec.item_type,
+        spared=isinstance(field, StoredField) and field.spared,
+    )
+
+
+def _choice(field: StoredField | ListField, block_rows: int, *, drives: bool) -> str:
+    rows = field.spec.rows_per_chunk
+    if drives:
+        chunks = -(-block_rows // rows)
+        return "makes the blocks" + f", {chunks} chunks each" * (chunks > 1)
+    if isinstance(field, ListField):
+        return "looked up, chunks are kept while there is memory"
+    if field.resident:
+        return "kept in memory"
+    if block_rows % rows == 0:
+        return "nests in the blocks"
+    return "decoded once for each block that a chunk lies over"
+
+
+def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
+    """Return distinct blocks per batch: measured on the first batches, and expected of a perfect shuffle."""
+    order = plan.order
+    steps = min(plan.steps, _SAMPLED_BATCHES * batch_size)
+    if steps == 0:
+        return 0.0, 0.0
+    head = order.plan(plan.epoch, first=plan.first, stride=plan.stride, steps=steps)
+    blocks = core.sample_order(replace(head).to_core()) // order.block_rows
+    batches = [blocks[i : i + batch_size] for i in range(0, steps, batch_size)]
+    full = [b for b in batches if len(b) == batch_size] or batches
+    measured = float(np.mean([len(np.unique(b)) for b in full]))
+    return measured, perfect_mix(order, len(full[0]))

@@ -1,0 +1,111 @@
+"""Records: items with named members (structured dtypes), of which batches have a dict of tensors.
+
+What holds: the engine delivers the bytes of each record as they are stored, along a last axis. `Record.unpack` copies
+each wanted member out of them, in native byte order, so that its tensor is contiguous and owns its memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.metadata.dtypes import read_items
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One member: where its bytes are in a record, and what becomes of them."""
+
+    name: str
+    bytes_in_record: slice
+    stored: np.dtype[Any]
+    native: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The members of the records of one array.
+
+    Attributes
+    ----------
+    dtype
+        Structured, and in the byte order in which the engine delivers the bytes of a record.
+    names
+        The members that batches have, in this order.
+    """
+
+    dtype: np.dtype[Any]
+    names: tuple[str, ...]
+
+    @cached_property
+    def _members(self) -> tuple[_Member, ...]:
+        return tuple(_member(name, self.dtype) for name in self.names)
+
+    def unpack(self, raw: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the members of records.
+
+        Parameters
+        ----------
+        raw
+            uint8 of shape (..., bytes of a record), contiguous.
+
+        Returns
+        -------
+        Of each member a tensor of shape (..., *shape of the member), in page-locked memory if `raw` is.
+        """
+        import torch
+
+        records, lead = raw.numpy(), tuple(raw.shape[:-1])
+        unpacked = {}
+        for m in self._members:
+            # by NumPy: torch would use OpenMP's threads, for which a forked child may wait for ever
+            own = np.ascontiguousarray(records[..., m.bytes_in_record])
+            values = own.view(m.stored).astype(m.native, copy=False).reshape(lead + m.shape)
+            tensor = torch.from_numpy(values)
+            unpacked[m.name] = tensor.pin_memory() if raw.is_pinned() else tensor
+        return unpacked
+
+    def __str__(self) -> str:
+        """Return one line for people, such as "{x: float32, pixels: uint8 (3,)}"."""
+        shapes = [f" {m.shape}" if m.shape else "" for m in self._members]
+        parts = [f"{m.name}: {m.native}{shape}" for m, shape in zip(self._members, shapes, strict=True)]
+        return "{" + ", ".join(parts) + "}"
+
+
+def select_members(part: str, dtype: np.dtype[Any], variables: Sequence[str] | None) -> Record:
+    """Return the record of a structured dtype, with the members that `variables` names; None: all.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such member.
+    """
+    known = dtype.names or ()
+    for name in variables or ():
+        if name not in known:
+            raise ConfigError(
+                f"variables: {name!r} is no member of the records of {part}, must be one of "
+                f"{', '.join(map(repr, known))}{did_you_mean(name, known)}"
+            )
+    return Record(dtype, known if variables is None else tuple(variables))
+
+
+def _member(name: str, record: np.dtype[Any]) -> _Member:
+    assert record.fields is not None
+    dtype, offset = record.fields[name][:2]
+    base, shape = dtype.subdtype or (dtype, ())
+    items = read_items(base, swapped=False, name=name)  # the order of bytes is in `stored`
+    stored = items.dtype.newbyteorder(base.byteorder) if base.byteorder in "<>" else items.dtype
+    size = math.prod(shape) * base.itemsize
+    return _Member(name, slice(offset, offset + size), stored, items.dtype, tuple(shape) + items.shape)

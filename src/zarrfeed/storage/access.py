@@ -1,0 +1,59 @@
+"""How stores are reached: metadata reads with the timeout and the retries of a dataset, and the options for URLs."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from zarrfeed.base.errors import StoreReadError
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.storage.zarr_internals import sync
+
+_T = TypeVar("_T")
+
+#: A store that blocks the event loop is left behind so many seconds after the timeout.
+_GRACE_S = 1.0
+
+
+@dataclass(frozen=True)
+class StoreAccess:
+    """How stores are reached.
+
+    Attributes
+    ----------
+    policy
+        Its timeout and its retries hold for each read of metadata, too.
+    storage_options
+        For the stores of URLs, as the user gave them.
+    """
+
+    policy: FaultPolicy = field(default_factory=FaultPolicy)
+    storage_options: Mapping[str, Any] | None = None
+
+    def ask(self, read: Callable[[], Awaitable[_T]], name: str) -> _T:
+        """Return what `read` does on zarr-python's event loop, within the timeout and with retries.
+
+        Parameters
+        ----------
+        read
+            Makes one attempt.
+        name
+            What messages call the array, the group or the store.
+
+        Raises
+        ------
+        StoreReadError
+            If there was no answer in time, or further attempts failed, too. And whatever a single attempt raises.
+        """
+        timeout = self.policy.timeout
+        try:
+            return sync(self.policy.reading(read, is_far=True), timeout=timeout + _GRACE_S)
+        except StoreReadError as error:
+            raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error.__cause__
+        except TimeoutError as error:
+            if not str(error).startswith("Coroutine "):  # the store's own
+                raise
+            what = f"{name}: the store did not answer within {timeout:g} s (timeout), and blocks the event loop"
+            raise StoreReadError(errno.ETIMEDOUT, what) from error

@@ -1,0 +1,141 @@
+"""What errors of stores mean: whether another try may succeed, which errno stands for them, and a sentence about them.
+
+Clients of object stores report errors in their own classes and texts. obstore's texts end in a dump of Rust structures
+over dozens of lines; that dump is read here and never shown. Nothing here imports such a client.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from zarrfeed.base.errors import ZarrfeedError
+from zarrfeed.base.native import core
+
+#: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
+_LASTING = frozenset(
+    {
+        "NotFoundError",
+        "InvalidPathError",
+        "NotSupportedError",
+        "PermissionDeniedError",
+        "UnauthenticatedError",
+        "UnknownConfigurationKeyError",
+    }
+)
+
+#: What obstore puts before its dump.
+_DUMP = "\n\nDebug source:"
+_STATUS = re.compile(r"status code: (\d{3}) ([A-Za-z' -]*)")
+#: In the body of an answer: XML of S3, Google and Azure.
+_SERVER_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+#: Where machines in a cloud ask for the credentials of their role.
+_METADATA_SERVICE = re.compile(
+    r"/latest/api/token|/latest/meta-data/|computeMetadata|/metadata/identity/|performing token request.*api-version="
+)
+#: Servers answer so when the bucket does not exist.
+_NO_BUCKET = re.compile(r"NoSuchBucket|specified bucket does not exist|ContainerNotFound|container does not exist")
+
+_TIMEOUTS = ("TimedOut", "kind: Timeout")
+
+#: What the text of an obstore error contains -> what it means, the more telling one first.
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    (
+        "BadScheme",
+        'plain http:// is not allowed; storage_options={"allow_http": True} or AWS_ALLOW_HTTP=true allows it',
+    ),
+    ("ConnectionRefused", "connection refused"),
+    ("ConnectionReset", "the server reset the connection"),
+    ("BrokenPipe", "the server closed the connection"),
+    ("IncompleteBody", "the server closed the connection before its answer was complete"),
+    ("IncompleteMessage", "the server closed the connection before its answer was complete"),
+    ("dns error", "the host name cannot be resolved"),
+    ("InvalidCertificate", "the server's certificate is not trusted"),
+    ("NetworkUnreachable", "the network cannot be reached"),
+    ("HostUnreachable", "the host cannot be reached"),
+    *((sign, "the server did not answer in time") for sign in _TIMEOUTS),
+    ("BareRedirect", "the server sends requests elsewhere: the bucket is in another region; set `region`"),
+)
+#: A sentence has at most so many characters of what a client says by itself.
+_LONGEST_TEXT = 200
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what went wrong, in one line without a dump; errors that are not obstore's as Python shows them."""
+    text = str(error)
+    if _DUMP not in text:
+        return repr(error)
+    if asks_for_credentials(error):
+        return (
+            "no credentials are configured, and this machine has no metadata service that gives some; set them in "
+            'storage_options or in the environment, or read without any: storage_options={"anon": True}'
+        )
+    shown = text.partition(_DUMP)[0]
+    status = _STATUS.search(shown)
+    if status is not None:
+        code = _SERVER_CODE.search(shown)
+        return f"the server answered {status[1]} {status[2].strip()}" + (f", {code[1]}" if code is not None else "")
+    for sign, meaning in _MEANINGS:
+        if sign in text:
+            return meaning
+    return " ".join(shown.rpartition(" - ")[2].split())[:_LONGEST_TEXT]
+
+
+def says_no_bucket(error: BaseException) -> bool:
+    """Return whether a server said that the bucket or container does not exist."""
+    return _NO_BUCKET.search(str(error).partition(_DUMP)[0]) is not None
+
+
+def says_no_permission(error: BaseException) -> bool:
+    """Return whether a server refused the credentials, or the lack of any."""
+    return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(
+        error, PermissionError
+    )
+
+
+def asks_for_credentials(error: BaseException) -> bool:
+    """Return whether an error is of the metadata service of a cloud, and not of the store."""
+    return _DUMP in str(error) and _METADATA_SERVICE.search(str(error)) is not None
+
+
+def errno_of(error: BaseException) -> int:
+    """Return the error number of an exception; if it has none that of its class, or EIO."""
+    code = getattr(error, "errno", None)
+    if isinstance(code, int) and code:
+        return code
+    if says_no_permission(error):
+        return errno.EACCES
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    text = str(error)
+    timed_out = isinstance(error, TimeoutError) or (_DUMP in text and any(sign in text for sign in _TIMEOUTS))
+    return errno.ETIMEDOUT if timed_out else errno.EIO
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether another try may succeed: after an error of a network, a device or a busy machine.
+
+    Of errors that only the store's client knows, those are lasting whose name or text says so.
+    """
+    if isinstance(error, OSError):
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
+            return False
+        if isinstance(error, TimeoutError | ConnectionError) or not isinstance(error.errno, int):
+            return True
+        return core.is_transient(error.errno)
+    if isinstance(error, ZarrfeedError) or type(error).__module__ == "builtins":
+        return False
+    if isinstance(error, ValueError | TypeError | LookupError | NotImplementedError | MemoryError):
+        return False
+    return type(error).__name__ not in _LASTING and not _is_lasting_text(error)
+
+
+def _is_lasting_text(error: Exception) -> bool:
+    """Return whether obstore's text says that the server, or its address, will be no better next time."""
+    text = str(error)
+    if _DUMP not in text:
+        return False
+    status = _STATUS.search(text)
+    if status is not None and status[1] not in ("408", "425", "429"):
+        return status[1] < "500"
+    return asks_for_credentials(error) or any(sign in text for sign in ("BadScheme", "BareRedirect", "InvalidCert"))

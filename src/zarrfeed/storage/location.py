@@ -1,0 +1,201 @@
+"""Where the chunks of an array are, in a store that only Python can read; and how such a store is asked.
+
+What holds: a store is asked for no more at once than its limiter allows (`concurrency.py`); a store that was opened by
+the process that this one was forked from is opened anew, or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import pickle
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.buffer import Buffer
+from zarr.abc.store import ByteRequest, Store
+from zarr.buffer import cpu
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.concurrency import RequestLimiter, shared_limiter
+from zarrfeed.storage.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.local_files import read_chunk_file
+from zarrfeed.storage.zarr_decoder import ChunkDecoder, make_decoder
+from zarrfeed.storage.zarr_internals import open_store, unwrapped, with_store
+
+#: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
+_FORKED_PATIENCE_S = 30.0
+#: Enough to hide 20 ms from an event loop that does nothing but ask, at 50000 requests a second.
+_MAX_REQUESTS = 1024
+#: Where each request may open a connection. Clients manage some thousand requests a second, so this hides 20 ms, too;
+#: connections beyond what a server queues (often 128) are dropped, and tried again after seconds.
+_MAX_CONNECTIONS = 128
+#: Until it is known how many pay: a small web server has place for six connections in its queue.
+_FIRST_REQUESTS, _FIRST_CONNECTIONS = 32, 2
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """Where the chunks of one array are, in a store that Python reads.
+
+    Attributes
+    ----------
+    store
+        Any `zarr.abc.store.Store`. Pickling the source pickles the store.
+    prefix
+        What stands before the keys of this array: empty, or its path and a slash.
+    metadata_key
+        Exists below `prefix` as long as the array does; empty if the store has none.
+    decoder
+        Decodes the chunks; None if the engine does.
+    pid
+        The process that the store was opened in.
+    """
+
+    store: Store
+    prefix: str
+    metadata_key: str
+    decoder: ChunkDecoder | None = None
+    pid: int = field(default_factory=os.getpid, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_limiter"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, pid=os.getpid())
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the store was opened by a process that this one was forked from."""
+        return self.pid != os.getpid()
+
+    @property
+    def max_requests(self) -> int:
+        """Return how many requests the store is asked at once at most, where memory allows more."""
+        return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
+
+    @property
+    def is_far(self) -> bool:
+        """Whether each request may open a connection."""
+        store = self.store
+        while isinstance(store, WrapperStore):
+            store = unwrapped(store)
+        return isinstance(store, ObjectStore | FsspecStore)
+
+    @cached_property
+    def _limiter(self) -> RequestLimiter | None:
+        near = type(self.store) in (LocalStore, MemoryStore, ZipStore)  # a subclass may do anything
+        first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
+        return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
+
+    def reopened(self) -> StoreSource:
+        """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
+        return replace(self, store=_reopened(self.store))
+
+    async def open(self) -> None:
+        """Make the store ready; in a forked process, see whether it lives."""
+        await open_store(self.store)
+        if not self.is_forked:
+            return
+        try:
+            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
+        except TimeoutError:
+            raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
+
+    async def get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
+
+        Where too many requests at once would hurt, it waits for its turn.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the array is gone. And whatever the store raises.
+        """
+        if self._limiter is None:
+            return await self._get(key, byte_range)
+        return await self._limiter.run(partial(self._get, key, byte_range))
+
+    async def _get(self, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
+        if type(self.store) is LocalStore:
+            # In one go, since to change threads takes as long as to read a small chunk.
+            most = None if self.decoder is None else self.decoder.most_stored_bytes
+            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range, most)
+        else:
+            data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
+            found = None if data is None else np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+        if found is not None:
+            return found
+        if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
+            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{self.prefix}{self.metadata_key} is gone: the array was deleted or moved after it was opened",
+            )
+        return None
+
+
+_NOT_AFTER_FORK = (
+    "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
+    "'forkserver' (multiprocessing_context of the DataLoader), or use none"
+)
+
+
+def _reopened(store: Store) -> Store:
+    """Return a store for a forked child: handles that parent and child would share are opened anew."""
+    if isinstance(store, ObjectStore):
+        # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
+        raise ConfigError(_NOT_AFTER_FORK.format(store))
+    if isinstance(store, WrapperStore):
+        inner = _reopened(unwrapped(store))
+        return store if inner is unwrapped(store) else with_store(store, inner)
+    # A zip file is one descriptor with one position, and connections of fsspec live on the parent's event loop.
+    if isinstance(store, ZipStore | FsspecStore):
+        try:
+            again: Store = pickle.loads(pickle.dumps(store))
+        except Exception as error:
+            raise StoreReadError(errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
+        return again
+    return store
+
+
+def place_array(
+    array: zarr.Array[Any],
+    metadata_key: str,
+    name: str,
+    *,
+    native: bool,
+    in_shards: bool,
+    access: StoreAccess | None = None,
+) -> dict[str, Any]:
+    """Return where an array is: a directory for the engine, or a store for Python, which decodes where it has to.
+
+    Raises
+    ------
+    StoreReadError
+        If the store cannot be asked for the array's metadata.
+    UnsupportedError
+        As of `make_decoder`.
+    """
+    store, path = array.store_path.store, array.store_path.path
+    if native and type(store) is LocalStore:  # a subclass may have ways of its own
+        return {"root": str((Path(store.root) / path).absolute()), "metadata_key": metadata_key}
+    prefix = f"{path}/" if path else ""
+    try:  # consolidated metadata may be all there is
+        has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)
+    except StoreReadError:
+        raise
+    except Exception as error:
+        what = f"{name}: the store cannot be asked for {metadata_key}: {reason_of(error)}"
+        raise StoreReadError(errno_of(error), what) from error
+    decoder = None if native else make_decoder(array, name, in_shards=in_shards)
+    source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
+    return {"root": "", "metadata_key": "", "source": source}

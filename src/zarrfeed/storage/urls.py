@@ -1,0 +1,169 @@
+"""URLs of object stores and of web servers -> stores, through obstore."""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import timedelta
+from typing import Any
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+import zarr
+from zarr.api.asynchronous import open as open_async
+from zarr.storage import ObjectStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.metadata.open_errors import open_error
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.errors import errno_of, reason_of, says_no_bucket, says_no_permission
+from zarrfeed.storage.options import STORE_OF_SCHEME, client_options_of, default_credentials, obstore_options
+
+#: What obstore opens by URL, but for file:// and memory://.
+URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
+
+#: A connection that brings nothing for so many seconds is given up, and the request tried again.
+_READ_TIMEOUT_S, _CONNECT_TIMEOUT_S = 30.0, 5.0
+#: The client gives up so much later than we do, so that the timeout is told as what it is.
+_CLIENT_GRACE_S = 1.0
+
+
+class UrlStore(ObjectStore[Any]):
+    """An object store that is called by its URL in messages. Reads only.
+
+    Attributes
+    ----------
+    url
+        Without a slash at the end.
+    origin
+        The server or the bucket: stores that share it share its connections.
+    is_unsigned
+        Whether requests go without credentials.
+    """
+
+    url = ""
+    origin = ""
+    is_unsigned = False
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | zarr.Group:
+    """Open the array or the group at a URL, for reading.
+
+    Credentials, regions and endpoints are taken from `access.storage_options`, else from the environment, as obstore
+    does (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`,
+    `AZURE_STORAGE_ACCOUNT_NAME`, ...), else from the profile in the files of AWS's tools.
+
+    Raises
+    ------
+    ConfigError
+        If obstore is not installed, does not take the URL or the options, or there is nothing that zarr-python can
+        read.
+    StoreReadError
+        If there is no such bucket, no array, no permission, or the store cannot be read.
+    UnsupportedError
+        If the scheme is none of `URL_SCHEMES`.
+    """
+    access = access or StoreAccess()
+    store = _make_store(url, access)
+    from obstore.exceptions import BaseError
+
+    try:
+        return wrap_node(access.ask(lambda: open_async(store=store, mode="r"), store.url))
+    except StoreReadError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreReadError(errno.ENOENT, f"{store}: {_what_is_missing(store, access)}") from error
+    except (BaseError, OSError) as error:
+        raise StoreReadError(errno_of(error), f"{store}: {_what_is_wrong(store, error)}") from error
+    except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
+        raise open_error(store.url, error) from error
+
+
+def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
+    """Return an asynchronous array or group of zarr-python as the object that users have."""
+    return zarr.Group(node) if isinstance(node, zarr.AsyncGroup) else zarr.Array(node)
+
+
+def _what_is_wrong(store: UrlStore, error: BaseException) -> str:
+    if not says_no_permission(error):
+        return f"cannot be read: {reason_of(error)}"
+    remedy = (
+        "requests have no credentials: set them in storage_options or in the environment"
+        if store.is_unsigned
+        else "the credentials do not allow to read it, or are wrong"
+    )
+    return f"permission denied, as {reason_of(error)}; {remedy}"
+
+
+def _what_is_missing(store: UrlStore, access: StoreAccess) -> str:
+    """Say whether the bucket or the array does not exist: zarr-python takes both for an array that is not there."""
+    import obstore
+
+    parts = urlsplit(store.url)
+    kind = STORE_OF_SCHEME[parts.scheme]
+    nothing = "no Zarr array is there"
+    if kind == "http":
+        return f"{nothing}: the server has no zarr.json, .zarray or .zgroup below that URL"
+    try:
+        access.ask(lambda: obstore.get_async(store.store, "zarr.json"), store.url)
+    except FileNotFoundError as error:
+        name = parts.netloc.partition("@")[0]
+        container = "container" if kind == "azure" else "bucket"
+        if says_no_bucket(error):
+            return f"there is no {container} {name!r}"
+        path = parts.path.strip("/")
+        where = f"below the key {path!r}" if path else "at its root"
+        return f"{nothing}: the {container} {name!r} has no zarr.json, .zarray or .zgroup {where}"
+    except Exception:  # noqa: BLE001 (of any class: only the better message is lost)
+        return nothing
+    return nothing
+
+
+def _make_store(url: str, access: StoreAccess) -> UrlStore:
+    parts = urlsplit(url)
+    if parts.scheme not in URL_SCHEMES:
+        raise UnsupportedError(
+            f"{url}: {parts.scheme}:// is not supported, only local paths, file:// and "
+            f"{', '.join(f'{scheme}://' for scheme in URL_SCHEMES)}; open it with zarr-python and pass the zarr.Array"
+        )
+    has_user = "@" in parts.netloc and not parts.scheme.startswith("abfs")  # there it is container@account
+    if parts.query or parts.fragment or has_user:
+        shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        raise ConfigError(
+            f"{shown}: has a user, a query or a fragment, which are not read from URLs; set credentials in "
+            "storage_options or in the environment, or pass a zarr.Array on a store that you made"
+        )
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise ConfigError(f"{url}: URLs need obstore: pip install 'zarrfeed[remote]'") from error
+    options = _connection_options(url, parts, access)
+    try:
+        made = from_url(url, **options)
+    except Exception as error:  # of any class: configuration is parsed by each store in its own way
+        raise ConfigError(f"{url}: obstore does not take it: {reason_of(error)}") from error
+    store = UrlStore(made, read_only=True)
+    store.url = url.rstrip("/")
+    store.origin = f"{parts.scheme}://{parts.netloc}"
+    store.is_unsigned = bool(options.get("config", {}).get("skip_signature"))
+    return store
+
+
+def _connection_options(url: str, parts: SplitResult, access: StoreAccess) -> dict[str, Any]:
+    """Return the arguments of `from_url`: the user's; no retries but our own, and no wait longer than the timeout."""
+    options = obstore_options(url, parts.scheme, access.storage_options or {})
+    config = options.pop("config")
+    config |= default_credentials(parts.scheme, config, os.environ, has_provider="credential_provider" in options)
+    longest = access.policy.timeout + _CLIENT_GRACE_S
+    client: dict[str, Any] = {
+        "timeout": timedelta(seconds=longest),
+        "read_timeout": timedelta(seconds=min(longest, _READ_TIMEOUT_S)),
+        "connect_timeout": timedelta(seconds=min(longest, _CONNECT_TIMEOUT_S)),
+        **({"allow_http": True} if parts.scheme == "http" else {}),
+    }
+    options["client_options"] = client | client_options_of(parts.scheme, os.environ) | options["client_options"]
+    # Its retries would be invisible: neither counted nor named, and the concurrency would not follow from them.
+    options["retry_config"] = {"max_retries": 0, "retry_timeout": timedelta(seconds=longest)} | options["retry_config"]
+    return options | ({"config": config} if config else {})

@@ -1,0 +1,158 @@
+"""The one module that uses what zarr-python does not document, for every release that pyproject.toml allows.
+
+What holds: no other module of the package imports `zarr.core` or a private module of zarr or numcodecs, or reads a
+private attribute of their objects (`tests/test_codebase.py`). So a new release of zarr-python can break this file only.
+Names that zarr-python documents (`zarr.abc`, `zarr.buffer`, `zarr.codecs`, `zarr.dtype`, `zarr.storage`) are imported
+where they are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numcodecs.blosc
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import WrapperStore
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+
+#: The oldest and the newest release of zarr-python that pass the tests; pyproject.toml promises the oldest.
+TESTED_RELEASES = ("3.1.4", "3.4.2")
+
+try:
+    from zarr.buffer import cpu
+    from zarr.codecs._v2 import V2Codec
+    from zarr.core.array_spec import ArrayConfig, ArraySpec
+    from zarr.core.codec_pipeline import BatchedCodecPipeline
+    from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+    from zarr.core.sync import sync
+    from zarr.dtype import ZDType
+except ImportError as error:
+    _oldest, _newest = TESTED_RELEASES
+    raise ImportError(
+        f"zarrfeed does not work with zarr {zarr.__version__}: {error}. It is tested with zarr {_oldest} to {_newest}: "
+        f"pip install 'zarr>={_oldest},<={_newest}'"
+    ) from error
+
+__all__ = [
+    "TESTED_RELEASES",
+    "ArrayMetadata",
+    "ArrayV2Metadata",
+    "ArrayV3Metadata",
+    "BatchedCodecPipeline",
+    "ChunkSpec",
+    "V2Codec",
+    "async_group",
+    "chunk_spec",
+    "dtype_name",
+    "fill_scalar",
+    "grid_error",
+    "has_snappy",
+    "numcodecs_codec",
+    "open_store",
+    "regular_chunk_shape",
+    "sync",
+    "unwrapped",
+    "with_store",
+]
+
+#: The parsed metadata of an array, as `zarr.Array.metadata` has it.
+ArrayMetadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
+#: What a codec pipeline is told about one chunk: shape, dtype, fill value, memory order.
+ChunkSpec: TypeAlias = ArraySpec
+
+
+def grid_error(name: str, grid: str) -> UnsupportedError:
+    """Return the error for an array whose chunks differ in shape."""
+    return UnsupportedError(f"{name}: chunk grid {grid!r}, must be 'regular', with chunks of one shape")
+
+
+def regular_chunk_shape(metadata: ArrayMetadata, name: str) -> tuple[int, ...]:
+    """Return the shape of an array's stored chunks, or of its shards where it has some.
+
+    Raises
+    ------
+    UnsupportedError
+        If its chunks differ in shape, as those of a rectilinear grid do; names the array.
+    ConfigError
+        If the store has a length below 1, which zarr-python takes for 1 since 3.4.1, so that it reads fill values.
+    """
+    stored = _stored_chunk_shape(metadata)
+    if stored is not None and not all(isinstance(n, int) and n >= 1 for n in stored):
+        raise ConfigError(f"{name}: chunk shape {tuple(stored)}, every length must be at least 1")
+    if isinstance(metadata, ArrayV2Metadata):
+        return tuple(int(n) for n in metadata.chunks)
+    grid: dict[str, Any] = dict(metadata.chunk_grid.to_dict())
+    if grid["name"] != "regular":
+        raise grid_error(name, str(grid["name"]))
+    return tuple(int(n) for n in grid["configuration"]["chunk_shape"])
+
+
+def _stored_chunk_shape(metadata: ArrayMetadata) -> list[Any] | None:
+    """Return the chunk shape as it stands in the store, if zarr-python repaired the metadata; else None."""
+    document: Any = getattr(metadata, "_stored_document", None)  # newer releases have it
+    try:
+        shape = document["chunks"] if "chunks" in document else document["chunk_grid"]["configuration"]["chunk_shape"]
+    except (TypeError, KeyError):
+        return None
+    return shape if isinstance(shape, list) else None
+
+
+def chunk_spec(metadata: ArrayMetadata, shape: tuple[int, ...]) -> ChunkSpec:
+    """Return what a codec pipeline must know to decode a chunk of a shape."""
+    return ArraySpec(
+        shape=shape,
+        dtype=metadata.dtype,
+        fill_value=metadata.fill_value,
+        config=ArrayConfig(
+            order=metadata.order if isinstance(metadata, ArrayV2Metadata) else "C", write_empty_chunks=False
+        ),
+        prototype=cpu.buffer_prototype,
+    )
+
+
+def fill_scalar(spec: ChunkSpec) -> Any:
+    """Return the fill value of a chunk. Zarr v2 lets metadata omit it; zarr-python then takes the dtype's default."""
+    return spec.dtype.default_scalar() if spec.fill_value is None else spec.fill_value
+
+
+def dtype_name(dtype: ZDType[Any, Any]) -> str:
+    """Return the name of a dtype in Zarr v3's metadata."""
+    return str(type(dtype)._zarr_v3_name)
+
+
+def numcodecs_codec(codec: Any) -> Any:
+    """Return the numcodecs object that a codec of zarr-python wraps, which is loaded here; other codecs as they are.
+
+    Raises
+    ------
+    Exception
+        Of any class, if the codec's library cannot be imported or refuses the configuration.
+    """
+    return getattr(codec, "_codec", codec)
+
+
+def has_snappy() -> bool:
+    """Return whether numcodecs' Blosc was built with the compressor snappy."""
+    return "snappy" in numcodecs.blosc.list_compressors()
+
+
+async def open_store(store: Store) -> None:
+    """Open a store that is not open yet."""
+    await store._ensure_open()
+
+
+def async_group(group: zarr.Group) -> Any:
+    """Return the asynchronous group behind one: its methods return coroutines, which can be given up."""
+    return group._async_group
+
+
+def unwrapped(store: WrapperStore[Store]) -> Store:
+    """Return the store that another one wraps."""
+    return store._store
+
+
+def with_store(wrapper: WrapperStore[Store], store: Store) -> Store:
+    """Return a wrapper like this one around another store."""
+    return wrapper._with_store(store)

@@ -1,0 +1,372 @@
+# PYTHON_ARGCOMPLETE_OK
+"""The command `zarrfeed`: `info`, `bench`, `verify`, `demo`, `--version`; with `argcomplete`, completion in shells."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from zarrfeed.base.errors import ZarrfeedError, one_line
+from zarrfeed.tools.cli_parser import SuggestingParser
+
+#: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
+EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+#: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
+BLOCK_UNITS = ("chunk", "shard")
+
+#: What becomes of that which is legal and may still be unwanted.
+_COUNT_OR_ERROR = ("count", "error")
+
+#: The longest `--seconds`: a day.
+_MOST_SECONDS = 86400.0
+
+#: What the demo imports beyond the dependencies of the package: the extra "demo".
+_DEMO_MODULES = ("rich", "matplotlib", "h5py", "iris_sample_data")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; those of the process, unless given.
+
+    Returns
+    -------
+    0: done. 1: the demo did not show what it promises, the loaders of a benchmark deliver different data, or a store is
+    not good. 2: an error, told in one line on stderr. 130: interrupted.
+    """
+    parser = _parser()
+    _complete(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        status = _COMMANDS[arguments.command](arguments)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `zarrfeed ... | head`: nobody reads on. What is left in the buffer must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (ZarrfeedError, OSError) as error:
+        _complain(_as_options(str(error)))
+        return EXIT_ERROR
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        _complain(f"{arguments.command} needs torch: pip install torch")
+        return EXIT_ERROR
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks for completions, which ends the process; for anybody else do nothing."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    try:
+        import argcomplete
+    except ImportError:  # an extra
+        return
+    argcomplete.autocomplete(parser)
+
+
+def _as_options(message: str) -> str:
+    """Return a message with arguments spelt as options: `sample_dim='time'` becomes `--sample-dim time`."""
+    return re.sub(
+        r"\b(sample_dim|variables)='([^']*)'",
+        lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}",
+        message,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = SuggestingParser(
+        prog="zarrfeed",
+        description="Stream Zarr arrays into PyTorch training.",
+        epilog='Completion in bash and zsh, with `pip install "zarrfeed[cli]"`: '
+        'eval "$(register-python-argcomplete zarrfeed)"',
+    )
+    parser.add_argument("--version", action="version", version=f"zarrfeed {version('zarrfeed')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="train on real climate-model output, then compare rates with plain zarr",
+        description="Write climate-model output as Zarr stores, train a small model on them, stream a larger "
+        "generated store beside plain zarr, and save a plot. Needs no network.",
+    )
+    demo.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="keep the stores there and reuse them the next time (default: a temporary directory, removed at the end)",
+    )
+    demo.add_argument("--epochs", type=_positive, default=60, metavar="N", help="epochs of training (default: 60)")
+    demo.add_argument("--seed", type=_seed, default=0, metavar="S", help="of the model and of all orders (default: 0)")
+    demo.add_argument(
+        "--stream-mb",
+        type=_positive,
+        default=512,
+        metavar="MIB",
+        help="decoded size of the generated store in MiB (default: 512)",
+    )
+    demo.add_argument(
+        "--plot",
+        type=Path,
+        metavar="PNG",
+        help="where the plot goes (default: zarrfeed-demo.png in DIR, or else in the current directory)",
+    )
+
+    info = commands.add_parser(
+        "info",
+        aliases=["explain"],
+        help="tell how an array or a group would be read, without reading it",
+        description="Print what ZarrIterableDataset(STORE, ...).explain() says: chunks, order, memory, threads.",
+    )
+    info.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
+    _add_dataset_arguments(info, batch_size=None)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure how fast a store is read, beside plain zarr and what the machine could do",
+        description="Read a part of STORE with ZarrIterableDataset, with zarr-python alone and with bare C++ loops; "
+        "print rates, ratios, what bounds the rate and what to change. Writes nothing.",
+    )
+    bench.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
+    _add_dataset_arguments(bench, batch_size=64)
+    bench.add_argument("--num-threads", type=_positive, metavar="N", help="decode threads (default: all cores)")
+    bench.add_argument("--block", choices=BLOCK_UNITS, default="chunk", help="what is shuffled (default: chunk)")
+    bench.add_argument(
+        "--seconds", type=_seconds, default=5.0, metavar="S", help="for each of the three that are timed (default: 5)"
+    )
+    _add_verify(
+        commands.add_parser(
+            "verify",
+            help="read and check every chunk of a store",
+            description="Read and decode every chunk of STORE; report which are bad or missing. A run that was "
+            "interrupted goes on when it is called again. Exits with 0 if all is well, 1 if something is bad or could "
+            "not be checked, 2 for wrong arguments or if there is no store.",
+        )
+    )
+    return parser
+
+
+def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        action="append",
+        type=_storage_option,
+        metavar="KEY=VALUE",
+        help="of a URL's store, such as anon=true or endpoint_url=http://127.0.0.1:9000; may be repeated; or all of "
+        "them as a JSON object",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="seconds that a read may take (default: 300)"
+    )
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="STORE", help="an array, or a group of arrays and groups: a path or a URL")
+    parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
+    parser.add_argument(
+        "--missing", choices=_COUNT_OR_ERROR, default="count", help="of chunks the store lacks (default: count)"
+    )
+    parser.add_argument(
+        "--links",
+        choices=_COUNT_OR_ERROR,
+        default="count",
+        help="of symbolic links that lead out of a local store (default: count)",
+    )
+    parser.add_argument(
+        "--json", metavar="PATH", help="write the report as JSON there; -: to stdout, in place of the table"
+    )
+    parser.add_argument(
+        "--progress-file",
+        default="default",
+        metavar="PATH",
+        help="keeps what was checked until the end (default: one of the store's own below $XDG_STATE_HOME); "
+        "none: nothing is kept",
+    )
+    parser.add_argument("--restart", action="store_true", help="begin from the start, whatever was checked before")
+    _add_store_arguments(parser)
+    parser.add_argument("--num-threads", type=_positive, metavar="N", help="default: one for each core, at least 8")
+    parser.add_argument(
+        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+    )
+
+
+def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int | None) -> None:
+    parser.add_argument("--targets", metavar="PATH", help="another array or group with as many samples")
+    parser.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
+    parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
+    parser.add_argument(
+        "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=batch_size,
+        metavar="N",
+        help=f"samples of a batch (default: {batch_size or 'none, single samples'})",
+    )
+    parser.add_argument("--shuffle", action="store_true", help="in random order")
+    parser.add_argument("--lanes", type=int, metavar="N", help="blocks open side by side (default: chosen)")
+    parser.add_argument("--mix", type=int, metavar="N", help="blocks permuted together (default: chosen)")
+    _add_store_arguments(parser)
+    parser.add_argument(
+        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+    )
+
+
+def _dataset_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("sample_axis", "sample_dim", "variables", "lanes", "mix", "memory_budget", "timeout")
+    options = {name: getattr(arguments, name) for name in names}
+    return options | {"storage_options": _storage_options(arguments)}
+
+
+def _storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    return {name: value for given in arguments.storage_options or () for name, value in given.items()} or None
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    missing = [name for name in _DEMO_MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        _complain(f'the demo needs {", ".join(missing)}: pip install "zarrfeed[demo]"')
+        return EXIT_ERROR
+    from zarrfeed.tools.demo import run_demo
+
+    problems = run_demo(
+        directory=arguments.dir,
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        stream_mib=arguments.stream_mb,
+        plot_path=arguments.plot,
+    )
+    for problem in problems:
+        _complain(problem)
+    return EXIT_FAILED if problems else 0
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+
+    with ZarrIterableDataset(
+        arguments.path,
+        arguments.targets,
+        batch_size=arguments.batch_size,
+        shuffle=arguments.shuffle,
+        **_dataset_options(arguments),
+    ) as dataset:
+        _show(dataset.explain())
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from zarrfeed.tools.bench.store_bench import StoreBench
+
+    bench = StoreBench(
+        arguments.path,
+        arguments.targets,
+        batch_size=arguments.batch_size,
+        shuffle=arguments.shuffle,
+        seconds=arguments.seconds,
+        options=_dataset_options(arguments) | {"num_threads": arguments.num_threads, "block": arguments.block},
+        say=_show,
+    )
+    problems = bench.run()
+    for problem in problems:
+        _complain(problem)
+    return EXIT_FAILED if problems else 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from zarrfeed.tools.verify import verify
+    from zarrfeed.tools.verify.terminal import show_progress, write_json
+
+    file = None if arguments.progress_file == "none" else arguments.progress_file
+    try:
+        with show_progress() as progress:
+            report = verify(
+                arguments.path,
+                arguments.arrays,
+                missing=arguments.missing,
+                links=arguments.links,
+                num_threads=arguments.num_threads,
+                memory_budget=arguments.memory_budget,
+                progress_file=file,
+                restart=arguments.restart,
+                timeout=arguments.timeout,
+                storage_options=_storage_options(arguments),
+                on_progress=progress,
+                on_message=_complain,
+            )
+    except KeyboardInterrupt:
+        _complain("interrupted" + "; the same command goes on from here" * (file is not None))
+        return EXIT_INTERRUPTED
+    if arguments.json:
+        write_json(report, arguments.json)
+    if arguments.json != "-":
+        _show(report)
+    return 0 if report.ok else EXIT_FAILED
+
+
+#: Command -> what it runs.
+_COMMANDS = {"demo": _demo, "info": _info, "explain": _info, "bench": _bench, "verify": _verify}
+
+
+def _show(text: object) -> None:
+    print("\n".join(one_line(line) for line in str(text).split("\n")), flush=True)
+
+
+def _complain(message: str) -> None:
+    print(f"zarrfeed: {one_line(' '.join(message.split()))}", file=sys.stderr)
+
+
+def _storage_option(text: str) -> dict[str, Any]:
+    """Return what `KEY=VALUE` or a JSON object says. A value that is JSON, such as true or 3, is what it says there."""
+    key, is_pair, value = text.partition("=")
+    try:
+        options = json.loads(text if text.startswith("{") else value)
+    except ValueError:
+        options = value
+    if not text.startswith("{"):
+        options = {key: options if isinstance(options, bool | dict) else value} if key and is_pair else None
+    if not isinstance(options, dict):  # the text may be a secret
+        raise argparse.ArgumentTypeError("must be KEY=VALUE or a JSON object")
+    return options
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}, must be an integer of at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text}, must be a number in (0, {_MOST_SECONDS:.0f}]")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= value < 2**64:
+        raise argparse.ArgumentTypeError(f"{text}, must be an integer in [0, 2**64)")
+    return value

@@ -1,0 +1,61 @@
+"""Stores that appear complete or not at all, and are reused only if they are what would be written again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zarr
+
+from zarrfeed.base.errors import ConfigError
+
+_ATTRIBUTE = "zarrfeed_demo"
+
+
+def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.Group], None]) -> bool:
+    """Write a Zarr group, unless it is there.
+
+    Parameters
+    ----------
+    path
+        Where it goes.
+    description
+        What it holds, in JSON's types; kept in the group's attributes, by which it is recognised the next time.
+    write
+        Fills the group. It is called on another path next to `path`, which is renamed at the end: an interrupted run
+        leaves nothing that looks like a store.
+
+    Returns
+    -------
+    Whether a store was there and is reused.
+
+    Raises
+    ------
+    ConfigError
+        If something else is at `path`.
+    """
+    if path.exists():
+        if _description(path) != description:
+            raise ConfigError(
+                f"{path}: is not the store that this run would write ({description}); remove it or name another --dir"
+            )
+        return True
+    partial = path.with_name(path.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        group = zarr.create_group(store=partial, attributes={_ATTRIBUTE: description})
+        write(group)
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return False
+
+
+def _description(path: Path) -> object:
+    try:
+        return zarr.open_group(store=path, mode="r").attrs.get(_ATTRIBUTE)
+    except (ValueError, KeyError, TypeError, OSError):
+        return None  # not a Zarr group, hence not ours

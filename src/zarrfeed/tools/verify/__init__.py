@@ -1,0 +1,265 @@
+"""`verify`: every chunk of a store read and decoded, and what is bad or missing reported."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import zarr
+
+from zarrfeed.base.errors import ProgressFileError, ZarrfeedError
+from zarrfeed.base.validate import check_choice, check_counts, check_flags
+from zarrfeed.metadata.open import check_storage_options
+from zarrfeed.plan.memory import parse_bytes
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.tools.verify.arrays import Found, find_arrays
+from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check
+from zarrfeed.tools.verify.links import links_out
+from zarrfeed.tools.verify.progress import Checked, ProgressFile, default_path, fingerprint
+from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
+from zarrfeed.torch.distributed import usable_cores
+
+__all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
+
+#: Reads of a device are waited for by threads, so there are some even where there are few cores.
+_LEAST_THREADS = 8
+#: So much work is lost if the process is killed.
+_SAVE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far `verify` is: read chunks that were checked of all arrays, and what was found so far."""
+
+    array: str
+    done: int
+    total: int
+    bad: int
+    missing: int
+    stored_bytes: int
+
+
+def verify(
+    store: str | Path | zarr.Array[Any] | zarr.Group | Any,
+    arrays: Sequence[str] | None = None,
+    *,
+    missing: Literal["count", "error"] = "count",
+    links: Literal["count", "error"] = "count",
+    num_threads: int | None = None,
+    memory_budget: int | str = "1GiB",
+    progress_file: str | Path | None = None,
+    restart: bool = False,
+    retries: int = DEFAULT_RETRIES,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    storage_options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
+) -> VerifyReport:
+    """Read and decode every chunk of a store, and report which are bad or missing.
+
+    Parameters
+    ----------
+    store
+        A path, a URL, what zarr-python opened, or a store (of zarr-python, of obstore, a mapper of fsspec): an array,
+        or a group, whose groups are entered.
+    arrays
+        Paths of the arrays or groups in it that are checked. None: all.
+    missing
+        Whether chunks that the store does not have, which read as the fill value, are only counted or make the store
+        not good.
+    links
+        The same of symbolic links in a local store that lead out of it.
+    num_threads
+        Threads that read and decode. None: one for each core, and at least eight.
+    memory_budget
+        Bytes, or text such as "2GiB", for the chunks that are under way.
+    progress_file
+        Where it is kept what was checked, so that a run that was interrupted or killed goes on when it is called again.
+        Removed at the end. None: nothing is kept. "default": a file of the store's own below `$XDG_STATE_HOME`.
+    restart
+        Whether to begin from the start, whatever the file says.
+    retries, timeout
+        How often a read of a store that is not local is tried again, and seconds that it may take, all tries included.
+        A chunk that cannot be read then is a finding.
+    storage_options
+        As of `ZarrIterableDataset`, for a URL.
+    on_progress, on_message
+        Called as the work goes on, and with a line where a progress file was found.
+
+    Returns
+    -------
+    The report; `ok` of it says whether all is well. An array that could not be checked is not well.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, UnsupportedError
+        If there is no such store or array, an argument cannot work, or the progress file is of another store.
+    ProgressFileError
+        If the progress file cannot be read or written.
+    KeyboardInterrupt
+        After what was checked is saved.
+    """
+    for name, value in (("missing", missing), ("links", links)):
+        check_choice(name, value, ("count", "error"))
+    check_counts(num_threads=num_threads)
+    check_flags(restart=restart)
+    budget = parse_bytes(memory_budget)
+    access = StoreAccess(FaultPolicy(retries=retries, timeout=timeout), storage_options)
+    check_storage_options(access, store)
+    found = find_arrays(store, arrays, access)
+    run = _Run(
+        found,
+        access=access,
+        num_threads=num_threads or max(_LEAST_THREADS, usable_cores()),
+        budget=budget,
+        on_progress=on_progress or (lambda _: None),
+        say=on_message or (lambda _: None),
+    )
+    causes: tuple[tuple[Cause, str], ...] = (("missing", missing), ("link", links))
+    errors = tuple(cause for cause, of in causes if of == "error")
+    if progress_file is None:
+        return run.all(None, {}, errors)
+    path = default_path(found.store) if progress_file == "default" else Path(progress_file)
+    file = ProgressFile(path, found.store)
+    return run.all(file, file.load(restart=restart), errors)
+
+
+class _Run:
+    """One run over the arrays of a store."""
+
+    def __init__(
+        self,
+        found: Found,
+        *,
+        access: StoreAccess,
+        num_threads: int,
+        budget: int,
+        on_progress: Callable[[Progress], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._found = found
+        self._on_progress, self._say = on_progress, say
+        self._problems = dict(found.problems)
+        self._checks: dict[str, ArrayCheck] = {}
+        self._checked: dict[str, Checked] = {}
+        self._others: dict[str, Checked] = {}
+        self._file: ProgressFile | None = None
+        self._saved_at = 0.0
+        for path, array in found.arrays.items():
+            with self._noting(path):
+                check = prepare_check(array, path, access, num_threads=num_threads, budget=budget)
+                self._checked[path] = Checked(fingerprint(array))
+                if check is not None:
+                    self._checks[path] = check
+        self._total = sum(check.numbering.num_chunks for check in self._checks.values())
+
+    def all(self, file: ProgressFile | None, known: dict[str, Checked], errors: tuple[Cause, ...]) -> VerifyReport:
+        """Check what is not known, and report all."""
+        self._file = file
+        self._take_up(known)
+        self._save()  # a file that cannot be written is told before hours of work
+        for path, check in self._checks.items():
+            with self._noting(path):
+                try:
+                    self._check(path, check)
+                finally:
+                    check.close()
+        report = self._report(errors)
+        if file is not None:
+            file.remove()
+        return report
+
+    def _take_up(self, known: dict[str, Checked]) -> None:
+        """Go on from what was checked before, where the metadata is the same."""
+        for path in self._checks:
+            before = known.pop(path, None)
+            if before is None:
+                continue
+            if before.fingerprint == self._checked[path].fingerprint:
+                self._checked[path] = before
+            else:
+                self._say(f"{path or 'the array'}: its metadata changed since it was checked; it is checked anew")
+        self._others = known
+        done = sum(checked.done for checked in self._checked.values())
+        if done and self._file is not None:
+            self._say(f"{done} of {self._total} chunks were checked before, by {self._file.path}")
+
+    @contextmanager
+    def _noting(self, path: str) -> Iterator[None]:
+        """Take what is wrong with an array as a problem of its own."""
+        try:
+            yield
+        except ProgressFileError:
+            raise
+        except ZarrfeedError as error:
+            self._problems[path] = str(error)
+
+    def _check(self, path: str, check: ArrayCheck) -> None:
+        """Check what is left of an array: parts side by side, taken in order."""
+        checked = self._checked[path]
+        end = check.numbering.num_numbers
+        pending: deque[tuple[int, Future[Part]]] = deque()
+        begin = checked.next
+        if begin < end:
+            check.start()
+        try:
+            while begin < end or pending:
+                while begin < end and len(pending) < check.ahead:
+                    stop = min(end, begin + check.step)
+                    pending.append((stop, check.submit(begin, stop)))
+                    begin = stop
+                stop, future = pending[0]
+                checked.add(stop, future.result())
+                pending.popleft()
+                self._tell(path)
+                if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+                    self._save()
+        except BaseException:
+            for _, future in pending:
+                future.cancel()
+            with suppress(ProgressFileError):  # what ends the run is told, and not this
+                self._save()
+            raise
+
+    def _tell(self, path: str) -> None:
+        all_checked = self._checked.values()
+        self._on_progress(
+            Progress(
+                path,
+                sum(c.done for c in all_checked),
+                self._total,
+                sum(c.bad for c in all_checked),
+                sum(c.missing for c in all_checked),
+                sum(c.stored_bytes for c in all_checked),
+            )
+        )
+
+    def _save(self) -> None:
+        if self._file is not None:
+            self._file.save(self._others | self._checked)
+            self._saved_at = time.monotonic()
+
+    def _report(self, errors: tuple[Cause, ...]) -> VerifyReport:
+        arrays = []
+        for path in sorted(self._found.arrays.keys() | self._problems.keys()):
+            checked, check = self._checked.get(path, Checked("")), self._checks.get(path)
+            chunks = 0 if check is None else check.numbering.num_chunks
+            arrays.append(checked.report(path, chunks, self._problems.get(path, "")))
+            # what was counted is what there is, or a defect of ours would pass for a good store
+            if not arrays[-1].problem and checked.done != chunks:
+                raise AssertionError(f"{path}: {checked.done} chunks were counted of {chunks}")
+        findings = [finding for path in sorted(self._checked) for finding in self._checked[path].findings]
+        links = 0
+        for name, target in links_out(self._found.root) if self._found.root else ():
+            links += 1
+            if links <= MOST_LISTED:
+                findings.append(Finding("", name, "", "link", 1, f"leads out of the store, to {target}"))
+        ignored = tuple(self._found.ignored)
+        return VerifyReport(self._found.store, tuple(arrays), tuple(findings), links, ignored, errors)

@@ -1,0 +1,441 @@
+"""The chunks of one array, checked: numbered shard by shard, in parts, by threads or on zarr-python's event loop.
+
+What holds: each chunk of the array is in exactly one part, and is counted as good, or is in one finding. A chunk is
+good if its bytes were read and its whole chain of codecs made of them what the metadata promises. Only what the store
+says it does not have is missing. Memory is that of the parts under way, which the budget bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import ByteRequest
+from zarr.buffer import cpu
+
+from zarrfeed.base.errors import (
+    CorruptChunkError,
+    DecodeError,
+    MemoryBudgetError,
+    StoreReadError,
+    UnsupportedError,
+    printable,
+)
+from zarrfeed.base.native import core
+from zarrfeed.engine.stats import format_bytes
+from zarrfeed.metadata.array import ArraySpec, check_sizes, read_layout
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.location import StoreSource, place_array
+from zarrfeed.storage.shard_reader import FeedCounts, ShardFeed
+from zarrfeed.storage.zarr_decoder import make_decoder
+from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
+from zarrfeed.tools.verify.report import Cause, Finding
+
+#: A part is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
+_PART_BYTES, _PART_CHUNKS, _PART_REQUESTS = 8 << 20, 4096, 64
+#: What a chunk may take for each of its decoded bytes: as stored (twice as long is plausible), decoded, between codecs.
+_COPIES, _OVERHEAD = 5, 2 << 20
+#: A parsed index, the index as stored and what sorts it, for each stored byte.
+_INDEX_COPIES = 3
+#: Part of the budget that indices of shards are kept in.
+_INDEX_PART = 8
+
+
+@dataclass
+class Part:
+    """What was found of a run of chunks."""
+
+    good: int = 0
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The read chunks of an array, numbered shard by shard, as the engine's `ChunkChecker` does.
+
+    Attributes
+    ----------
+    grid
+        Read chunks of the array along each axis.
+    along
+        Those of a shard; ones where a chunk is an object of its own.
+    """
+
+    grid: tuple[int, ...]
+    along: tuple[int, ...]
+
+    @property
+    def objects(self) -> tuple[int, ...]:
+        """Stored objects of the array along each axis."""
+        return tuple(-(-n // k) for n, k in zip(self.grid, self.along, strict=True))
+
+    @property
+    def per_object(self) -> int:
+        """Numbers of a stored object."""
+        return math.prod(self.along)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of the array."""
+        return math.prod(self.grid)
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers of all chunks, and of the places of shards beyond the end of the array."""
+        return math.prod(self.objects) * self.per_object
+
+    def place(self, number: int) -> tuple[tuple[int, ...], int, bool]:
+        """Return the object that a chunk is in, its place there, and whether it is within the array."""
+        which, position = divmod(number, self.per_object)
+        there = _unravel(which, self.objects)
+        inner = _unravel(position, self.along)
+        inside = all(o * k + i < n for o, i, k, n in zip(there, inner, self.along, self.grid, strict=True))
+        return there, position, inside
+
+
+def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    place: list[int] = []
+    for n in reversed(shape):
+        number, at = divmod(number, n)
+        place.append(at)
+    return tuple(reversed(place))
+
+
+class ArrayCheck(Protocol):
+    """The chunks of one array, to be checked in parts.
+
+    Attributes
+    ----------
+    numbering
+        Of its chunks.
+    step, ahead
+        Numbers of a part, and parts that should be under way at once.
+    """
+
+    numbering: Numbering
+    step: int
+    ahead: int
+
+    def start(self) -> None:
+        """Open the array's store."""
+
+    def submit(self, begin: int, end: int) -> Future[Part]:
+        """Begin to check chunks [begin, end)."""
+
+    def close(self) -> None:
+        """End what is under way, and wait for it."""
+
+
+def prepare_check(
+    array: zarr.Array[Any], path: str, access: StoreAccess, *, num_threads: int, budget: int
+) -> ArrayCheck | None:
+    """Return the check of an array; None if it has no element.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        If its chunks cannot be read or decoded by anyone here.
+    MemoryBudgetError
+        If one chunk needs more than the budget.
+    """
+    if math.prod(array.metadata.shape) == 0:
+        return None
+    spec = None
+    if array.metadata.shape:
+        with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
+            spec = read_layout(array, access=access)
+    if spec is not None and spec.source is None:
+        return _LocalCheck(spec, path, num_threads=num_threads, budget=budget)
+    if spec is None:
+        return _StoreCheck(
+            array, _whole_chunks(array, access), None, path, access.policy, num_threads=num_threads, budget=budget
+        )
+    axes = spec.num_key_axes
+    grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
+    along = (1,) * axes if spec.shard is None else spec.shard.chunks
+    assert spec.source is not None
+    whole = _Stored(Numbering(grid, along), spec.source, spec.decoded_bytes, spec.shard, spec.item_type)
+    return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where the chunks of an array are that Python reads, and what they are."""
+
+    numbering: Numbering
+    source: StoreSource
+    chunk_bytes: int
+    shard: ShardSpec | None = None
+    item_type: str = ""
+
+
+def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
+    """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
+    metadata = array.metadata
+    name = _name(array)
+    shape = regular_chunk_shape(metadata, name)
+    check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
+    make_decoder(array, name)  # refuses codecs that run code
+    key = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
+    source = place_array(array, key, name, native=False, in_shards=False, access=access)["source"]
+    grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
+    text = "str" if array.dtype.kind in "OTU" else ""
+    return _Stored(Numbering(grid, (1,) * len(grid)), source, math.prod(shape) * array.dtype.itemsize, None, text)
+
+
+def _name(array: zarr.Array[Any]) -> str:
+    return printable(str(array.store_path).removeprefix("file://"))
+
+
+def _fit(name: str, each: int, kept: int, most: int, budget: int) -> int:
+    """Return how many chunks may be under way at once, of at most `most`.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even one may.
+    """
+    count = min(most, (budget - kept) // each)
+    if count < 1:
+        raise MemoryBudgetError(
+            f"{name}: memory_budget = {format_bytes(budget)}, must be at least "
+            f"{format_bytes(kept + each, round_up=True)} to check a chunk of this array"
+        )
+    return count
+
+
+def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tuple[int, int]:
+    """Return what reading an index takes, and what keeping some takes."""
+    if shard is None:
+        return 0, 0
+    one = shard.kept_index_bytes
+    return _INDEX_COPIES * one, max(one, min(num_objects * one, budget // _INDEX_PART))
+
+
+class _LocalCheck:
+    """Chunks of a local directory that the engine decodes: all in C++, on threads of a pool, without the GIL."""
+
+    def __init__(self, spec: ArraySpec, path: str, *, num_threads: int, budget: int) -> None:
+        self._path = path
+        described = spec.to_core()
+        along = described["shard"]["chunks"] if spec.shard else ()
+        along += (1,) * (len(spec.shape) - len(along))
+        grid = tuple(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True))
+        self.numbering = Numbering(grid, along)
+        index, kept = _index_bytes(spec.shard, spec.num_shards, budget)
+        each = _COPIES * spec.decoded_bytes + _OVERHEAD + index
+        count = _fit(spec.name, each, kept, num_threads, budget)
+        if spec.shard:
+            described["shard"]["cache_bytes"] = kept
+        self._described = described
+        self.step = max(1, min(_PART_CHUNKS, _PART_BYTES // spec.decoded_bytes))
+        self.ahead = 2 * count
+        self._pool = ThreadPoolExecutor(count, "zarrfeed-verify")
+
+    def start(self) -> None:
+        self._checker = core.ChunkChecker(self._described)
+
+    def submit(self, begin: int, end: int) -> Future[Part]:
+        return self._pool.submit(self._check, begin, end)
+
+    def _check(self, begin: int, end: int) -> Part:
+        good, stored_bytes, decoded_bytes, found = self._checker.check(begin, end)
+        return Part(good, stored_bytes, decoded_bytes, [self._finding(*one) for one in found])
+
+    def _finding(self, _: int, chunks: int, key: str, inner: str, bad: tuple[str, str] | None) -> Finding:
+        if bad is None:
+            return Finding(self._path, key, inner, "missing", chunks, "the store does not have it")
+        cause: Cause = "corrupt" if bad[0] == "CorruptChunkError" else "unreadable"
+        return Finding(self._path, key, inner, cause, chunks, bad[1])
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _StoreCheck:
+    """Chunks that Python reads, and those that zarr-python decodes: tasks on its event loop."""
+
+    def __init__(
+        self,
+        array: zarr.Array[Any],
+        stored: _Stored,
+        spec: ArraySpec | None,
+        path: str,
+        policy: FaultPolicy,
+        *,
+        num_threads: int,
+        budget: int,
+    ) -> None:
+        self._path, self._metadata, self._policy = path, array.metadata, policy
+        self._source, self.numbering = stored.source, stored.numbering
+        self._is_text, self._chunk_bytes = bool(stored.item_type), stored.chunk_bytes
+        objects = math.prod(self.numbering.objects)
+        index, kept = _index_bytes(stored.shard, objects, budget)
+        coalesce = Coalesce(limit=min(Coalesce.limit, budget // 64))
+        each = _COPIES * stored.chunk_bytes + _OVERHEAD + index + (coalesce.limit if stored.shard else 0)
+        name = _name(array)
+        requests = _fit(name, each, kept, stored.source.max_requests, budget)
+        self._checker = core.ChunkChecker(spec.to_core()) if spec and stored.source.decoder is None else None
+        self.step = max(1, min(_PART_REQUESTS, _PART_BYTES // max(1, stored.chunk_bytes)))
+        self.ahead = 1 + -(-requests // self.step)
+        self._requests, self._decodes = asyncio.Semaphore(requests), asyncio.Semaphore(num_threads)
+        self._pool = ThreadPoolExecutor(num_threads, "zarrfeed-verify")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._shards = None
+        if stored.shard is not None:
+            reading = ShardReading(stored.shard, kept, coalesce)
+            self._shards = ShardFeed(reading, self._get, self._spawn, FeedCounts())
+
+    def start(self) -> None:
+        try:
+            self._loop = sync(self._open())
+        except Exception as error:  # of any class: a store is anybody's code
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
+
+    async def _open(self) -> asyncio.AbstractEventLoop:
+        await self._source.open()
+        return asyncio.get_running_loop()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def submit(self, begin: int, end: int) -> Future[Part]:
+        return asyncio.run_coroutine_threadsafe(self._check(begin, end), self._loop)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    async def _check(self, begin: int, end: int) -> Part:
+        part = Part()
+        # object -> numbers and places of its chunks
+        wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for number in range(begin, end):
+            there, position, inside = self.numbering.place(number)
+            if inside:
+                wanted.setdefault(there, []).append((number, position))
+        one = self._check_chunk if self._shards is None else self._check_shard
+        found = await asyncio.gather(
+            *(one(part, self._metadata.encode_chunk_key(there), chunks) for there, chunks in wanted.items())
+        )
+        part.findings = [finding for findings in found for finding in findings]
+        return part
+
+    async def _check_chunk(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
+        async with self._requests:
+            return await self._judge(part, partial(self._whole, key), key, "", len(chunks))
+
+    async def _whole(self, key: str) -> npt.NDArray[np.uint8] | None:
+        return await self._get(key)
+
+    async def _get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
+        return await self._policy.reading(partial(self._source.get, key, byte_range), is_far=self._source.is_far)
+
+    async def _check_shard(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
+        shards = self._shards
+        assert shards is not None
+        async with self._requests:
+            try:
+                index = await shards.index(key)
+            except (MemoryError, asyncio.CancelledError):
+                raise
+            except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+                return [self._bad(key, "", len(chunks), error)]
+        if index is None:
+            return [self._missing(key, "", len(chunks))]
+        _, groups = shards.plan(index, chunks)
+        there = {piece.ticket for group in groups for piece in group}
+        found = [
+            (number, self._missing(key, shards.inner_name(position), 1))
+            for number, position in chunks
+            if number not in there
+        ]
+        for findings in await asyncio.gather(*(self._check_group(part, key, group) for group in groups)):
+            found += findings
+        return [finding for _, finding in sorted(found, key=lambda one: one[0])]
+
+    async def _check_group(self, part: Part, key: str, group: list[Piece]) -> list[tuple[int, Finding]]:
+        shards = self._shards
+        assert shards is not None
+        found: list[tuple[int, Finding]] = []
+        async with self._requests:
+            read: dict[int, npt.NDArray[np.uint8] | None] = {}
+            if len(group) > 1:
+                try:
+                    read = dict(await shards.read(key, group))
+                except (MemoryError, asyncio.CancelledError):
+                    raise
+                except Exception:  # noqa: BLE001 (below, each is asked for by itself, to tell good ones from others)
+                    read = {}
+
+            async def bytes_of(piece: Piece) -> npt.NDArray[np.uint8] | None:
+                if piece.ticket in read:
+                    return read[piece.ticket]
+                ((_, data),) = await shards.read(key, [piece])
+                return data
+
+            for piece in group:
+                inner = shards.inner_name(piece.position)
+                findings = await self._judge(part, partial(bytes_of, piece), key, inner, 1)
+                found += [(piece.ticket, finding) for finding in findings]
+        return found
+
+    async def _judge(
+        self,
+        part: Part,
+        read: Callable[[], Coroutine[Any, Any, npt.NDArray[np.uint8] | None]],
+        key: str,
+        inner: str,
+        chunks: int,
+    ) -> list[Finding]:
+        """Read a chunk, decode it, and count it or return what is wrong."""
+        try:
+            data = await read()
+            if data is None:
+                return [self._missing(key, inner, chunks)]
+            async with self._decodes:
+                decoded_bytes = await self._decode(data)
+        except (MemoryError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # noqa: BLE001 (of any class: stores and codecs are anybody's code)
+            return [self._bad(key, inner, chunks, error)]
+        part.good += chunks
+        part.stored_bytes += len(data)
+        part.decoded_bytes += decoded_bytes
+        return []
+
+    async def _decode(self, data: npt.NDArray[np.uint8]) -> int:
+        """Decode a chunk and drop the result; return how much it was, which of text is not known."""
+        if self._checker is not None:
+            await self._loop.run_in_executor(self._pool, self._checker.check_bytes, data)
+            return self._chunk_bytes
+        decoder = self._source.decoder
+        assert decoder is not None
+        stored = cpu.Buffer.from_array_like(data)
+        decoded = await (decoder.decode_items(stored) if self._is_text else decoder.decode(stored))
+        return decoded.nbytes
+
+    def _missing(self, key: str, inner: str, chunks: int) -> Finding:
+        return Finding(self._path, key, inner, "missing", chunks, "the store does not have it")
+
+    def _bad(self, key: str, inner: str, chunks: int, error: Exception) -> Finding:
+        corrupt = isinstance(error, CorruptChunkError | DecodeError)
+        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
+        what = known or f"the store cannot read it: {reason_of(error)}"
+        return Finding(self._path, key, inner, "corrupt" if corrupt else "unreadable", chunks, what)

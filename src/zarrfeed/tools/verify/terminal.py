@@ -1,0 +1,67 @@
+"""`verify` on a terminal: a bar while it works (with rich, where somebody looks), and the report as JSON."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.errors import one_line
+from zarrfeed.engine.stats import format_bytes
+
+if TYPE_CHECKING:
+    from zarrfeed.tools.verify import Progress, VerifyReport
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar on stderr, if that is a terminal and rich is installed; yield what it is told by."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield lambda _: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+    from rich.markup import escape
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("chunks, {task.fields[read]}{task.fields[found]}"),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, read="", found="")
+
+        def show(now: Progress) -> None:
+            found = "".join(f", {n} {what}" for n, what in ((now.bad, "bad"), (now.missing, "missing")) if n)
+            bar.update(
+                task,
+                description=escape(one_line(now.array)),
+                completed=now.done,
+                total=now.total,
+                read=format_bytes(now.stored_bytes),
+                found=found,
+            )
+
+        yield show
+
+
+def write_json(report: VerifyReport, path: str) -> None:
+    """Write the report to a file, as a whole or not at all; "-": to stdout.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    text = json.dumps(report.to_dict(), indent=2)
+    if path == "-":
+        print(text)
+        return
+    write_whole(Path(path), f"{text}\n".encode())

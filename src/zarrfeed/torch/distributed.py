@@ -1,0 +1,207 @@
+"""Which rank this process is, which DataLoader worker, and how many share the machine."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.optional_torch import imported
+from zarrfeed.base.validate import check_int
+from zarrfeed.plan.partition import Consumer
+from zarrfeed.torch.callers import place_under_accelerate
+
+#: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
+RankSource: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
+
+#: Torch's workers look every 5 s whether their training process is there, and end between two batches.
+_TO_END_S = 10.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rank of the training process, and how many ranks run on its machine.
+
+    `split_over` is the number of processes that get their parts of what this one reads, from a library that sends them
+    (`torch/callers.py`); `idle` says that this process is one that only gets them.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    split_over: int = 1
+    idle: bool = False
+
+    def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
+        """Return the consumer that a DataLoader worker of this rank is."""
+        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over)
+
+
+class PlaceFinder:
+    """Finds the place of the rank that reads a dataset: in the training process, where workers have it from.
+
+    Sent to another process, it carries the place that was found where it was sent. A DataLoader worker believes that;
+    any other process looks for itself.
+    """
+
+    def __init__(self, rank: RankSource, world_size: int | None) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._carried: Place | None = None
+        self._carried_to = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        carried = None
+        with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
+            carried = self.find()
+        return self.__dict__ | {"_carried": carried}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._carried_to = os.getpid()
+
+    def find(self) -> Place:
+        """Return this rank's place; in a spawned worker, the one that its training process found."""
+        # A forked worker inherits what was carried to its parent, or to a process before that.
+        if self._carried is not None and in_worker() and self._carried_to == os.getpid():
+            return self._carried
+        return place_under_accelerate(find_place(self._rank, self._world_size))
+
+
+def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:
+    """Return the place that `rank` and `world_size` name, or torch.distributed's, or the only one there is.
+
+    Raises
+    ------
+    ConfigError
+        If they are no rank and world size.
+    """
+    distributed = imported("torch.distributed")
+    initialised = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if callable(rank):
+        if world_size is not None:
+            raise ConfigError(f"world_size = {world_size}: a callable rank returns both, (rank, world size)")
+        try:
+            rank, world_size = rank()
+        except TypeError as error:
+            raise ConfigError(f"rank = {rank!r}, must return (rank, world size): {error}") from error
+    elif rank is None and world_size is None:
+        if not initialised:
+            return Place()
+        rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
+    if rank is None or world_size is None:
+        raise ConfigError(f"rank = {rank}, world_size = {world_size}: give both, or neither")
+    check_int("world_size", world_size, 1)
+    check_int("rank", rank, 0, world_size - 1)
+    return Place(int(rank), int(world_size), _local_world_size(int(world_size), initialised=initialised))
+
+
+def rank_from_torchrun() -> tuple[int, int]:
+    """Return (rank, world size) as torchrun's environment has them; for `rank=`.
+
+    Raises
+    ------
+    ConfigError
+        If RANK or WORLD_SIZE is not set, or no number.
+    """
+    return _from_environment("RANK"), _from_environment("WORLD_SIZE")
+
+
+def rank_from_slurm() -> tuple[int, int]:
+    """Return (rank, world size) of this task of a Slurm step; for `rank=`.
+
+    Raises
+    ------
+    ConfigError
+        If SLURM_PROCID or SLURM_NTASKS is not set, or no number.
+    """
+    return _from_environment("SLURM_PROCID"), _from_environment("SLURM_NTASKS")
+
+
+def worker_and_count() -> tuple[int, int]:
+    """Return this process's DataLoader worker number and their count; (0, 1) outside of a worker."""
+    info = _worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def in_worker() -> bool:
+    """Return whether this is a worker process of a DataLoader."""
+    return _worker_info() is not None
+
+
+def _worker_info() -> Any:
+    data = imported("torch.utils.data")
+    return None if data is None else data.get_worker_info()
+
+
+@functools.cache  # forked children of a worker have the answer, and no thread: they are not the loader's
+def end_with_training_process() -> None:
+    """Let this DataLoader worker end when its training process is killed.
+
+    torch's workers look for another getppid() than they had. With forkserver that is the server's process, which lives
+    for as long as they do; and where the training process is killed while a worker starts, the worker may have had
+    that of the process that took its place. Without this, such workers would stay for ever.
+    """
+    training = multiprocessing.parent_process()
+    if training is None:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait([training.sentinel, *_open_process(training.pid)])
+        time.sleep(_TO_END_S)  # ended in the middle of sending a batch, it would leave that in shared memory
+        os._exit(1)
+
+    threading.Thread(target=wait, name="zarrfeed: training process", daemon=True).start()
+
+
+def _open_process(pid: int | None) -> list[int]:
+    """Return a descriptor that is ready when a process has ended, where the system has such, or none.
+
+    The sentinel alone is ready when all workers that were forked later have ended, too: they inherited its other end.
+    """
+    if pid is not None and hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            return [os.pidfd_open(pid)]
+    return []
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def physical_bytes() -> int:
+    """Return how much memory the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def has_accelerator() -> bool:
+    """Return whether there is a device that page-locked memory serves."""
+    torch = imported("torch")
+    if torch is None:
+        return False
+    accelerator = getattr(torch, "accelerator", None)
+    return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
+
+
+def _local_world_size(world_size: int, *, initialised: bool) -> int:
+    """Return how many ranks share this machine: as the launcher says, or all of them where they meet on loopback."""
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
+        if os.environ.get(name, "").isdecimal():
+            return max(1, min(world_size, int(os.environ[name])))
+    return world_size if initialised and os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
+
+
+def _from_environment(name: str) -> int:
+    text = os.environ.get(name)
+    if text is None or not text.isdecimal():
+        raise ConfigError(f"the environment variable {name} is {text!r}, must be a number set by the launcher")
+    return int(text)

@@ -1,0 +1,157 @@
+"""Which epoch each pass over a dataset reads: agreed upon by the training process and its DataLoader workers.
+
+The agreement is a small JSON document in an anonymous file that is shared by the process that made the dataset and all
+that inherit it, by fork or by being spawned with it. It holds
+
+  owners  training process -> state in which its next pass begins. A process that is no DataLoader worker is an owner;
+          a worker acts for the process that started it. Ranks that inherit one dataset are owners each, so that one
+          rank's passes do not move another's epochs.
+  passes  name of a pass -> the state that it began in, and the workers that asked. All workers of a pass name it
+          alike; the first to ask settles it.
+
+Every access holds a lock on the file, which the system releases if its holder is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import context, reduction
+from typing import Any, TypeAlias
+
+from zarrfeed.torch.distributed import in_worker
+
+#: An `EpochState` in its JSON form; here only its "epoch" is looked at.
+State: TypeAlias = dict[str, Any]
+
+#: Passes that are remembered. Workers of a pass ask within moments of each other.
+_MAX_PASSES = 16
+
+
+class EpochTable:
+    """The shared document. Safe for threads and processes; pickling one outside of spawning a process copies it."""
+
+    _descriptor: int
+    _pid: int
+    _lock: threading.Lock
+
+    def __init__(self, begin: State) -> None:
+        descriptor = anonymous_file()
+        os.write(descriptor, json.dumps({"creator": os.getpid(), "begin": begin, "owners": {}, "passes": {}}).encode())
+        self._adopt(descriptor)
+
+    def next(self) -> State:
+        """Return the state in which the next pass of this process begins."""
+        with self._document() as document:
+            return self._next(document)
+
+    def name_next(self, state: State) -> None:
+        """Say in which state the next pass begins."""
+        with self._document() as document:
+            document["owners"][_owner()] = state
+
+    def moved_by_workers(self) -> bool:
+        """Return whether it was workers that began the last pass, by themselves."""
+        with self._document() as document:
+            return bool(self._next(document).get("by_workers", False))
+
+    def begin(self, name: str | None = None) -> State:
+        """Begin a pass: return its state, and name the next epoch. Under `name`, workers can join it."""
+        with self._document() as document:
+            state = self._begin(document)
+            if name is not None:
+                self._remember(document, name, {"state": state, "joined": []})
+            return state
+
+    def join(self, name: str, worker: int) -> State:
+        """Return the state of a pass that the workers of one DataLoader read together; the first to ask begins it.
+
+        A worker that asks a second time under one name belongs to another pass: without that, two passes whose
+        DataLoader drew the same seed would be one.
+        """
+        with self._document() as document:
+            found = document["passes"].get(name)
+            if found is None or worker in found["joined"]:
+                found = {"state": self._begin(document, by_workers=True), "joined": []}
+            found["joined"].append(worker)
+            self._remember(document, name, found)
+            state: State = found["state"]
+            return state
+
+    def _next(self, document: dict[str, Any]) -> State:
+        owners = document["owners"]
+        inherited = owners.get(str(document["creator"]), document["begin"])
+        state: State = owners.get(_owner(), inherited)
+        return state
+
+    def _begin(self, document: dict[str, Any], *, by_workers: bool = False) -> State:
+        state = self._next(document)
+        document["owners"][_owner()] = {"epoch": state["epoch"] + 1, "by_workers": by_workers}
+        return state
+
+    def _remember(self, document: dict[str, Any], name: str, joined: dict[str, Any]) -> None:
+        passes = document["passes"]
+        passes.pop(name, None)
+        passes[name] = joined
+        while len(passes) > _MAX_PASSES:
+            del passes[next(iter(passes))]
+
+    @contextmanager
+    def _document(self) -> Iterator[dict[str, Any]]:
+        """Read the document, and write it back if it was changed, under the lock."""
+        with self._lock_of_threads():
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            try:
+                text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
+                # What may follow is the rest of a longer document, left by a process that was killed here.
+                document, _ = json.JSONDecoder().raw_decode(text)
+                yield document
+                changed = json.dumps(document)
+                if changed != text:
+                    os.pwrite(self._descriptor, changed.encode(), 0)
+                    os.ftruncate(self._descriptor, len(changed))
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def _lock_of_threads(self) -> threading.Lock:
+        # The file's lock is the process's. A forked child must not wait for a thread that it does not have.
+        if self._pid != os.getpid():
+            self._pid, self._lock = os.getpid(), threading.Lock()
+        return self._lock
+
+    def _adopt(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        # Not when the interpreter exits: a daemon thread may still use the number, which may be another file's then.
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if context.get_spawning_popen() is not None:
+            return {"shared": reduction.DupFd(self._descriptor)}
+        return {"begin": self.next()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "shared" in state:
+            self._adopt(state["shared"].detach())
+        else:
+            self.__init__(state["begin"])  # type: ignore[misc]
+
+
+def _owner() -> str:
+    parent = multiprocessing.parent_process()
+    return str(parent.pid if parent is not None and in_worker() else os.getpid())
+
+
+def anonymous_file() -> int:
+    """Return the descriptor of a file without a name, which processes can share."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("zarrfeed")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,233 @@
+"""`ZarrDataLoader`: torch's DataLoader with what a Zarr dataset needs set right, and a state."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+import torch.utils.data
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_int
+from zarrfeed.spec.field import Batch
+from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
+from zarrfeed.torch.epoch_iterator import Cursor, settle_for_workers
+from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.worker_shutdown import with_flags
+
+#: Of a worker that is killed while it sends a batch, torch is told by a signal within moments: its handler raises the
+#: error that says so. It is the broken connection that is heard of first.
+_UNTIL_TOLD_S = 1.0
+
+
+class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
+    """Hand out the batches of a `ZarrIterableDataset`, from this process or from worker processes.
+
+    The dataset makes the batches: there is no second collation, and no thread that copies to pinned memory where the
+    batches lie there already. Without workers, which is the fast default, the engine's threads do the work. With them,
+    each decodes its share straight into shared memory, and one that is killed is an error: with torch's own loader it
+    may be a wait without end.
+
+    `accelerator.prepare()` of Hugging Face Accelerate takes the loader as it is: every process reads its own share, and
+    `accelerator.save_state()` saves where the epoch stands.
+
+    Parameters
+    ----------
+    dataset
+        With a `batch_size`.
+    num_workers
+        Worker processes. Threads and memory of the dataset are shared by them.
+    pin_memory
+        Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: where there is an
+        accelerator. Without workers the dataset's own `pin_memory` decides.
+    prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
+        As in torch's DataLoader.
+
+    Raises
+    ------
+    ConfigError
+        If the dataset is none of ours, or has no batch size.
+    """
+
+    # What accelerate asks of a loader that it prepared: the last batch of a pass, repeated samples in it, and a state.
+    end_of_dataloader = False
+    remainder = -1
+    use_stateful_dataloader = True
+    _preparation: Preparation | None = None
+
+    @checks_option_names
+    def __init__(
+        self,
+        dataset: ZarrIterableDataset,
+        *,
+        num_workers: int = 0,
+        pin_memory: bool | None = None,
+        prefetch_factor: int | None = None,
+        multiprocessing_context: Any = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        if not isinstance(dataset, ZarrIterableDataset):
+            raise ConfigError(f"dataset is a {type(dataset).__name__}, must be a ZarrIterableDataset")
+        check_int("num_workers", num_workers, 0)
+        if dataset.batch_size is None:
+            raise ConfigError("the dataset has no batch_size: give it one, and batches are made while decoding")
+        if pin_memory is None:
+            pin_memory = num_workers > 0 and dataset.wants_pinned()
+        super().__init__(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            pin_memory=pin_memory and num_workers > 0,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+            persistent_workers=persistent_workers,
+            timeout=timeout,
+            worker_init_fn=_WorkerInit(worker_init_fn),
+        )
+        self._cursor: Cursor | None = None
+        object.__setattr__(self, "sampler", _EpochHint(dataset))  # torch keeps others from replacing it
+        dataset.check_memory(num_workers)
+
+    def __repr__(self) -> str:
+        return f"ZarrDataLoader({self.dataset!r}, num_workers={self.num_workers})"
+
+    @property
+    def _zarr_dataset(self) -> ZarrIterableDataset:
+        return cast(ZarrIterableDataset, self.dataset)
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch on this rank."""
+        return len(self._zarr_dataset)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """Return a pass over the next epoch; it begins, and starts workers, with its first batch."""
+        if self._preparation is not None:
+            return prepared_batches(self, self._preparation)
+        return self._own_batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that the next pass reads."""
+        self._cursor = None
+        self._zarr_dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
+
+        What counts is what this loader handed out, not what workers have prefetched. A run that loads the state with
+        the same ranks, workers and batch size delivers the batches that would have come next. With others, it delivers
+        the same samples in other batches.
+        """
+        if self._cursor is not None:
+            return self._zarr_dataset._make_state_dict(self._cursor.state())
+        return self._zarr_dataset.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass deliver what was left of the epoch of `state`.
+
+        Raises
+        ------
+        ConfigError
+            If the state is of another dataset, selection or order.
+        """
+        self._cursor = None
+        self._zarr_dataset.load_state_dict(state)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
+        asking = asking_accelerator()
+        if asking is not None:
+            self._preparation = preparation(asking, self._zarr_dataset._place())
+        return self._preparation is not None
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        pass
+
+    def _own_batches(self) -> Iterator[Batch]:
+        if self.num_workers == 0:
+            self._cursor = None
+            return iter(self._zarr_dataset)
+        return self._worker_batches()
+
+    def _count_delivered(self) -> Cursor:
+        """Return the cursor of the pass that was just begun, for the caller to count from now on what is delivered."""
+        begun = self._cursor or self._zarr_dataset._cursor
+        assert begun is not None
+        self._cursor = replace(begun, delivered=0, ended=False)
+        return self._cursor
+
+    def _worker_batches(self) -> Iterator[Batch]:
+        init = cast(_WorkerInit, self.worker_init_fn)
+        if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
+            init.new_group()
+            self.multiprocessing_context = with_flags(self.multiprocessing_context)
+        cursor = settle_for_workers(self._zarr_dataset, init.name_pass(), self.num_workers)
+        self._cursor = cursor
+        try:
+            for batch in super().__iter__():
+                cursor.delivered += 1
+                yield batch
+        except (ConnectionError, EOFError):
+            time.sleep(_UNTIL_TOLD_S)
+            raise
+        cursor.ended = True
+
+
+class _EpochHint(torch.utils.data.Sampler[None]):
+    """Takes the place of torch's sampler for iterable datasets, to hear which epoch a framework is in.
+
+    Lightning tells a loader's sampler before each epoch. It does not load the loader's state from a checkpoint of the
+    end of an epoch, and may make loaders anew for every epoch: the hint keeps such a loader from beginning with the
+    order of epoch 0 again. Others count from 0 after resuming, so a hint never leads back, and never ends a rest.
+    """
+
+    def __init__(self, dataset: ZarrIterableDataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[None]:
+        """Ask for a batch without an index, as often as wanted."""
+        return itertools.repeat(None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass read this epoch, if it would read an earlier one."""
+        if self._dataset._upcoming().epoch < epoch:
+            self._dataset.set_epoch(epoch)
+
+
+class _WorkerInit:
+    """What workers run first: the user's function, after they were told which group of workers they are.
+
+    The passes of a group are counted on both sides, so that each has a name before it begins.
+    """
+
+    def __init__(self, function: Callable[[int], None] | None) -> None:
+        self._function = function
+        self.new_group()
+
+    def new_group(self) -> None:
+        """Begin a new group of workers."""
+        self._group = uuid.uuid4().hex
+        self._passes = 0
+
+    def name_pass(self) -> str:
+        """Return the name of the group's next pass."""
+        self._passes += 1
+        return f"{self._group}/{self._passes - 1}"
+
+    def __call__(self, worker: int) -> None:
+        """Run in a worker."""
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        if self._passes and isinstance(info.dataset, ZarrIterableDataset):  # else another loader's workers call this
+            info.dataset._join_group(self._group)
+        if self._function is not None:
+            self._function(worker)

@@ -1,0 +1,304 @@
+"""`ZarrDataset`: samples of Zarr arrays by index, many at once, for any `Sampler`.
+
+The same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is decoded
+once, by many threads, and one batch comes out.
+
+What holds: a batch owns its memory. One request is read
+at a time in a process; threads wait for each other. Nothing of an engine crosses a fork or a pickle.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+
+from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_num_threads
+from zarrfeed.engine.reader import Reader, shared_memory
+from zarrfeed.engine.reader_pool import fits_shared_memory
+from zarrfeed.engine.stats import Stats, format_bytes
+from zarrfeed.metadata.conversion import ConversionOptions, Normalization, TorchDtypeLike
+from zarrfeed.metadata.fields import Source, Variables, read_fields
+from zarrfeed.metadata.xarray import stored_arrays
+from zarrfeed.plan.batch_request import plan_request
+from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
+from zarrfeed.plan.memory import MemoryPlan, parse_bytes, plan_memory
+from zarrfeed.plan.selection import Int64, Select
+from zarrfeed.plan.window_rows import WindowRows, choose_samples
+from zarrfeed.plan.windows import Offsets
+from zarrfeed.report.notebook import random_access_html
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing
+from zarrfeed.spec.field import Batch, ListField, StoredField, Values
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.torch.collate import SampleList
+from zarrfeed.torch.distributed import in_worker, physical_bytes, usable_cores
+
+DEFAULT_CACHE = 256 << 20
+
+
+class ZarrDataset(torch.utils.data.Dataset[Batch]):
+    """Read samples of a Zarr array by index, in any order and as often as wanted.
+
+    Parameters
+    ----------
+    samples, targets, return_index, sample_axis, sample_dim, variables, decode_cf, dtype, normalize, normalize_axis
+        As of `ZarrIterableDataset`.
+    select, offsets, segment_ends, window_rows
+        As of `ZarrIterableDataset`. Of those that are left, `dataset[i]` is the i-th sample in the order of the array;
+        `return_index` tells where it is there.
+    num_threads
+        Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
+    cache
+        Bytes, or text such as "2GiB", of decoded chunks that are kept, those used last; the workers of a DataLoader
+        share them. A chunk that is kept is neither read nor decoded again. Once it is full, chunks are kept when they
+        are wanted for the second time in a while; of others, where they are Blosc, only the wanted part is decoded.
+        0: none.
+    missing, retries, timeout, storage_options
+        As of `ZarrIterableDataset`.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        At construction, for what cannot work.
+    MemoryBudgetError
+        Where the machine has not the memory, at construction or for a request.
+    CorruptChunkError, StoreReadError
+        From reading, for a chunk that cannot be decoded or read; the message names array and chunk.
+
+    Notes
+    -----
+    `dataset[i]` is a sample, `dataset[[3, 1, 3]]` a batch. A `DataLoader(dataset, batch_size=64, sampler=...)` asks for
+    all samples of a batch at once, and its default `collate_fn` takes the batch as it was decoded: nothing is copied,
+    in workers neither. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
+    `batch_size=None, sampler=BatchSampler(...)` the batch is not cut into samples in between, which saves about a
+    microsecond each. For training over all samples `ZarrIterableDataset` is several times faster, since it decodes
+    every chunk once. Parts of windows that torch's `random_split` makes share rows: make a dataset for each part
+    instead, by `select=`.
+
+    The stored arrays must not change: decoded chunks, indices of shards and the absence of chunks are remembered. A
+    batch is not bounded but by the request. Any thread may read; requests of several threads wait for each other.
+    """
+
+    @checks_option_names
+    def __init__(
+        self,
+        samples: Source,
+        targets: Source | None = None,
+        *,
+        return_index: bool = False,
+        sample_axis: int = 0,
+        sample_dim: str | None = None,
+        variables: Variables | None = None,
+        decode_cf: bool = True,
+        dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
+        normalize: Normalization | Mapping[str, Normalization] | None = None,
+        normalize_axis: int | str | None = None,
+        select: Select | None = None,
+        offsets: Offsets | Mapping[str, Offsets] | None = None,
+        segment_ends: npt.ArrayLike | None = None,
+        window_rows: WindowRows | None = None,
+        num_threads: int | None = None,
+        cache: int | str = DEFAULT_CACHE,
+        missing: Missing = "fill",
+        retries: int = DEFAULT_RETRIES,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._policy = FaultPolicy(missing=missing, retries=retries, timeout=timeout)
+        check_num_threads(num_threads)
+        self._num_threads = num_threads
+        self._cache_bytes = parse_bytes(cache, "cache", least=0)
+        self._fields = fields = read_fields(
+            samples,
+            targets,
+            sample_axis=sample_axis,
+            sample_dim=sample_dim,
+            variables=variables,
+            decode_cf=decode_cf,
+            conversion=ConversionOptions(dtype, normalize, normalize_axis),
+            offsets=offsets,
+            return_index=return_index,
+            room=DEFAULT_BUDGET // 16,
+            access=StoreAccess(self._policy, storage_options),
+        )
+        self._selection = choose_samples(fields, select, segment_ends=segment_ends, window_rows=window_rows)
+        self._closed = False
+        self._reset_process()
+        self._resources(1)  # what no request can be read with is refused here
+
+    @classmethod
+    def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
+        """Return a dataset of what `xarray.open_zarr` returned, or a part of it, as `ZarrIterableDataset.from_xarray`.
+
+        Raises
+        ------
+        ConfigError
+            If a variable is not exactly a stored array: it was loaded, calculated, sliced, or decoded as times.
+        """
+        return cls(*stored_arrays(samples, targets, options), **options)
+
+    def _reset_process(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._reader: Reader | None = None
+        self._capacity = 0
+        self._past_stats = Stats()
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_process = ("_pid", "_lock", "_reader", "_capacity", "_past_stats")
+        return {name: value for name, value in self.__dict__.items() if name not in of_process}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset_process()
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._fields.num_samples if self._selection is None else self._selection.length
+
+    def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Batch:
+        """Return one sample, which owns its memory, or for a sequence of indices a batch of them.
+
+        Raises
+        ------
+        IndexError
+            If an index is out of range; negative ones count from the end.
+        """
+        try:
+            one = operator.index(index)  # type: ignore[arg-type]
+        except TypeError:
+            return self._fields.assemble(self._read(np.asarray(index)))
+        # a view would keep the whole buffer
+        rows = [values[0] for values in self._read(np.array([one]))]
+        return self._fields.assemble([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
+
+    def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
+        """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
+        return SampleList(self._fields, self._read(np.asarray(indices)))
+
+    def stats(self) -> Stats:
+        """Return counters since this dataset was made (in this process)."""
+        self._check_process()
+        return self._past_stats if self._reader is None else self._past_stats + self._reader.stats()
+
+    def close(self) -> None:
+        """Free the cache. May be called twice; reading is over after it."""
+        self._check_process()
+        with self._lock:
+            self._closed = True
+            self._drop_reader()
+
+    def __repr__(self) -> str:
+        return f"ZarrDataset({self._fields.describe(self._selection)})"
+
+    def _repr_html_(self) -> str:
+        return random_access_html(self._fields, self._selection)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here
+            self._reset_process()
+
+    def _read(self, indices: npt.NDArray[Any]) -> tuple[Values, ...]:
+        """Return one tensor a field, of shape (indices, *sample_shape), or list."""
+        wanted = self._checked(indices)
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("this dataset was closed")
+            if not len(wanted):
+                return tuple(
+                    [] if isinstance(f, ListField) else torch.empty(0, *f.sample_shape, dtype=f.torch_dtype)
+                    for f in self._fields.fields
+                )
+            reader = self._reader_for(len(wanted))
+            try:
+                try:
+                    reader.start(plan_request(wanted, self._fields.num_samples, self._fields.block_rows), 1)
+                    batch = reader.next()
+                finally:
+                    reader.stop()
+            except ZarrfeedError:
+                raise
+            except BaseException:  # an interrupt, maybe of stop()
+                reader.stop()
+                self._drop_reader()
+                raise
+        assert batch is not None
+        return batch
+
+    def _checked(self, named: npt.NDArray[Any]) -> Int64:
+        """Return the samples, by their index in the array, that indices name."""
+        if named.ndim != 1 or (named.size and named.dtype.kind not in "iu"):
+            raise ConfigError(
+                f"got indices of shape {named.shape} and dtype {named.dtype}, must be an int or a 1-d sequence of ints"
+            )
+        n = len(self)
+        outside = np.flatnonzero((named < -n) | (named >= n))
+        if len(outside):
+            raise IndexError(f"index {named[outside[0]]}, must be in [{-n}, {n - 1}]")
+        positions = named.astype(np.int64) % n
+        return positions if self._selection is None else self._selection.samples_at(positions)
+
+    def _reader_for(self, rows: int) -> Reader:
+        """Return a reader whose batches have room for so many samples."""
+        if self._reader is not None and rows <= self._capacity:
+            return self._reader
+        rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
+        self._drop_reader()
+        memory, workers = self._resources(rows)
+        # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
+        stored = sum(isinstance(f, StoredField | ListField) for f in self._fields.fields)
+        kept = self._cache_bytes // workers
+        memory = replace(memory, list_cache_bytes=kept // max(1, stored))
+        shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
+        self._reader = Reader(
+            self._fields.fields,
+            batch_size=rows,
+            num_threads=memory.num_threads,
+            memory=memory,
+            allocator=shared_memory if shares else None,
+            cache_bytes=kept - memory.list_bytes,
+            consumer_works=True,
+            policy=self._policy,
+        )
+        self._capacity = rows
+        return self._reader
+
+    def _resources(self, rows: int) -> tuple[MemoryPlan, int]:
+        """Return what a batch takes, and how many workers there are.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the machine does not have the memory.
+        """
+        info = torch.utils.data.get_worker_info()
+        workers = 1 if info is None else info.num_workers
+        num_threads = self._num_threads or max(1, usable_cores() // workers)
+        budget = DEFAULT_BUDGET // workers
+        memory = plan_memory(
+            self._fields.fields, batch_size=rows, num_threads=num_threads, budget=budget, min_open_batches=1
+        )
+        needed, there = budget - memory.batch_room + memory.batch_bytes, physical_bytes()
+        if needed > there:
+            raise MemoryBudgetError(
+                f"{rows} sample{'s' * (rows != 1)} at once: {format_bytes(needed, round_up=True)} are needed to read, "
+                f"decode and hold them, and the machine has {format_bytes(there)}"
+            )
+        return memory, workers
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._past_stats = self._past_stats + self._reader.stats()
+        self._reader, self._capacity = None, 0

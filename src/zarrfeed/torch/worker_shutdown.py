@@ -1,0 +1,58 @@
+"""A multiprocessing context whose events survive that a process is killed.
+
+torch's DataLoader tells its workers to end by a `multiprocessing.Event`, each look at which takes a lock that all of
+them share. A worker that is killed while it looks leaves the lock taken: the other workers, and the training process as
+soon as it drops the iterator, wait for ever (pytorch issue 21554).
+"""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import multiprocessing
+import os
+import weakref
+from multiprocessing import reduction
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from zarrfeed.torch.epochs import anonymous_file
+
+
+class Flag:
+    """What a DataLoader uses of an event, without a lock: a byte in shared memory that is 0 until it is set.
+
+    It can be set as long as anything refers to it, also by a `__del__` when both are collected at once: the memory is
+    unmapped after that. The descriptor may be closed by then; it is there for being sent to spawned workers alone.
+    """
+
+    def __init__(self) -> None:
+        descriptor = anonymous_file()
+        os.truncate(descriptor, 1)
+        self._adopt(descriptor)
+
+    def set(self) -> None:
+        """Set it, for all processes that inherited it, by fork or by being spawned with it."""
+        self._byte[0] = 1
+
+    def is_set(self) -> bool:
+        """Return whether a process has set it."""
+        return self._byte[0] != 0
+
+    def _adopt(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False
+        self._byte = mmap.mmap(descriptor, 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"shared": reduction.DupFd(self._descriptor)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._adopt(state["shared"].detach())
+
+
+def with_flags(context: BaseContext | None) -> BaseContext:
+    """Return a context, or the default one for None, that makes flags in place of events."""
+    context = copy.copy(context or multiprocessing.get_context())
+    context.Event = Flag  # type: ignore[assignment, method-assign]
+    return context
