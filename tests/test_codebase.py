@@ -24,8 +24,9 @@ def test_the_tree_is_where_it_is_looked_for() -> None:
 
 
 def test_only_the_bindings_know_python() -> None:
-    knowing = [p.name for p in CPP if re.search(r"pybind11/|Python\.h", p.read_text())]
-    assert knowing == ["bindings.cc", "bindings_specs.cc", "bindings_specs.h", "gil_release.h"]
+    knowing = [p for p in CPP if re.search(r"pybind11/|Python\.h", p.read_text())]
+    assert [p.name for p in knowing] == ["bindings.cc", "bindings_specs.cc", "bindings_specs.h", "gil_release.h"]
+    assert {p.parent for p in knowing} == {ROOT / "cpp" / "bindings"}
 
 
 def test_no_cpp_file_knows_torch() -> None:

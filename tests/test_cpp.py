@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TESTS = sorted(
-    [path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").glob("*_test.cc")]
-    + [path.stem for path in (ROOT / "cpp" / "fuzz").glob("*_fuzz.cc")]
+    [path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").rglob("*_test.cc")]
+    + [path.stem for path in (ROOT / "cpp" / "fuzz").rglob("*_fuzz.cc")]
 )
 
 # The first test waits for the build.

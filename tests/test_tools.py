@@ -12,10 +12,10 @@ ROOT = Path(__file__).parent.parent
 
 ERROR = """=================================================================
 ==17==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602
-    #0 0x7f in zarrfeed::BoxCopy::copy_rows cpp/scatter.cc:150
+    #0 0x7f in zarrfeed::BoxCopy::copy_rows cpp/transform/scatter.cc:150
 """
-UNDEFINED = """cpp/shard_index.cc:20:5: runtime error: shift exponent 64 is too large for 64-bit type
-    #0 0x7f in zarrfeed::load_word cpp/shard_index.cc:20
+UNDEFINED = """cpp/storage/shard_index.cc:20:5: runtime error: shift exponent 64 is too large for 64-bit type
+    #0 0x7f in zarrfeed::load_word cpp/storage/shard_index.cc:20
 """
 FATAL = """==19==FATAL: AddressSanitizer: internal allocator is out of memory trying to allocate 0x8d bytes
 """
@@ -28,7 +28,7 @@ Direct leak of 64 byte(s) in 1 object(s) allocated from:
 
 Direct leak of 8 byte(s) in 1 object(s) allocated from:
     #0 0x7f in operator new(unsigned long)
-    #1 0x7f in zarrfeed::Engine::start cpp/engine.cc:99
+    #1 0x7f in zarrfeed::Engine::start cpp/engine/engine.cc:99
 
 Direct leak of 9 byte(s) in 1 object(s) allocated from:
     #0 0x7f in operator new(unsigned long)

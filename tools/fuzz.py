@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "fuzz"
-TARGETS = sorted(path.name.removesuffix("_fuzz.cc") for path in (ROOT / "cpp" / "fuzz").glob("*_fuzz.cc"))
+TARGETS = sorted(path.name.removesuffix("_fuzz.cc") for path in (ROOT / "cpp" / "fuzz").rglob("*_fuzz.cc"))
 # Longer inputs say nothing new about formats whose blocks are this short.
 MAX_INPUT_BYTES = 8192
 # One that takes this long hangs, whatever else the machine does.

@@ -7,7 +7,7 @@
 // implies; a block can be decoded on its own; and bit-shuffled blocks whose length is no multiple of typesize follow
 // c-blosc 1, which wrote them (blosc2 4.14.1 decodes those silently wrong).
 
-#include "blosc.h"
+#include "codecs/blosc.h"
 
 #include <algorithm>
 #include <cstring>

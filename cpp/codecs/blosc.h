@@ -1,7 +1,7 @@
 #pragma once
 // A Blosc 1 container, block by block.
 
-#include "codec.h"
+#include "codecs/codec.h"
 
 namespace zarrfeed {
 

@@ -6,9 +6,9 @@
 #include <limits>
 #include <memory>
 
-#include "../error.h"
-#include "../types.h"
-#include "bundled_api.h"
+#include "base/error.h"
+#include "codecs/bundled_api.h"
+#include "spec/types.h"
 
 namespace zarrfeed {
 

@@ -1,4 +1,4 @@
-#include "codec_pipeline.h"
+#include "codecs/codec_pipeline.h"
 
 #include <string>
 #include <utility>

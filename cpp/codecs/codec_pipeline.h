@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "codec.h"
+#include "codecs/codec.h"
 
 namespace zarrfeed {
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "codec.h"
+#include "codecs/codec.h"
 
 namespace zarrfeed {
 namespace {

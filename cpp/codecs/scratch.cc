@@ -2,8 +2,8 @@
 #include <new>
 #include <string>
 
-#include "../pages.h"
-#include "codec.h"
+#include "base/huge_pages.h"
+#include "codecs/codec.h"
 
 namespace zarrfeed {
 

@@ -1,4 +1,4 @@
-#include "unshuffle.h"
+#include "codecs/unshuffle.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "codec.h"
+#include "codecs/codec.h"
 
 namespace zarrfeed {
 

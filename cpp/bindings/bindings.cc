@@ -1,0 +1,370 @@
+// What translates between Python and the engine: arguments, results and errors. It holds no logic of its own.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "bindings/bindings_specs.h"
+#include "bindings/gil_release.h"
+#include "engine/dlpack.h"
+#include "engine/engine.h"
+#include "storage/retry.h"
+#include "storage/shard_index.h"
+#include "tools/ceiling.h"
+#include "tools/chunk_checker.h"
+#include "tools/library_ceiling.h"
+
+namespace py = pybind11;
+
+namespace zarrfeed {
+namespace {
+
+/// How long a wait may last before signals are looked at.
+constexpr std::chrono::milliseconds kSignalInterval{50};
+
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    const py::object type = py::module_::import("zarrfeed.base.errors").attr(error_class(error.kind()));
+    const py::object value =
+        error.kind() == ErrorKind::kIo ? type(error.errno_value(), error.what()) : type(error.what());
+    PyErr_SetObject(type.ptr(), value.ptr());
+  }
+}
+
+/// Calls the deleter of a tensor that nobody took over.
+void drop_tensor(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, kDLPackCapsule) == 0) return;
+  auto* const tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, kDLPackCapsule));
+  tensor->deleter(tensor);
+}
+
+/// A DLPack capsule over a buffer of the engine; the buffer goes back to its pool when the tensor is dropped.
+py::object borrow(const Engine& engine, size_t field, uint8_t* buffer, int64_t rows) {
+  const FieldReader& reader = engine.fields()[field];
+  const auto& spec = reader.spec().tensor;
+  const TensorSpec bytes{.sample_shape = {static_cast<int64_t>(spec ? 0 : reader.sample_bytes())}};
+  DLManagedTensor* const tensor = make_tensor(engine.memory(field), buffer, rows, spec ? *spec : bytes);
+  PyObject* const capsule = PyCapsule_New(tensor, kDLPackCapsule, drop_tensor);
+  if (capsule == nullptr) {
+    tensor->deleter(tensor);
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+/// What an error says; it may hold bytes of a path, in no encoding.
+py::str message_of(const Error& error) {
+  const std::string_view what = error.what();
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(what.data(), static_cast<py::ssize_t>(what.size()), "backslashreplace"));
+}
+
+/// ([slot], [its sample], [(field, chunk along the sample axis, key, class of the error, errno, message)])
+py::tuple skipped_tuple(const Skipped& skipped) {
+  py::list slots;
+  py::list samples;
+  for (const SkippedSlot& one : skipped.slots) {
+    slots.append(one.slot);
+    samples.append(one.sample);
+  }
+  py::list chunks;
+  for (const SkippedChunk& c : skipped.chunks) {
+    chunks.append(py::make_tuple(c.field, c.chunk, c.key, error_class(c.error.kind()), c.error.errno_value(),
+                                 message_of(c.error)));
+  }
+  return py::make_tuple(slots, samples, chunks);
+}
+
+/// (rows, one DLPack capsule a field, or its address if it was lent, None or what is not in the batch), or None at the
+/// end of the epoch.
+py::object next_batch(Engine& engine) {
+  ReadyBatch batch;
+  NextStatus status = engine.take_ready(batch) ? NextStatus::kBatch : NextStatus::kTimeout;
+  while (status == NextStatus::kTimeout) {
+    {
+      const GilRelease release;
+      status = engine.next(batch, kSignalInterval);
+    }
+    if (status == NextStatus::kTimeout && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  if (status == NextStatus::kEnd) return py::none();
+  py::tuple out(batch.buffers.size());
+  for (size_t f = 0; f < batch.buffers.size(); ++f) {
+    if (engine.lends_memory()) {
+      out[f] = reinterpret_cast<uintptr_t>(batch.buffers[f]);
+    } else {
+      out[f] = borrow(engine, f, batch.buffers[f], batch.rows);
+    }
+  }
+  py::object skipped = py::none();
+  if (!batch.skipped.slots.empty()) skipped = skipped_tuple(batch.skipped);
+  return py::make_tuple(batch.rows, std::move(out), std::move(skipped));
+}
+
+Exchange& exchange_of(const Engine& engine) {
+  if (engine.exchange() == nullptr) throw Error(ErrorKind::kConfig, "no field of this engine is fed");
+  return *engine.exchange();
+}
+
+/// ([(ticket, field, key, position in the shard or None)], [tickets whose bytes are no longer needed]); never waits.
+py::tuple take_requests(Engine& engine) {
+  std::vector<FetchRequest> requests;
+  std::vector<uint64_t> finished;
+  {
+    const GilRelease release;
+    exchange_of(engine).take(requests, finished);
+  }
+  py::list wanted;
+  for (const FetchRequest& request : requests) {
+    wanted.append(py::make_tuple(request.ticket, request.field, request.key, request.position));
+  }
+  return py::make_tuple(wanted, finished);
+}
+
+/// Hands over answers: (ticket, contiguous buffer of bytes or None for a missing chunk). The caller keeps each buffer
+/// alive and unchanged until its ticket is finished, or stop() has returned.
+void answer(Engine& engine, const py::list& pairs) {
+  std::vector<FetchAnswer> answers;
+  answers.reserve(pairs.size());
+  for (const py::handle item : pairs) {
+    const auto pair = item.cast<py::tuple>();
+    FetchAnswer& one = answers.emplace_back();
+    one.ticket = pair[0].cast<uint64_t>();
+    if (pair[1].is_none()) continue;
+    const py::buffer_info info = pair[1].cast<py::buffer>().request();
+    if (info.itemsize != 1 || info.ndim != 1 || (info.size > 1 && info.strides[0] != 1)) {
+      throw Error(ErrorKind::kConfig, "an answer must be a contiguous buffer of bytes");
+    }
+    one.bytes = Bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
+  }
+  const GilRelease release;
+  engine.answer(answers);
+}
+
+py::dict stats_dict(const Engine& engine) {
+  const Stats& s = engine.stats();
+  py::dict d;
+  const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {{"chunks_read", &s.chunks_read},
+                                                                           {"chunks_missing", &s.chunks_missing},
+                                                                           {"chunks_waited", &s.chunks_waited},
+                                                                           {"retries", &s.retries},
+                                                                           {"bytes_read", &s.bytes_read},
+                                                                           {"bytes_decoded", &s.bytes_decoded},
+                                                                           {"bytes_scattered", &s.bytes_scattered},
+                                                                           {"batches", &s.batches},
+                                                                           {"samples", &s.samples},
+                                                                           {"fetch_ns", &s.fetch_ns},
+                                                                           {"decode_ns", &s.decode_ns},
+                                                                           {"scatter_ns", &s.scatter_ns},
+                                                                           {"order_ns", &s.order_ns},
+                                                                           {"idle_storage_ns", &s.idle_storage_ns},
+                                                                           {"idle_memory_ns", &s.idle_memory_ns},
+                                                                           {"idle_other_ns", &s.idle_other_ns},
+                                                                           {"consumer_wait_ns", &s.consumer_wait_ns},
+                                                                           {"consumer_busy_ns", &s.consumer_busy_ns}};
+  for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
+  uint64_t mapped = 0;
+  for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
+  d["batch_memory_bytes"] = mapped;
+  d["indices_read"] = engine.indices_read();
+  d["scratch_bytes"] = engine.scratch_bytes();
+  return d;
+}
+
+/// (good chunks, stored bytes, decoded bytes, [(number, chunks, key, place in the shard, error or None)])
+py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
+  ChunkCheck check;
+  {
+    const GilRelease release;
+    check = checker.check(begin, end);
+  }
+  py::list findings;
+  for (const ChunkFinding& f : check.findings) {
+    py::object bad = py::none();
+    if (f.bad) bad = py::make_tuple(error_class(f.bad->kind()), message_of(*f.bad));
+    findings.append(py::make_tuple(f.number, f.chunks, f.key, f.inner, bad));
+  }
+  return py::make_tuple(check.good, check.stored_bytes, check.decoded_bytes, findings);
+}
+
+/// A forked child must not destroy an engine whose threads exist only in the parent: it leaks it instead.
+struct EngineDeleter {
+  void operator()(Engine* engine) const {
+    if (engine->is_owner() || !engine->is_running()) delete engine;
+  }
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The engine of zarrfeed. Private: use zarrfeed.ZarrIterableDataset.";
+  py::register_exception_translator(translate);
+
+  py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
+      .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
+                       size_t max_requests, bool lent_memory, size_t cache_bytes, size_t carry_bytes,
+                       bool consumer_works, size_t max_block_bytes, size_t max_retries, double timeout_s,
+                       bool missing_is_error, bool skip_bad) {
+             std::vector<FieldSpec> specs;
+             for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
+             const EngineOptions options{.num_threads = num_threads,
+                                         .num_fetch_threads = num_fetch_threads,
+                                         .max_requests = max_requests,
+                                         .batch_size = batch_size,
+                                         .lent_memory = lent_memory,
+                                         .cache_bytes = cache_bytes,
+                                         .carry_bytes = carry_bytes,
+                                         .consumer_works = consumer_works,
+                                         .max_block_bytes = max_block_bytes,
+                                         .max_retries = max_retries,
+                                         .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)),
+                                         .missing_is_error = missing_is_error,
+                                         .skip_bad = skip_bad};
+             return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
+           }),
+           py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
+           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
+           py::arg("cache_bytes") = 0, py::arg("carry_bytes") = 0, py::arg("consumer_works") = false,
+           py::arg("max_block_bytes") = std::numeric_limits<size_t>::max(), py::arg("max_retries") = 0,
+           py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false)
+      .def(
+          "start",
+          [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
+            auto owned = parse_plan(plan);
+            const GilRelease release;
+            engine.start(std::move(owned), max_open_batches, short_of_memory);
+          },
+          py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false)
+      .def("next", &next_batch)
+      .def("stop", &Engine::stop, py::call_guard<GilRelease>())
+      .def(
+          "lend",
+          [](Engine& engine, const std::vector<uintptr_t>& addresses) {
+            std::vector<uint8_t*> buffers;
+            for (const uintptr_t address : addresses) buffers.push_back(reinterpret_cast<uint8_t*>(address));
+            const GilRelease release;
+            engine.lend(buffers);
+          },
+          py::arg("addresses"))
+      .def("request_descriptor", [](const Engine& engine) { return exchange_of(engine).descriptor(); })
+      .def("take_requests", &take_requests)
+      .def("answer", &answer, py::arg("answers"))
+      .def("refuse", &Engine::refuse, py::arg("ticket"), py::arg("what"), py::arg("errno_value"),
+           py::call_guard<GilRelease>())
+      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"), py::call_guard<GilRelease>())
+      .def("stats", &stats_dict);
+
+  py::class_<ChunkChecker>(m, "ChunkChecker")
+      .def(py::init([](const py::dict& field) { return std::make_unique<ChunkChecker>(parse_field(field).array); }),
+           py::arg("field"))
+      .def("num_numbers", &ChunkChecker::num_numbers)
+      .def("check", &check_chunks, py::arg("begin"), py::arg("end"))
+      .def(
+          "check_bytes",
+          [](ChunkChecker& checker, const py::buffer& stored) {
+            const py::buffer_info info = stored.request();
+            const Bytes bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
+            const GilRelease release;
+            checker.check_bytes(bytes);
+          },
+          py::arg("stored"));
+
+  m.def("is_transient", &is_transient, py::arg("errno_value"));
+  m.def("is_of_chunk", py::overload_cast<int>(&is_of_chunk), py::arg("errno_value"));
+  m.def(
+      "pause_after", [](size_t tries) { return std::chrono::duration<double>(pause_after(tries)).count(); },
+      py::arg("tries"));
+  m.def(
+      "required_open_batches",
+      [](const py::dict& plan, int64_t batch_size) {
+        return Engine::required_open_batches(parse_plan(plan)->plan, batch_size);
+      },
+      py::arg("plan"), py::arg("batch_size"));
+  m.def(
+      "sample_order",
+      [](const py::dict& plan) {
+        const auto owned = parse_plan(plan);
+        py::array_t<int64_t> out(owned->plan.steps);
+        const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
+        const GilRelease release;
+        list_order(owned->plan, view);
+        return out;
+      },
+      py::arg("plan"));
+  m.def(
+      "decode",
+      [](const py::dict& field, const py::bytes& stored) {
+        const FieldSpec spec = parse_field(field);
+        const FieldReader reader(spec);
+        const CodecPipeline pipeline(spec.array.codecs, reader.decoded_bytes());
+        DecodeScratch scratch;
+        std::vector<uint8_t> room(reader.decoded_bytes());
+        const auto in = static_cast<std::string_view>(stored);
+        const Bytes decoded = pipeline.decode({reinterpret_cast<const uint8_t*>(in.data()), in.size()}, room, scratch);
+        return py::bytes(reinterpret_cast<const char*>(decoded.data()), decoded.size());
+      },
+      py::arg("field"), py::arg("stored"));
+  m.def(
+      "parse_shard_index",
+      [](const py::dict& shard, const py::buffer& stored) {
+        const py::buffer_info info = stored.request();
+        const ShardIndex index(parse_shard(shard),
+                               {static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)}, std::nullopt);
+        const auto n = static_cast<py::ssize_t>(index.num_chunks());
+        py::array_t<int64_t> out({n, py::ssize_t{2}});
+        auto ranges = out.mutable_unchecked<2>();
+        for (py::ssize_t i = 0; i < n; ++i) {
+          const auto range = index.find(static_cast<size_t>(i));
+          ranges(i, 0) = range ? static_cast<int64_t>(range->offset) : -1;
+          ranges(i, 1) = range ? static_cast<int64_t>(range->size) : 0;
+        }
+        return out;
+      },
+      py::arg("shard"), py::arg("stored"));
+  m.def(
+      "measure_ceiling",
+      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter,
+         const std::vector<int64_t>& blocks) {
+        const FieldSpec spec = parse_field(field);
+        CeilingResult result;
+        {
+          const GilRelease release;
+          result = measure_ceiling(spec, {num_threads, window_chunks, scatter, blocks});
+        }
+        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
+      },
+      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
+      py::arg("blocks") = std::vector<int64_t>{});
+  m.def(
+      "measure_library_ceiling",
+      [](const py::dict& field, size_t num_threads, size_t window_chunks,
+         std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
+        const FieldSpec spec = parse_field(field);
+        uint8_t* const memory = out ? out->mutable_data() : nullptr;
+        if (out && static_cast<size_t>(out->nbytes()) !=
+                       FieldReader(spec).sample_bytes() * static_cast<size_t>(spec.array.shape.at(0))) {
+          throw Error(ErrorKind::kConfig,
+                      "out has " + std::to_string(out->nbytes()) + " bytes, must have all samples'");
+        }
+        CeilingResult result;
+        {
+          const GilRelease release;
+          result = measure_library_ceiling(spec, {num_threads, window_chunks, memory});
+        }
+        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
+      },
+      py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"),
+      py::arg("out").noconvert() = py::none());
+}
+
+}  // namespace zarrfeed

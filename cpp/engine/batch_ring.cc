@@ -1,0 +1,76 @@
+#include "engine/batch_ring.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+
+BatchRing::BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t period, size_t num_fields)
+    : steps_(steps),
+      batch_size_(batch_size),
+      size_(size),
+      period_(period),
+      capacity_(size * batch_size),
+      in_lane_((capacity_ + period - 1) / period),
+      num_batches_((steps + batch_size - 1) / batch_size),
+      num_fields_(num_fields),
+      buffers_(static_cast<size_t>(size) * num_fields),
+      remaining_(std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(size))),
+      claimed_(std::make_unique<std::atomic<uint32_t>[]>(static_cast<size_t>(in_lane_ * period))) {}
+
+int64_t BatchRing::rows(int64_t batch) const {
+  return std::min(batch_size_, steps_ - batch * batch_size_);
+}
+
+std::span<uint8_t*> BatchRing::buffers(int64_t batch) {
+  return std::span(buffers_).subspan(place(batch) * num_fields_, num_fields_);
+}
+
+void BatchRing::open(int64_t batch, int64_t pieces) {
+  remaining_[place(batch)].store(rows(batch) * pieces, std::memory_order_relaxed);
+}
+
+void BatchRing::claim(std::span<const Placement> rows) {
+  int64_t begin = -1;  // first step of the ring's turn
+  int64_t last = 0;
+  size_t mark = 0;
+  uint32_t turn = 0;
+  for (const Placement& p : rows) {
+    if (begin >= 0 && p.step == last + period_ && p.step - begin < capacity_) {
+      ++mark;
+    } else {
+      begin = p.step / capacity_ * capacity_;
+      mark = mark_of(p.step - begin);
+      turn = static_cast<uint32_t>(p.step / capacity_) + 1;
+    }
+    last = p.step;
+    // A higher turn: the batch was delivered, and its place serves a later one.
+    if (claimed_[mark].exchange(turn, std::memory_order_relaxed) >= turn) {
+      throw Error(ErrorKind::kConfig, "plan: step " + std::to_string(p.step) + " is served twice");
+    }
+  }
+}
+
+int64_t BatchRing::first_unclaimed(int64_t batch) const {
+  const int64_t end = batch * batch_size_ + rows(batch) - 1;
+  int64_t step = batch * batch_size_;
+  for (; step < end; ++step) {
+    if (claimed_[mark_of(step % capacity_)] != static_cast<uint32_t>(step / capacity_) + 1) break;
+  }
+  return step;
+}
+
+void BatchRing::find_targets(std::span<const Placement> rows, size_t field, int64_t in_sample, size_t row_bytes,
+                             std::vector<RowTarget>& out) {
+  out.resize(rows.size());
+  Cursor at(*this, in_sample);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    at.seek(rows[i].step);
+    out[i] = {rows[i].sample,
+              buffers_[at.place * num_fields_ + field] + static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
+  }
+}
+
+}  // namespace zarrfeed

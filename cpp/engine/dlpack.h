@@ -1,0 +1,45 @@
+#pragma once
+// A batch's buffer as a tensor of DLPack, which torch and others take over without a copy.
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/buffer_pool.h"
+#include "spec/types.h"
+
+namespace zarrfeed {
+
+/// The structures of DLPack, version 0: https://dmlc.github.io/dlpack/latest/c_api.html.
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor*);
+};
+
+/// What capsules of Python that hold one are called, until someone takes it over.
+inline constexpr const char* kDLPackCapsule = "dltensor";
+
+/// Makes a tensor of shape (rows, *spec.sample_shape), in C order, over a buffer. Its deleter, which may be called by any
+/// thread, gives the buffer back to `memory`, which lives as long.
+DLManagedTensor* make_tensor(std::shared_ptr<BatchMemory> memory, uint8_t* buffer, int64_t rows,
+                             const TensorSpec& spec);
+
+}  // namespace zarrfeed

@@ -1,0 +1,330 @@
+#pragma once
+// The pipeline: fetch -> decode -> scatter -> ready batches, on threads that never touch Python.
+//
+// Threads live only while an epoch is read. What holds at any moment (all under `mutex_`, unless said):
+//   * Groups are admitted in the order of the first step that they serve. A group is admitted only when every batch that
+//     it serves is open, and at most `max_open_batches` batches are open or ready and not yet delivered.
+//   * No deadlock: a group that the oldest unfinished batch needs, and that is not admitted, is the next to be admitted,
+//     since all before it begin no later; its batches fit, because start() refuses a plan in which they would not.
+//   * Writes to slots are disjoint: a (field, cell, sample) belongs to one task, and no two samples have one slot.
+//   * A batch is ready when the ring has it complete, which is the only thing that orders scatter before delivery.
+//   * The first error wins; it reaches the next call of next() that finds no ready batch.
+//   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
+//     from then until it is decoded; what finds no room waits without memory of its own.
+//   * Without fetch threads a decode thread waits for storage itself, with the buffer that it has.
+//   * Requests for several read chunks of one group are posted at once, so that the feeder can see which of them lie side
+//     by side in a shard. For the same reason requests for inner chunks of one shard that waited for room are posted
+//     once half of it is free. What waits is served before what comes later: while anything waits, there is no room for
+//     another.
+//   * While there is room for requests, decode threads admit groups before they decode answers: else a burst of answers
+//     would be decoded with nothing under way, and each burst would cost a round trip.
+//   * With `consumer_works` the consumer is decode thread 0 while it is in next(), and stop() waits until it has left the
+//     work. Others are started when there is much to do: starting one takes longer than to copy what is in the cache.
+//   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
+//     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
+//   * A thread that waits for storage holds all that it uses meanwhile (read_watch.h). So stop() need not wait for storage
+//     that does not answer: it leaves the thread behind, and the next epoch is read with new sources and memory.
+//   * With `skip_bad`, rows of a chunk that cannot be read or decoded count as finished. They are listed with their batch,
+//     which was not written where they belong, or in part. All of them are listed before the batch is complete.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/stats.h"
+#include "engine/batch_ring.h"
+#include "engine/buffer_pool.h"
+#include "engine/carried_chunk.h"
+#include "engine/chunk_cache.h"
+#include "engine/field_reader.h"
+#include "engine/task.h"
+#include "plan/row_order.h"
+#include "storage/python_store.h"
+#include "storage/stall_watch.h"
+
+namespace zarrfeed {
+
+struct EngineOptions {
+  size_t num_threads = 1;  ///< decode threads
+  /// Threads that wait for storage, started when the first chunk is not in the cache. 0: decode threads wait themselves.
+  size_t num_fetch_threads = 16;
+  size_t max_requests = 64;  ///< chunks asked for through the exchange at once
+  int64_t batch_size = 1;
+  bool lent_memory = false;  ///< batches are written to memory that lend() provides
+  size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
+  size_t carry_bytes = 0;    ///< decoded chunks that are kept from a group to the next one of its lane; 0: none
+  /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
+  bool consumer_works = false;
+  /// Larger Blosc blocks are errors, as there is no memory for them.
+  size_t max_block_bytes = std::numeric_limits<size_t>::max();
+  size_t max_retries = 6;  ///< further tries after a read that failed with an error that may pass
+  /// A read that takes longer, all tries included, is an error. Looked at whenever next() has waited in vain.
+  std::chrono::milliseconds timeout = std::chrono::hours(1);
+  bool missing_is_error = false;  ///< chunks that the store lacks are not the fill value
+  bool skip_bad = false;          ///< chunks that cannot be read or decoded end nothing; see ReadyBatch
+};
+
+/// The arrays of an EpochPlan, owned.
+struct OwnedPlan {
+  EpochPlan plan;  ///< its spans are set by bind()
+  std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
+  std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
+  std::vector<int64_t> extra_position, extra_step, selected;
+  std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
+
+  void bind();
+};
+
+enum class NextStatus { kBatch, kEnd, kTimeout };
+
+/// A chunk that was passed over, and why.
+struct SkippedChunk {
+  size_t field = 0;
+  int64_t chunk = 0;  ///< its index along the sample axis
+  std::string key;    ///< below the array; of an inner chunk with its place in the shard
+  Error error;
+};
+
+/// A slot of a batch that has not its sample, for want of a chunk.
+struct SkippedSlot {
+  int64_t slot = 0;
+  int64_t sample = 0;
+
+  auto operator<=>(const SkippedSlot&) const = default;
+};
+
+/// What is not in a batch.
+struct Skipped {
+  std::vector<SkippedSlot> slots;    ///< ascending, each once
+  std::vector<SkippedChunk> chunks;  ///< in no order, a chunk perhaps several times
+};
+
+/// A finished batch: one buffer a field, owned by the receiver.
+struct ReadyBatch {
+  std::vector<uint8_t*> buffers;
+  int64_t rows = 0;
+  Skipped skipped;
+};
+
+class Engine {
+ public:
+  Engine(std::vector<FieldSpec> fields, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Begins to read an epoch, with at most `max_open_batches` batches open or waiting to be taken.
+  /// `short_of_memory` says that more would be of use, and memory does not allow it: for the statistics alone.
+  /// Throws Error(kBudget) if the plan needs more than that at once, Error(kIo) if an array is gone.
+  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
+  /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
+  NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
+  /// Takes the next batch if it is ready. Never waits, not for the lock either, so that a caller may hold locks.
+  bool take_ready(ReadyBatch& out);
+  /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
+  void stop();
+  /// Lends one buffer a field. For engines with lent memory.
+  void lend(const std::vector<uint8_t*>& buffers);
+
+  /// Where chunks of fed fields are asked for; null if there is no such field.
+  [[nodiscard]] Exchange* exchange() const { return exchange_.get(); }
+  /// Takes the bytes of requests. A ticket that nobody waits for any more is passed over.
+  void answer(std::span<const FetchAnswer> answers);
+  /// Says that a request cannot be answered, which ends the epoch with Error(kIo); with Error(kCorrupt) for
+  /// `errno_value` 0, which says that the chunk was read and does not decode.
+  void refuse(uint64_t ticket, const std::string& what, int errno_value);
+  /// Says that what was read for a request is not what the array's metadata promises: Error(kCorrupt).
+  void refuse_corrupt(uint64_t ticket, const std::string& what);
+
+  /// False in a process forked from the one that made the engine: its threads do not exist there.
+  [[nodiscard]] bool is_owner() const;
+  /// True while an epoch is being read.
+  [[nodiscard]] bool is_running() const { return running_; }
+
+  /// Fewest batches that must be open at once to read `plan`.
+  static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
+
+  [[nodiscard]] const Stats& stats() const { return stats_; }
+  /// Temporary memory of all threads, bytes read and not decoded included, at the end of the last epoch: the most that
+  /// there ever was, since it only grows.
+  [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
+  [[nodiscard]] const std::shared_ptr<BatchMemory>& memory(size_t field) const { return memory_[field]; }
+  /// Shard indices that the engine itself read.
+  [[nodiscard]] uint64_t indices_read() const;
+  /// The same until start() is called.
+  [[nodiscard]] const std::vector<FieldReader>& fields() const { return *fields_; }
+  [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// What a decode thread took to do.
+  struct Claim {
+    std::vector<size_t> groups;
+    std::vector<CarriedChunks> carried;  ///< of each of the groups
+    std::vector<Task> tasks;
+    ShuffleScratch shuffle;
+  };
+
+  /// Chunks of one kind that are being fetched, or fetched and not yet decoded.
+  struct InFlight {
+    size_t limit = 1;
+    size_t count = 0;
+    std::deque<Task> waiting;  ///< for room
+
+    [[nodiscard]] bool has_room() const { return count < limit && waiting.empty(); }
+  };
+
+  /// A thread of one epoch.
+  struct Worker {
+    std::thread thread;
+    std::shared_ptr<ReadWatch> watch = std::make_shared<ReadWatch>();
+    bool ended = false;  ///< under `mutex_`; not set by a thread that was left behind
+  };
+
+  void stop_locked();
+  void end_threads(std::unique_lock<std::mutex>& lock);
+  void renew_sources();
+  void start_thread(const std::function<void(Worker&)>& body);
+  void end_thread(Worker& self);
+  void work(Worker& self, size_t thread);
+  void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
+  [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
+  [[nodiscard]] bool is_ready();
+  void end_of_busy_time();
+  void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
+  void take_work(Claim& claim);
+  void run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch);
+  void start_decode_threads(size_t count);
+  void ask_for_help();
+  void fetch(Worker& self);
+  template <typename Read>
+  ReadStatus read_watched(const Task& task, ReadWatch& watch, Clock::time_point since, const Read& read);
+  void read_cached(Task& task, Buffer& out, ReadWatch& watch);
+  void read_patiently(Task& task, Buffer& out, ReadWatch& watch, std::atomic<uint64_t>& time);
+  bool pause(size_t tries, Clock::time_point since);
+  void check_waits();
+
+  [[nodiscard]] bool can_admit() const;
+  /// What counts the time of a decode thread that has nothing to do. Under `mutex_`.
+  std::atomic<uint64_t>& idle_counter();
+  void admit_groups(Claim& claim);
+  void open_batches_until(int64_t last);
+  void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
+  void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
+                       size_t end, std::vector<Task>& out) const;
+  [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
+  [[nodiscard]] int64_t rows_per_sample(size_t field) const;
+  void share(std::vector<Task>& tasks);
+  void run(Task& task, WorkerScratch& scratch, ReadWatch& watch);
+  void scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored);
+  [[nodiscard]] const FieldReader& field_of(const Task& task) const { return (*fields_)[task.field]; }
+  [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
+  [[nodiscard]] bool skips(const Error& error) const;
+  void skip(Task& task, const Error& error);
+  template <typename ChunkOf>
+  void list_skipped(const Task& task, const ChunkOf& chunk_of);
+  InFlight& in_flight(const Task& task) { return field_of(task).is_fed() ? requests_ : reads_; }
+  void request_fed(std::vector<Task>& tasks);
+  void fetch_later(std::span<Task> tasks);
+  void begin_fetch(Task task, std::vector<FetchRequest>& requests);
+  void end_fetch(Task& task);
+  [[nodiscard]] bool has_neighbour(const std::deque<Task>& waiting) const;
+  void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
+  void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
+  /// What a group that is admitted shares with others; notes what it shares with the next one of its lane. Under `mutex_`,
+  /// in the order of admission.
+  CarriedChunks take_carried(size_t group);
+  static void share_carried(const CarriedChunks& chunks, std::span<Task> tasks);
+  /// Whether another task is decoding the chunk: then this one was moved away, and comes back when that is done. If not,
+  /// the chunk is ready or not shared, or this task is the one that decodes it.
+  static bool waits_for_carried(Task& task);
+  /// Decodes the chunk for all that share it and copies this task's rows. False if it is not this task's to decode, or there
+  /// is no room.
+  bool decode_carried(Task& task, WorkerScratch& scratch, Bytes stored);
+  void scatter_carried(Task& task, WorkerScratch& scratch);
+  /// Lets tasks go on that wait for this one: to copy their rows, or to decode the chunk themselves.
+  void end_carried(Task& task, bool is_ready);
+  void find_targets(const Task& task, std::vector<RowTarget>& out);
+  void publish(const Task& task);
+  [[nodiscard]] bool is_exhausted() const;
+  void check_complete();
+  void fail(std::exception_ptr error);
+  void fail_locked(std::exception_ptr error);
+  void fail_request(uint64_t ticket, const Error& error);
+  void start_fetch_threads();
+
+  const EngineOptions options_;
+  const pid_t owner_;
+  std::shared_ptr<std::vector<FieldReader>> fields_;  ///< threads hold them while they read
+  std::vector<std::shared_ptr<BatchMemory>> memory_;
+  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
+  std::shared_ptr<CarryMemory> carry_memory_;            ///< null: nothing is carried from group to group
+  std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
+  Claim consumer_claim_;                                 ///< of the consumer's work
+  ReadWatch consumer_watch_;
+  bool lost_threads_ = false;      ///< since the sources were made, a thread was left behind with them
+  uint64_t past_indices_ = 0;      ///< read by sources that were given up
+  int64_t pieces_per_sample_ = 0;  ///< rows of chunks that one sample needs
+  size_t group_bytes_ = 0;         ///< decoded bytes of a one-segment group: how much to claim
+  Stats stats_;
+  std::atomic<size_t> scratch_bytes_{0};
+
+  // One epoch. Written by start() before threads exist.
+  std::unique_ptr<OwnedPlan> plan_;
+  int64_t max_open_ = 0;
+  bool short_of_memory_ = false;
+  bool past_cache_ = false;  ///< open batches are more than the cache holds
+  std::optional<BatchRing> ring_;
+
+  std::mutex lifecycle_mutex_;  ///< start() and stop(), from whatever threads; taken before mutex_
+  std::mutex mutex_;
+  std::condition_variable work_cv_;   ///< decode threads, and a consumer that works: something to do
+  std::condition_variable fetch_cv_;  ///< fetch threads: something to read
+  std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
+  std::condition_variable pause_cv_;  ///< threads between two tries: stop
+  std::condition_variable ended_cv_;  ///< stop(): a thread ended
+  std::list<Worker> workers_;         ///< grows only while not stopping
+  bool stopping_ = false;
+  std::atomic<bool> running_{false};
+  bool fetchers_started_ = false;
+  bool consumer_in_work_ = false;
+  std::atomic<size_t> helpers_{0};  ///< decode threads to start once the consumer has much to do
+  std::exception_ptr error_;
+  size_t next_group_ = 0;
+  int64_t opened_ = 0;     ///< batches [0, opened_) were opened
+  int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
+  int64_t lent_sets_ = 0;
+  std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
+  size_t max_tasks_ = 0;                       ///< there are no more in the epoch
+  size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
+  InFlight reads_;                             ///< with the fetch threads
+  InFlight requests_;                          ///< with the exchange
+  uint64_t last_ticket_ = 0;
+  std::map<uint64_t, Task> awaited_;    ///< ticket -> what its answer is for; the oldest first
+  std::map<int64_t, Skipped> skipped_;  ///< batch -> what is not in it
+  std::map<size_t, CarriedChunks>
+      carried_;  ///< group that is not admitted yet -> what it shares with the one before it
+  std::deque<Task> tasks_;
+  std::deque<Task> to_fetch_;
+  std::deque<Task> fetched_;
+  std::vector<std::unique_ptr<Buffer>> spare_buffers_;
+  std::atomic<int> cold_credit_{0};  ///< tasks to hand to the fetch threads without trying the cache first
+};
+
+}  // namespace zarrfeed

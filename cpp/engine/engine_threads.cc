@@ -1,0 +1,424 @@
+// What decode threads do: admit groups, make tasks of them and run these. engine_reads.cc is how bytes are awaited, engine.cc
+// the consumer's side.
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "storage/retry.h"
+
+namespace zarrfeed {
+namespace {
+
+/// Small chunks are claimed many at a time, so that the lock is taken once for about this much decoding.
+constexpr size_t kClaimBytes = size_t{256} << 10;
+constexpr size_t kMaxClaim = 64;
+/// After a read that would have blocked, so many chunks go to the fetch threads before the cache is tried again.
+constexpr int kColdCredit = 16;
+
+}  // namespace
+
+bool Engine::can_admit() const {
+  const EpochPlan& plan = plan_->plan;
+  if (next_group_ >= plan.num_groups()) return false;
+  if (!reads_.has_room() || !requests_.has_room()) return false;
+  const int64_t last_batch = plan.last_step[next_group_] / options_.batch_size;
+  if (last_batch - delivered_ >= max_open_) return false;
+  return !options_.lent_memory || last_batch - opened_ < lent_sets_;
+}
+
+std::atomic<uint64_t>& Engine::idle_counter() {
+  const bool may_fetch = next_group_ < plan_->plan.num_groups() && reads_.has_room() && requests_.has_room();
+  if (may_fetch && short_of_memory_) return stats_.idle_memory_ns;
+  return reads_.count + requests_.count > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
+}
+
+void Engine::admit_groups(Claim& claim) {
+  std::vector<size_t>& claimed = claim.groups;
+  size_t bytes = 0;
+  while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
+    open_batches_until(plan_->plan.last_step[next_group_] / options_.batch_size);
+    claim.carried.push_back(take_carried(next_group_));
+    claimed.push_back(next_group_++);
+    bytes += group_bytes_;
+  }
+}
+
+void Engine::open_batches_until(int64_t last) {
+  for (; opened_ <= last; ++opened_) {
+    const auto buffers = ring_->buffers(opened_);
+    size_t acquired = 0;
+    try {
+      for (; acquired < fields_->size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
+    } catch (...) {
+      // The batch is not open, so nobody else would give these back.
+      while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
+      throw;
+    }
+    ring_->open(opened_, pieces_per_sample_);
+    if (options_.lent_memory) --lent_sets_;
+  }
+}
+
+void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) {
+  GroupPlacements placements;
+  expand_group(plan_->plan, group, scratch, placements);
+  ring_->claim(placements.rows);
+  const auto rows = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
+  for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
+    if (placements.begin[s] == placements.begin[s + 1]) continue;
+    for (size_t f = 0; f < fields_->size(); ++f) {
+      add_field_tasks(f, rows, placements.begin[s], placements.begin[s + 1], out);
+    }
+  }
+}
+
+void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
+                             size_t end, std::vector<Task>& out) const {
+  const FieldReader& reader = (*fields_)[field];
+  const auto add = [&](const std::shared_ptr<const std::vector<Placement>>& of, size_t from, size_t to) {
+    const int64_t chunk = reader.is_stored() ? (*of)[from].sample / reader.rows_per_chunk() : 0;
+    for (size_t cell = 0; cell < std::max<size_t>(1, reader.num_cells()); ++cell) {
+      Task& task = out.emplace_back();
+      task.field = field;
+      task.cell = cell;
+      task.chunk = chunk;
+      task.rows = of;
+      task.begin = from;
+      task.end = to;
+    }
+  };
+  const auto chunk_of = [&](const Placement& p) { return p.sample / reader.rows_per_chunk(); };
+  const auto lie_in_one_chunk = [&](std::span<const Placement> all) {
+    if (!reader.is_stored()) return true;
+    const auto [first, last] = std::minmax_element(
+        all.begin(), all.end(), [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
+    return chunk_of(*first) == chunk_of(*last);
+  };
+  const auto samples = std::span(*rows).subspan(begin, end - begin);
+  if (reader.spec().offsets.empty() && lie_in_one_chunk(samples)) {
+    add(rows, begin, end);
+    return;
+  }
+  std::vector<Placement> sorted = expand_windows(field, samples);
+  if (!lie_in_one_chunk(sorted)) {
+    // Chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
+  }
+  const auto shared = std::make_shared<const std::vector<Placement>>(std::move(sorted));
+  if (!reader.is_stored()) {
+    add(shared, 0, shared->size());
+    return;
+  }
+  for (size_t from = 0; from < shared->size();) {
+    size_t to = from + 1;
+    while (to < shared->size() && chunk_of((*shared)[to]) == chunk_of((*shared)[from])) ++to;
+    add(shared, from, to);
+    from = to;
+  }
+}
+
+std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Placement> samples) const {
+  const std::vector<int64_t>& offsets = (*fields_)[field].spec().offsets;
+  if (offsets.empty()) return {samples.begin(), samples.end()};
+  std::vector<Placement> rows;
+  rows.reserve(samples.size() * offsets.size());
+  for (const Placement& p : samples) {
+    int64_t step = p.step * std::ssize(offsets);
+    for (const int64_t offset : offsets) {
+      const int64_t row = p.sample + offset;
+      if (row < 0 || row >= plan_->plan.num_samples) {
+        throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(p.sample) +
+                                            " reaches beyond the array, to " + std::to_string(row));
+      }
+      rows.push_back({row, step++});
+    }
+  }
+  return rows;
+}
+
+int64_t Engine::rows_per_sample(size_t field) const {
+  return static_cast<int64_t>((*fields_)[field].num_offsets());
+}
+
+void Engine::share(std::vector<Task>& tasks) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 1; i < tasks.size(); ++i) tasks_.push_back(std::move(tasks[i]));
+  }
+  tasks.resize(1);
+  work_cv_.notify_all();
+}
+
+void Engine::work(Worker& self, size_t thread) {
+  // Held here, since the engine lets go of them when it leaves this thread behind.
+  const auto watch = self.watch;
+  const auto fields = fields_;
+  const auto scratch = scratch_[thread];
+  Claim claim;
+  try {
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        --busy_threads_;
+        if (!stopping_ && !has_work()) {
+          if (is_exhausted()) check_complete();
+          StageTimer timer(idle_counter());
+          while (!stopping_ && !has_work()) {
+            work_cv_.wait(lock);
+            timer.lap(idle_counter());
+          }
+        }
+        if (stopping_) break;
+        ++busy_threads_;
+        take_work(claim);
+      }
+      run_work(claim, *scratch, *watch);
+    }
+  } catch (const LeftBehind&) {
+    return;
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  end_thread(self);
+}
+
+void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
+  consumer_in_work_ = true;
+  try {
+    while (!stopping_ && !is_ready() && Clock::now() < deadline) {
+      if (!has_work()) {
+        if (is_exhausted()) check_complete();
+        const StageTimer timer(idle_counter());
+        work_cv_.wait_until(lock, deadline, [this] { return stopping_ || is_ready() || has_work(); });
+        continue;
+      }
+      ++busy_threads_;
+      take_work(consumer_claim_);
+      lock.unlock();
+      run_work(consumer_claim_, *scratch_[0], consumer_watch_);
+      lock.lock();
+      --busy_threads_;
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    fail_locked(std::current_exception());
+  }
+  consumer_in_work_ = false;
+  if (stopping_) ready_cv_.notify_all();
+}
+
+void Engine::take_work(Claim& claim) {
+  claim.groups.clear();
+  claim.carried.clear();
+  claim.tasks.clear();
+  // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
+  const bool asks = exchange_ != nullptr && can_admit();
+  std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
+  if (queue != nullptr) {
+    claim.tasks.push_back(std::move(queue->front()));
+    queue->pop_front();
+  } else {
+    admit_groups(claim);
+  }
+}
+
+void Engine::run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch) {
+  std::vector<Task>& tasks = claim.tasks;
+  if (!claim.groups.empty()) {
+    const StageTimer timer(stats_.order_ns);
+    for (size_t i = 0; i < claim.groups.size(); ++i) {
+      const size_t first = tasks.size();
+      make_tasks(claim.groups[i], claim.shuffle, tasks);
+      share_carried(claim.carried[i], std::span(tasks).subspan(first));
+    }
+    claim.carried.clear();
+    request_fed(tasks);
+    if (claim.groups.size() == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) share(tasks);
+  }
+  for (Task& task : tasks) run(task, scratch, watch);
+}
+
+void Engine::run(Task& task, WorkerScratch& scratch, ReadWatch& watch) {
+  const FieldReader& field = field_of(task);
+  if (!field.is_stored()) {
+    scatter(task, scratch, {});
+    return;
+  }
+  if (task.is_fetched()) {
+    scatter_or_skip(task, scratch, task.bytes());
+    end_fetch(task);
+    return;
+  }
+  if (waits_for_carried(task)) return;
+  if (task.carried != nullptr && !task.decodes_carried) {
+    scatter_carried(task, scratch);
+    publish(task);
+    return;
+  }
+  if (cache_ != nullptr) {
+    if (const auto chunk = cache_->find({task.field, task.chunk, task.cell})) {
+      scatter_cached(task, scratch, *chunk);
+      publish(task);
+      return;
+    }
+  }
+  if (field.is_fed()) {  // was found in the cache by request_fed, and is gone since
+    fetch_later({&task, 1});
+    return;
+  }
+  if (cold_credit_.load(std::memory_order_relaxed) > 0) {
+    cold_credit_.fetch_sub(1, std::memory_order_relaxed);
+    fetch_later({&task, 1});
+    return;
+  }
+  try {
+    read_cached(task, scratch.stored, watch);
+    if (task.status == ReadStatus::kWouldBlock && options_.num_fetch_threads == 0) {
+      stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
+      read_patiently(task, scratch.stored, watch, stats_.idle_storage_ns);
+    }
+  } catch (const Error& error) {
+    if (!skips(error)) throw;
+    task.error = error;
+  }
+  if (task.status == ReadStatus::kWouldBlock && !task.error) {
+    cold_credit_.store(kColdCredit, std::memory_order_relaxed);
+    fetch_later({&task, 1});
+    return;
+  }
+  scatter_or_skip(task, scratch, {scratch.stored.data(), task.pending.size});
+}
+
+void Engine::scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored) {
+  if (!task.error) {
+    try {
+      scatter(task, scratch, stored);
+      return;
+    } catch (const Error& error) {
+      if (!skips(error)) throw;
+      task.error = error;
+    }
+  }
+  skip(task, *task.error);
+}
+
+bool Engine::skips(const Error& error) const {
+  return options_.skip_bad && is_of_chunk(error);
+}
+
+void Engine::skip(Task& task, const Error& error) {
+  end_carried(task, false);
+  const SkippedChunk chunk{task.field, task.chunk, field_of(task).label(task.chunk, task.cell), error};
+  list_skipped(task, [&](int64_t /*row*/) { return chunk; });
+  publish(task);
+}
+
+template <typename ChunkOf>
+void Engine::list_skipped(const Task& task, const ChunkOf& chunk_of) {
+  const int64_t in_sample = rows_per_sample(task.field);
+  const std::vector<int64_t>& offsets = field_of(task).spec().offsets;
+  const std::lock_guard lock(mutex_);
+  for (const Placement& p : task.placements()) {
+    std::optional<SkippedChunk> chunk = chunk_of(p.sample);
+    if (!chunk) continue;
+    const int64_t step = p.step / in_sample;
+    const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(p.step % in_sample)];
+    Skipped& skipped = skipped_[step / options_.batch_size];
+    skipped.slots.push_back({step % options_.batch_size, p.sample - offset});
+    if (skipped.chunks.empty() || skipped.chunks.back().key != chunk->key ||
+        skipped.chunks.back().field != task.field) {
+      skipped.chunks.push_back(std::move(*chunk));
+    }
+  }
+}
+
+void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
+  const FieldReader& field = field_of(task);
+  if (field.is_stored()) ask_for_help();
+  const ChunkCache::Key key{task.field, task.chunk, task.cell};
+  const bool is_missing = task.status == ReadStatus::kMissing;
+  if (is_missing && options_.missing_is_error) {
+    const Error error = Error::io("is missing from the store", ENOENT);
+    throw error.at(field.spec().array.name, field.label(task.chunk, task.cell));
+  }
+  if (decode_carried(task, scratch, stored)) {
+    publish(task);
+    return;
+  }
+  if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
+    auto chunk = std::make_shared<DecodedChunk>();
+    if (!is_missing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
+    if (is_missing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+    cache_->insert(key, chunk);
+    scatter_cached(task, scratch, *chunk);
+    publish(task);
+    return;
+  }
+  find_targets(task, scratch.targets);
+  if (!field.is_stored()) {
+    const StageTimer timer(stats_.scatter_ns);
+    field.scatter_resident(scratch.targets);
+    if (const auto& bad = field.spec().bad_rows; !bad.empty() && options_.skip_bad) {
+      list_skipped(task, [&](int64_t row) -> std::optional<SkippedChunk> {
+        const auto behind = std::upper_bound(bad.begin(), bad.end(), row,
+                                             [](int64_t r, const BadRows& rows) { return r < rows.begin; });
+        if (behind == bad.begin() || std::prev(behind)->end <= row) return std::nullopt;
+        return SkippedChunk{task.field, std::prev(behind)->chunk, std::prev(behind)->key, std::prev(behind)->error};
+      });
+    }
+  } else if (is_missing) {
+    const StageTimer timer(stats_.scatter_ns);
+    field.scatter_fill(task.cell, scratch.targets);
+    stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, past_cache_, scratch, stats_);
+  }
+  publish(task);
+}
+
+void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk) {
+  const StageTimer timer(stats_.scatter_ns);
+  const FieldReader& field = field_of(task);
+  find_targets(task, scratch.targets);
+  if (chunk.bytes == nullptr) {
+    field.scatter_fill(task.cell, scratch.targets);
+  } else {
+    field.scatter_decoded(task.chunk, task.cell, chunk.bytes.get(), scratch.targets, stats_);
+  }
+}
+
+void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
+  ring_->find_targets(task.placements(), task.field, rows_per_sample(task.field), field_of(task).row_bytes(), out);
+}
+
+void Engine::publish(const Task& task) {
+  ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) {
+    const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
+    if (batch == delivered_) ready_cv_.notify_one();
+    if (options_.consumer_works) work_cv_.notify_all();
+  });
+}
+
+bool Engine::is_exhausted() const {
+  return next_group_ == plan_->plan.num_groups() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() &&
+         reads_.count == 0 && requests_.count == 0;
+}
+
+void Engine::check_complete() {
+  // Nothing is left to do, and no thread does anything: what is not here will not come.
+  for (int64_t b = delivered_; b < ring_->num_batches(); ++b) {
+    if (b < opened_ && ring_->is_complete(b)) continue;
+    const int64_t step = b < opened_ ? ring_->first_unclaimed(b) : b * options_.batch_size;
+    fail_locked(
+        std::make_exception_ptr(Error(ErrorKind::kConfig, "plan: nothing serves step " + std::to_string(step))));
+    return;
+  }
+}
+
+}  // namespace zarrfeed

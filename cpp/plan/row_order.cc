@@ -1,0 +1,144 @@
+#include "plan/row_order.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+namespace {
+
+// Different purposes must never share a key.
+constexpr uint64_t kRowsOfBlock = 1;
+constexpr uint64_t kRowsOfGroup = 2;
+
+/// Sets `out` to the order of the rows of a block, as positions -> row.
+void permute_block(const EpochPlan& plan, int64_t block, int64_t rows, std::vector<int64_t>& out) {
+  out.resize(static_cast<size_t>(rows));
+  const uint64_t key[] = {plan.seed, plan.epoch, kRowsOfBlock, static_cast<uint64_t>(block)};
+  random_permutation(KeyedRandom(key), out);
+}
+
+/// Calls `take` with each step at which the consumer takes position g of the line; beyond its end, in a later turn.
+template <typename Function>
+void for_each_step(const EpochPlan& plan, int64_t g, Function&& take) {
+  const int64_t ahead = g - plan.first;
+  if (g < plan.length && ahead >= 0 && ahead % plan.stride == 0 && ahead / plan.stride < plan.count) {
+    take(plan.begin + ahead / plan.stride);
+  }
+  if (plan.extra_position.empty() || g < plan.extra_position.front() || g > plan.extra_position.back()) return;
+  const auto found = std::lower_bound(plan.extra_position.begin(), plan.extra_position.end(), g);
+  for (auto i = static_cast<size_t>(found - plan.extra_position.begin());
+       i < plan.extra_position.size() && plan.extra_position[i] == g; ++i) {
+    take(plan.extra_step[i]);
+  }
+}
+
+/// Throws unless segment s lies in its block, and the block in the array (or in the list of samples).
+void check_segment(const EpochPlan& plan, size_t s) {
+  const int64_t start = plan.segment_start[s];
+  const int64_t length = plan.segment_length[s];
+  const int64_t first = plan.segment_first[s];
+  const int64_t rows = plan.segment_rows[s];
+  if (start < 0 || length < 1 || start > rows - length) {
+    throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " + std::to_string(start + length) +
+                                        ") is outside of block " + std::to_string(plan.segment_block[s]));
+  }
+  const bool listed = !plan.selected.empty();
+  const int64_t end = listed ? std::ssize(plan.selected) : plan.num_samples;
+  const int64_t step = listed ? 1 : plan.sample_step;
+  if (first < 0 || first >= end || step < 1 || rows - 1 > (end - 1 - first) / step) {
+    throw Error(ErrorKind::kConfig,
+                "plan: block " + std::to_string(plan.segment_block[s]) + " is outside of the array");
+  }
+}
+
+/// The global index of row `row` of the block of segment s.
+int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
+  if (plan.selected.empty()) return plan.segment_first[s] + row * plan.sample_step;
+  const int64_t sample = plan.selected[static_cast<size_t>(plan.segment_first[s] + row)];
+  if (sample < 0 || sample >= plan.num_samples) {
+    throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(sample) + " is outside of the array");
+  }
+  return sample;
+}
+
+}  // namespace
+
+KeyedRandom::KeyedRandom(std::span<const uint64_t> words) {
+  for (const uint64_t word : words) state_ = mix((state_ + kGamma) ^ word);
+}
+
+uint64_t KeyedRandom::mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+void random_permutation(KeyedRandom random, std::span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t j = random.below(i + 1);
+    out[i] = out[j];
+    out[j] = static_cast<int64_t>(i);
+  }
+}
+
+void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, GroupPlacements& out) {
+  const auto begin = static_cast<size_t>(plan.group_begin[group]);
+  const auto end = static_cast<size_t>(plan.group_begin[group + 1]);
+  const int64_t lane = plan.group_lane[group];
+  out.rows.clear();
+  out.begin.assign(1, 0);
+
+  // With mix > 1, position i of the group holds row p[i] of the concatenated segments; what is needed is the inverse:
+  // where does each row of a segment stand? It is drawn directly, since the inverse of a random permutation is one.
+  const bool mixed = plan.shuffle && end - begin > 1;
+  if (mixed) {
+    const int64_t rows = std::accumulate(plan.segment_length.begin() + static_cast<std::ptrdiff_t>(begin),
+                                         plan.segment_length.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
+    scratch.group_permutation.resize(static_cast<size_t>(rows));
+    const uint64_t key[] = {plan.seed, plan.epoch, kRowsOfGroup, static_cast<uint64_t>(lane),
+                            static_cast<uint64_t>(plan.group_number[group])};
+    random_permutation(KeyedRandom(key), scratch.group_permutation);
+  }
+
+  const int64_t turn_begin = plan.group_turn[group] * plan.length;
+  int64_t in_group = 0;  // rows of this group before the current segment
+  for (size_t s = begin; s < end; ++s) {
+    check_segment(plan, s);
+    const int64_t start = plan.segment_start[s];
+    const int64_t length = plan.segment_length[s];
+    if (plan.shuffle) permute_block(plan, plan.segment_block[s], plan.segment_rows[s], scratch.block_permutation);
+    const size_t first_placement = out.rows.size();
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
+      const int64_t at = mixed ? scratch.group_permutation[static_cast<size_t>(in_group + i)] : in_group + i;
+      const int64_t g = lane + plan.lanes * (plan.group_offset[group] + at) + turn_begin;
+      for_each_step(plan, g, [&](int64_t step) {
+        if (step < plan.first_step[group] || step > plan.last_step[group]) {  // batches beyond would not be open
+          throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
+                                              std::to_string(step) + ", outside of what it declares");
+        }
+        out.rows.push_back({sample_of(plan, s, row), step});
+      });
+    }
+    if (mixed || !plan.extra_position.empty()) {
+      std::sort(out.rows.begin() + static_cast<std::ptrdiff_t>(first_placement), out.rows.end(),
+                [](const Placement& a, const Placement& b) { return a.step < b.step; });
+    }
+    out.begin.push_back(out.rows.size());
+    in_group += length;
+  }
+}
+
+void list_order(const EpochPlan& plan, std::span<int64_t> out) {
+  ShuffleScratch scratch;
+  GroupPlacements placements;
+  for (size_t group = 0; group < plan.num_groups(); ++group) {
+    expand_group(plan, group, scratch, placements);
+    for (const Placement& p : placements.rows) out[static_cast<size_t>(p.step)] = p.sample;
+  }
+}
+
+}  // namespace zarrfeed

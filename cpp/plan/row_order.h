@@ -1,0 +1,107 @@
+#pragma once
+// The only row-level order code: which sample stands at which position of the line, and at which step of a consumer.
+//
+// Pure functions of their arguments. docs/design.md section 4 defines the order; in short:
+//   row      number r of a block is the r-th of its samples that are read
+//   line     all blocks in permuted order, the rows of each permuted by a key of (seed, epoch, block)
+//   lane     one of L pieces of the line; its position j is global position  lane + L * j
+//   group    `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
+//   step     the consumer that takes positions first, first + stride, ... has g at step (g - first) / stride;
+//            a few positions that do not fit that (where a run was resumed, or ends) are listed one by one
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spec/types.h"
+
+namespace zarrfeed {
+
+/// Counter-based generator: value i is a hash of (key, i). SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+class KeyedRandom {
+ public:
+  /// The key of a purpose is a hash of all the words.
+  explicit KeyedRandom(std::span<const uint64_t> words);
+  uint64_t next() { return mix(state_ += kGamma); }
+  /// Uniform on [0, bound), for bound < 2^32 with a bias below bound / 2^64.
+  uint64_t below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+  }
+
+ private:
+  static constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
+  static uint64_t mix(uint64_t z);
+  uint64_t state_ = 0;
+};
+
+/// Fills `out` with a uniformly random permutation of [0, out.size()) (Fisher and Yates, inside out).
+void random_permutation(KeyedRandom random, std::span<int64_t> out);
+
+/// One epoch for one consumer. All arrays are borrowed.
+struct EpochPlan {
+  uint64_t seed = 0;
+  uint64_t epoch = 0;
+  bool shuffle = false;
+  int64_t lanes = 1;
+  int64_t length = 0;       ///< positions of the line
+  int64_t num_samples = 0;  ///< samples in the array
+  int64_t steps = 0;        ///< samples that this consumer delivers
+  // At its steps [begin, begin + count) it takes positions first, first + stride, ...
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t begin = 0;
+  int64_t count = 0;
+  // At the others it takes these, sorted by position; g >= length is position g mod length in turn g / length.
+  std::span<const int64_t> extra_position;
+  std::span<const int64_t> extra_step;
+
+  // Groups, sorted by the first step that they serve; group i has the segments [group_begin[i], group_begin[i + 1]).
+  std::span<const int64_t> group_begin;
+  std::span<const int64_t> group_lane;
+  std::span<const int64_t> group_offset;  ///< position in the lane of the group's first row
+  std::span<const int64_t> group_number;  ///< number of the group in its lane: part of the key
+  std::span<const int64_t> group_turn;    ///< the turn of the line that the group serves
+  std::span<const int64_t> first_step;    ///< first and last step that the group serves
+  std::span<const int64_t> last_step;
+  // Samples that are read, ascending; empty where those of every block are evenly spaced, by `sample_step`.
+  std::span<const int64_t> selected;
+  int64_t sample_step = 1;
+
+  // Segments: a run of positions inside one block.
+  std::span<const int64_t> segment_block;  ///< part of the key
+  std::span<const int64_t> segment_first;  ///< the block's row 0: where it is in `selected`, or if empty, the sample
+  std::span<const int64_t> segment_rows;   ///< rows of the block
+  std::span<const int64_t> segment_start;  ///< first position inside the permuted block
+  std::span<const int64_t> segment_length;
+
+  // Chunks that group i shares with the next one of its lane, or has several segments in: [carry_begin[i], carry_begin[i + 1])
+  // of the arrays that follow. All are empty where nothing is shared.
+  std::span<const int64_t> next_group;  ///< of the lane; -1: none
+  std::span<const int64_t> carry_begin;
+  std::span<const int64_t> carry_field;
+  std::span<const int64_t> carry_chunk;
+  std::span<const int64_t> carry_on;  ///< 1: the next group needs it
+
+  [[nodiscard]] size_t num_groups() const { return group_lane.size(); }
+};
+
+/// Temporary arrays of expand_group, kept between calls.
+struct ShuffleScratch {
+  std::vector<int64_t> block_permutation;
+  std::vector<int64_t> group_permutation;
+};
+
+/// Placements of one group: those of segment s are [begin[s], begin[s + 1]) of `rows`.
+struct GroupPlacements {
+  std::vector<Placement> rows;
+  std::vector<size_t> begin;
+};
+
+/// Lists where every row of group `group` goes, for this consumer; rows of other consumers are left out.
+/// Within a segment, placements are in order of the step. Throws Error(kConfig) if the plan contradicts itself.
+void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, GroupPlacements& out);
+
+/// Lists the line as this consumer sees it: out[step] = global sample index. `out` has plan.steps elements.
+void list_order(const EpochPlan& plan, std::span<int64_t> out);
+
+}  // namespace zarrfeed

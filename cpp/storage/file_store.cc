@@ -1,0 +1,201 @@
+#include "storage/file_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+namespace {
+
+int open_retrying(int directory, const char* path, int flags) {
+  int fd = -1;
+  do {
+    fd = openat(directory, path, flags);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+Error io_error(const std::string& what, int errno_value) {
+  return Error::io(what + ": " + std::strerror(errno_value), errno_value);
+}
+
+ObjectVersion version_of(const struct stat& info) {
+#ifdef __APPLE__
+  const timespec& time = info.st_mtimespec;
+#else
+  const timespec& time = info.st_mtim;
+#endif
+  return {.device = static_cast<uint64_t>(info.st_dev),
+          .inode = static_cast<uint64_t>(info.st_ino),
+          .seconds = time.tv_sec,
+          .nanoseconds = time.tv_nsec,
+          .size = static_cast<uint64_t>(info.st_size)};
+}
+
+}  // namespace
+
+void check_stored_size(size_t size, size_t max_bytes) {
+  if (size <= max_bytes) return;
+  throw_corrupt("the stored object has " + std::to_string(size) + " bytes, at most " + std::to_string(max_bytes) +
+                " are plausible for this array");
+}
+
+PendingRead::PendingRead(PendingRead&& other) noexcept {
+  *this = std::move(other);
+}
+
+PendingRead& PendingRead::operator=(PendingRead&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd = std::exchange(other.fd, -1);
+    offset = other.offset;
+    size = other.size;
+    done = other.done;
+    object_bytes = other.object_bytes;
+    version = other.version;
+  }
+  return *this;
+}
+
+PendingRead::~PendingRead() {
+  close();
+}
+
+void PendingRead::close() {
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+LocalSource::LocalSource(std::string root, std::string metadata_key, size_t max_bytes)
+    : root_(std::move(root)), metadata_key_(std::move(metadata_key)), max_bytes_(max_bytes) {}
+
+LocalSource::~LocalSource() {
+  close();
+}
+
+void LocalSource::close() {
+  if (directory_ >= 0) ::close(directory_);
+  directory_ = -1;
+}
+
+void LocalSource::open() {
+  close();
+  directory_ = open_retrying(AT_FDCWD, root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory_ < 0) throw io_error(root_ + " cannot be opened", errno);
+  check_array_exists();
+}
+
+void LocalSource::check_array_exists() const {
+  if (metadata_key_.empty()) return;
+  // Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
+  if (faccessat(directory_, metadata_key_.c_str(), F_OK, 0) != 0) {
+    const int code = errno;
+    throw io_error(root_ + "/" + metadata_key_ + " is gone: the array was deleted or moved after it was opened", code);
+  }
+}
+
+void LocalSource::check_no_link_to_nothing(const std::string& key) const {
+  // A link to a disk that is not mounted leads nowhere, and what it leads to is not missing but out of reach.
+  for (size_t end = 0; end != std::string::npos;) {
+    end = key.find('/', end + 1);
+    const std::string part = key.substr(0, end);
+    struct stat info{};
+    if (fstatat(directory_, part.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
+    if (S_ISLNK(info.st_mode) && fstatat(directory_, part.c_str(), &info, 0) != 0) {
+      const int code = errno;
+      throw io_error(part + " is a link to nothing that is there", code);
+    }
+  }
+}
+
+ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
+                                   const ByteRange& range) const {
+  // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
+  pending.fd = open_retrying(directory_, key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (pending.fd < 0) {
+    if (errno == ENOENT) {
+      check_array_exists();
+      check_no_link_to_nothing(key);
+      return ReadStatus::kMissing;
+    }
+    throw io_error("cannot be opened", errno);
+  }
+  struct stat info{};
+  if (fstat(pending.fd, &info) != 0) throw io_error("cannot be examined", errno);
+  if (!S_ISREG(info.st_mode)) {
+    throw Error::io(S_ISDIR(info.st_mode) ? "is a directory, not a chunk" : "is not a regular file",
+                    S_ISDIR(info.st_mode) ? EISDIR : EINVAL);
+  }
+  pending.object_bytes = static_cast<uint64_t>(info.st_size);
+  pending.version = version_of(info);
+  pending.offset = 0;
+  pending.size = static_cast<size_t>(info.st_size);
+  pending.done = 0;
+  if (range.kind == ByteRange::Kind::kAll) {
+    check_stored_size(pending.size, max_bytes_);
+  } else {
+    if (range.version != nullptr && *range.version != pending.version) {
+      pending.close();
+      return ReadStatus::kChanged;
+    }
+    const uint64_t end = range.kind == ByteRange::Kind::kAt ? range.offset + range.size : range.size;
+    if (end > pending.object_bytes) {
+      throw_corrupt("the stored object has " + std::to_string(pending.object_bytes) + " bytes, at least " +
+                    std::to_string(end) + " are needed");
+    }
+    pending.offset = range.kind == ByteRange::Kind::kAt ? range.offset : pending.object_bytes - range.size;
+    pending.size = static_cast<size_t>(range.size);
+  }
+  out.reserve(pending.size);
+  return ReadStatus::kOk;
+}
+
+ReadStatus LocalSource::read_cached(const std::string& key, Buffer& out, PendingRead& pending,
+                                    const ByteRange& range) const {
+#ifdef RWF_NOWAIT
+  const ReadStatus opened = open_chunk(key, out, pending, range);
+  if (opened != ReadStatus::kOk) return opened;
+  while (pending.done < pending.size) {
+    const iovec piece{out.data() + pending.done, pending.size - pending.done};
+    const ssize_t n = preadv2(pending.fd, &piece, 1, static_cast<off_t>(pending.offset + pending.done), RWF_NOWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return ReadStatus::kWouldBlock;  // the blocking read tells errors and a shortened file apart
+    pending.done += static_cast<size_t>(n);
+  }
+  pending.close();
+  return ReadStatus::kOk;
+#else
+  return read_blocking(key, out, pending, range);
+#endif
+}
+
+ReadStatus LocalSource::read_blocking(const std::string& key, Buffer& out, PendingRead& pending,
+                                      const ByteRange& range) const {
+  if (pending.fd < 0) {
+    const ReadStatus opened = open_chunk(key, out, pending, range);
+    if (opened != ReadStatus::kOk) return opened;
+  }
+  while (pending.done < pending.size) {
+    const ssize_t n = pread(pending.fd, out.data() + pending.done, pending.size - pending.done,
+                            static_cast<off_t>(pending.offset + pending.done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw io_error("cannot be read", errno);
+    if (n == 0) {
+      throw Error::io("ended at byte " + std::to_string(pending.done) + " of " + std::to_string(pending.size) +
+                          ": it was changed while being read",
+                      EIO);
+    }
+    pending.done += static_cast<size_t>(n);
+  }
+  pending.close();
+  return ReadStatus::kOk;
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,25 @@
+#pragma once
+// What an I/O error says: whether another try may succeed and when, and whether it is about the chunk at all.
+
+#include <chrono>
+#include <cstddef>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+
+/// True for errors that may be gone a moment later: of a device or a network, or of a machine that has too little of
+/// something. False for what the store says of itself, such as that an object is not there or may not be read.
+[[nodiscard]] bool is_transient(int errno_value);
+
+/// Returns how long to wait after a try that failed, the first of them with `tries` = 0: twice as long each time, up to
+/// ten seconds. At random from half of that on: what failed together must not come back together.
+[[nodiscard]] std::chrono::milliseconds pause_after(size_t tries);
+
+/// True for an I/O error that says something of the chunk; false for storage that does not answer, and for what this
+/// process lacks to read any.
+[[nodiscard]] bool is_of_chunk(int errno_value);
+/// The same for any error: a chunk that does not decode is bad, a plan that does not work is not the chunk's fault.
+[[nodiscard]] bool is_of_chunk(const Error& error);
+
+}  // namespace zarrfeed

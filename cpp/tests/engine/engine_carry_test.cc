@@ -1,0 +1,154 @@
+// Decoded chunks that are carried from a group to the next one of its lane: the same batches, and each chunk decoded once.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "engine/carried_chunk.h"
+#include "engine/engine.h"
+#include "tests/support/check.h"
+#include "tests/support/reading.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+/// Lets every group share every chunk of every stored field with the next group of its lane, needed or not.
+void share_everything(OwnedPlan& plan, const Engine& engine) {
+  const size_t groups = plan.group_lane.size();
+  plan.next_group.assign(groups, -1);
+  plan.carry_begin.assign(1, 0);
+  std::map<std::pair<int64_t, int64_t>, size_t> last;
+  for (size_t g = 0; g < groups; ++g) {
+    const auto lane = std::pair(plan.group_lane[g], plan.group_turn[g]);
+    if (const auto before = last.find(lane); before != last.end()) {
+      plan.next_group[before->second] = static_cast<int64_t>(g);
+    }
+    last[lane] = g;
+  }
+  for (size_t g = 0; g < groups; ++g) {
+    for (size_t f = 0; f < engine.fields().size(); ++f) {
+      const FieldReader& field = engine.fields()[f];
+      if (!field.is_stored()) continue;
+      const int64_t rows = field.rows_per_chunk();
+      for (int64_t chunk = 0; chunk * rows < plan.plan.num_samples; ++chunk) {
+        plan.carry_field.push_back(static_cast<int64_t>(f));
+        plan.carry_chunk.push_back(chunk);
+        plan.carry_on.push_back(plan.next_group[g] >= 0);
+      }
+    }
+    plan.carry_begin.push_back(std::ssize(plan.carry_field));
+  }
+  plan.bind();
+}
+
+void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more) {
+  auto plan = build_plan(line);
+  const int64_t required = Engine::required_open_batches(plan->plan, batch_size);
+  share_everything(*plan, engine);
+  engine.start(std::move(plan), required + more);
+}
+
+LineSpec line_of(const Dataset& data, int64_t block_rows) {
+  LineSpec line;
+  line.num_samples = data.num_samples();
+  line.block_rows = block_rows;
+  for (int64_t s = data.first_window; s < data.end_window; ++s) line.selected.push_back(s);
+  for (int64_t block = 0; block < line.num_blocks(); ++block) {
+    if (!line.samples_of(block).empty()) line.block_order.push_back(block);
+  }
+  return line;
+}
+
+EngineOptions with_carry(size_t carry_bytes, size_t threads, int64_t batch_size) {
+  EngineOptions options = with_threads(threads, batch_size);
+  options.carry_bytes = carry_bytes;
+  return options;
+}
+
+}  // namespace
+
+TEST(batches_are_the_same_whatever_is_carried) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Context context("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    Dataset data = rich_dataset();
+    data.arrays[0]->remove_chunk(data.arrays[0]->keys().front());
+    data.add_windows(random);
+    const size_t room = std::array{size_t{1}, size_t{3000}, size_t{1} << 30}[seed % 3];
+    Engine engine(data.fields(), with_carry(room, 1 + seed % 4, 7));
+    for (const int64_t block_rows : {1, 8, 20}) {
+      LineSpec line = line_of(data, block_rows);
+      start_shared(engine, line, 7, 1);
+      drain(engine, data, line, 7);
+      line.shuffle = true;
+      line.lanes = std::min<int64_t>(3, line.length());
+      line.mix = 2;
+      std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+      start_shared(engine, line, 7, 20);
+      drain(engine, data, line, 7);
+    }
+  }
+}
+
+TEST(a_chunk_is_decoded_once_for_all_groups_of_a_lane) {
+  for (const size_t threads : {1, 4}) {
+    Dataset data({{.shape = {64, 16'384}, .chunk_shape = {8, 16'384}, .packing = Packing::kBlosc}}, false, true);
+    data.offsets = {{-1, 0, 1}};
+    data.first_window = 1;
+    data.end_window = 63;
+    Engine engine(data.fields(), with_carry(size_t{1} << 30, threads, 32));
+    for (const int64_t block_rows : {1, 8, 16}) {
+      const uint64_t before = engine.stats().chunks_read;
+      const LineSpec line = line_of(data, block_rows);
+      start_shared(engine, line, 32, 40);
+      drain(engine, data, line, 32);
+      CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
+    }
+  }
+}
+
+TEST(without_room_every_block_decodes_its_chunks) {
+  Dataset data({{.shape = {64, 16'384}, .chunk_shape = {8, 16'384}, .packing = Packing::kBlosc}}, false, true);
+  data.offsets = {{-1, 0, 1}};
+  data.first_window = 1;
+  data.end_window = 63;
+  Engine engine(data.fields(), with_carry(1, 2, 32));
+  const LineSpec line = line_of(data, 16);
+  start_shared(engine, line, 32, 40);
+  drain(engine, data, line, 32);
+  CHECK_EQ(engine.stats().chunks_read.load(), uint64_t{4 * 2 + 2 * 3});
+}
+
+TEST(an_epoch_that_is_given_up_leaves_nothing_behind) {
+  Dataset data({{.shape = {64, 16'384}, .chunk_shape = {8, 16'384}, .packing = Packing::kBlosc}}, false, true);
+  data.offsets = {{-1, 0, 1}};
+  data.first_window = 1;
+  data.end_window = 63;
+  Engine engine(data.fields(), with_carry(size_t{8} << 20, 3, 4));
+  const LineSpec line = line_of(data, 8);
+  for (int round = 0; round < 20; ++round) {
+    start_shared(engine, line, 4, 3);
+    if (round % 2 == 1) release(engine, *take(engine));
+    engine.stop();
+  }
+  // All of the room is free again: 8 chunks of 512 KiB are carried, and none is decoded twice.
+  const uint64_t before = engine.stats().chunks_read;
+  start_shared(engine, line, 4, 40);
+  drain(engine, data, line, 4);
+  CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
+}
+
+TEST(carry_memory_has_a_limit_and_is_recycled) {
+  CarryMemory memory({1000, 0, 3000}, 4500);
+  uint8_t* const small = memory.acquire(0);
+  uint8_t* const large = memory.acquire(2);
+  CHECK(small != nullptr && large != nullptr);
+  CHECK(memory.acquire(0) == nullptr);
+  memory.release(2, large);
+  CHECK(memory.acquire(2) == large);
+  CHECK(memory.acquire(2) == nullptr);
+}

@@ -1,0 +1,154 @@
+// Plans that are wrong: an error, never a wait without end, nor a row in a batch that it does not belong to.
+
+#include <memory>
+#include <new>
+#include <random>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/support/check.h"
+#include "tests/support/reading.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+/// Takes batches to the end.
+void drain_unchecked(Engine& engine) {
+  while (const auto batch = take(engine)) release(engine, *batch);
+}
+
+/// Leaves group `group` out.
+void remove_group(OwnedPlan& plan, size_t group) {
+  const auto at = static_cast<std::ptrdiff_t>(group);
+  const auto begin = static_cast<std::ptrdiff_t>(plan.group_begin[group]);
+  const auto end = static_cast<std::ptrdiff_t>(plan.group_begin[group + 1]);
+  for (auto* segments :
+       {&plan.segment_block, &plan.segment_first, &plan.segment_rows, &plan.segment_start, &plan.segment_length}) {
+    segments->erase(segments->begin() + begin, segments->begin() + end);
+  }
+  for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.group_turn, &plan.first_step,
+                       &plan.last_step}) {
+    groups->erase(groups->begin() + at);
+  }
+  plan.group_begin.erase(plan.group_begin.begin() + at + 1);
+  for (size_t g = group + 1; g < plan.group_begin.size(); ++g) plan.group_begin[g] -= end - begin;
+  plan.bind();
+}
+
+/// Adds group `group` once more, in front of group `before`.
+void double_group(OwnedPlan& plan, size_t group, size_t before) {
+  const auto begin = static_cast<size_t>(plan.group_begin[group]);
+  const auto count = static_cast<size_t>(plan.group_begin[group + 1]) - begin;
+  const auto to = static_cast<std::ptrdiff_t>(plan.group_begin[before]);
+  for (auto* segments :
+       {&plan.segment_block, &plan.segment_first, &plan.segment_rows, &plan.segment_start, &plan.segment_length}) {
+    const std::vector<int64_t> copy(segments->begin() + static_cast<std::ptrdiff_t>(begin),
+                                    segments->begin() + static_cast<std::ptrdiff_t>(begin + count));
+    segments->insert(segments->begin() + to, copy.begin(), copy.end());
+  }
+  for (auto* groups : {&plan.group_lane, &plan.group_offset, &plan.group_number, &plan.group_turn, &plan.first_step,
+                       &plan.last_step}) {
+    const int64_t copy = (*groups)[group];
+    groups->insert(groups->begin() + static_cast<std::ptrdiff_t>(before), copy);
+  }
+  plan.group_begin.insert(plan.group_begin.begin() + static_cast<std::ptrdiff_t>(before), to);
+  for (size_t g = before + 1; g < plan.group_begin.size(); ++g) plan.group_begin[g] += static_cast<int64_t>(count);
+  plan.bind();
+}
+
+}  // namespace
+
+TEST(a_plan_that_leaves_steps_out_is_an_error_at_any_number_of_threads) {
+  const Dataset data = simple_dataset(64, 8);
+  const LineSpec line = shuffled_line(data, 8, 4);
+  for (const size_t threads : {1, 2, 7}) {
+    for (size_t group = 0; group < build_plan(line)->plan.num_groups(); ++group) {
+      Engine engine(data.fields(), with_threads(threads, 4));
+      auto plan = build_plan(line);
+      remove_group(*plan, group);
+      engine.start(std::move(plan), 16);
+      CHECK_THROWS(kConfig, "plan: nothing serves step", drain_unchecked(engine));
+    }
+  }
+}
+
+TEST(a_plan_that_serves_nothing_is_an_error_at_its_first_step) {
+  const Dataset data = simple_dataset(64, 8);
+  Engine engine(data.fields(), with_threads(2, 4));
+  auto plan = build_plan(shuffled_line(data, 8, 4));
+  while (plan->plan.num_groups() > 0) remove_group(*plan, 0);
+  engine.start(std::move(plan), 16);
+  CHECK_THROWS(kConfig, "plan: nothing serves step 0", drain_unchecked(engine));
+}
+
+TEST(the_step_that_is_left_out_is_named_after_the_batches_before_it) {
+  const Dataset data = simple_dataset(32, 8);
+  LineSpec line = shuffled_line(data, 8, 1);
+  line.shuffle = false;
+  Engine engine(data.fields(), with_threads(2, 4));
+  auto plan = build_plan(line);
+  remove_group(*plan, 2);
+  engine.start(std::move(plan), 16);
+  for (int batch = 0; batch < 4; ++batch) release(engine, *take(engine));
+  CHECK_THROWS(kConfig, "plan: nothing serves step 16", drain_unchecked(engine));
+}
+
+TEST(a_plan_that_serves_a_step_twice_is_an_error) {
+  const Dataset data = simple_dataset(64, 8);
+  const LineSpec line = shuffled_line(data, 8, 4);
+  const size_t groups = build_plan(line)->plan.num_groups();
+  for (const size_t threads : {1, 2, 7}) {
+    for (size_t group = 0; group < groups; ++group) {
+      for (const size_t before : {group, groups}) {  // at once, and after the batches that it serves were delivered
+        Engine engine(data.fields(), with_threads(threads, 4));
+        auto plan = build_plan(line);
+        double_group(*plan, group, before);
+        const int64_t required = Engine::required_open_batches(plan->plan, 4);
+        engine.start(std::move(plan), required);
+        CHECK_THROWS(kConfig, "is served twice", drain_unchecked(engine));
+      }
+    }
+  }
+}
+
+TEST(plans_that_are_right_are_never_refused) {
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 60; ++i) {
+    LineSpec line = random_line(random, 120);
+    if (i % 2 == 0) line.select(random);
+    const Dataset data = simple_dataset(line.num_samples, std::max<int64_t>(1, line.block_rows));
+    const int64_t batch_size = pick(random, 1, 20);
+    Engine engine(data.fields(), with_threads(static_cast<size_t>(pick(random, 1, 4)), batch_size));
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      start(engine, line, batch_size, pick(random, 0, 3));
+      drain(engine, data, line, batch_size);
+    }
+  }
+}
+
+TEST(memory_that_one_field_does_not_get_is_an_error_and_the_others_give_theirs_back) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return;  // they end the process where mmap fails
+#endif
+  const Dataset data = simple_dataset(64, 8);
+  std::vector<FieldSpec> fields = data.fields();
+  const uint8_t byte = 0;
+  FieldSpec& huge = fields.emplace_back();
+  huge.kind = FieldSpec::Kind::kResident;
+  huge.rows = &byte;
+  huge.sample_bytes = size_t{1} << 58;
+  Engine engine(std::move(fields), with_threads(2, 4));
+  start(engine, shuffled_line(data, 8, 4), 4);
+  bool refused = false;
+  try {
+    static_cast<void>(take(engine));
+  } catch (const std::bad_alloc&) {
+    refused = true;
+  }
+  CHECK(refused);
+  engine.stop();
+  engine.memory(0)->retire();  // keeps what is out
+  CHECK_EQ(engine.memory(0)->mapped_bytes(), size_t{0});
+}

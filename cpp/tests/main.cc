@@ -1,7 +1,0 @@
-// The main() of every test. Apart from check.cc, since fuzz targets have libFuzzer's.
-
-#include "check.h"
-
-int main(int argc, char** argv) {
-  return zarrfeed::testing::run_tests(argc > 1 ? argv[1] : "");
-}

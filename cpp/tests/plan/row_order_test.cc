@@ -1,0 +1,292 @@
+// The order: the generator, the permutation, and the place of every sample against the definition.
+
+#include "plan/row_order.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/support/check.h"
+#include "tests/support/plans.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+std::vector<int64_t> permutation(uint64_t key, size_t n) {
+  std::vector<int64_t> out(n);
+  const uint64_t words[] = {key};
+  random_permutation(KeyedRandom(words), out);
+  return out;
+}
+
+std::vector<int64_t> listed(const LineSpec& line) {
+  const auto plan = build_plan(line);
+  std::vector<int64_t> out(static_cast<size_t>(line.num_steps()), -1);
+  list_order(plan->plan, out);
+  return out;
+}
+
+/// Twenty samples in blocks of 6 (the last has 2), permuted blocks, and lanes that cut two of them.
+LineSpec hand_made() {
+  LineSpec line;
+  line.seed = 42;
+  line.epoch = 3;
+  line.num_samples = 20;
+  line.block_rows = 6;
+  line.lanes = 3;
+  line.block_order = {2, 3, 0, 1};
+  return line;
+}
+
+}  // namespace
+
+TEST(the_generator_without_a_key_is_splitmix64_of_seed_zero) {
+  KeyedRandom random{std::span<const uint64_t>{}};
+  for (const uint64_t expected :
+       {0xe220a8397b1dcdafU, 0x6e789e6aa1b965f4U, 0x06c45d188009454fU, 0xf88bb8a8724c81ecU, 0x1b39896a51a8749bU}) {
+    CHECK_EQ(random.next(), expected);
+  }
+}
+
+TEST(keys_that_differ_in_one_word_give_other_streams) {
+  std::set<uint64_t> seen;
+  size_t keys = 0;
+  for (uint64_t a = 0; a < 20; ++a) {
+    for (uint64_t b = 0; b < 20; ++b) {
+      for (uint64_t c = 0; c < 20; ++c) {
+        const uint64_t words[] = {a, b, c};
+        seen.insert(KeyedRandom(words).next());
+        ++keys;
+      }
+    }
+  }
+  // A key of fewer words is another key, also where the missing ones are zero.
+  for (size_t n = 0; n < 3; ++n) {
+    const std::vector<uint64_t> zeros(n, 0);
+    seen.insert(KeyedRandom(zeros).next());
+    ++keys;
+  }
+  CHECK_EQ(seen.size(), keys);
+}
+
+TEST(equal_keys_give_equal_streams) {
+  const uint64_t words[] = {7, 8};
+  KeyedRandom a(words);
+  KeyedRandom b(words);
+  for (int i = 0; i < 100; ++i) CHECK_EQ(a.next(), b.next());
+}
+
+TEST(below_stays_in_range_and_is_uniform) {
+  for (const uint64_t bound : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{10}, uint64_t{64}, uint64_t{97}}) {
+    const Context context("bound = " + std::to_string(bound));
+    const uint64_t words[] = {1234, bound};
+    KeyedRandom random(words);
+    std::vector<double> counts(bound, 0);
+    const double draws = 100'000;
+    for (int i = 0; i < 100'000; ++i) {
+      const uint64_t value = random.below(bound);
+      CHECK(value < bound);
+      counts[value] += 1;
+    }
+    const double expected = draws / static_cast<double>(bound);
+    double chi_square = 0;
+    for (const double n : counts) chi_square += (n - expected) * (n - expected) / expected;
+    // Mean k - 1 and variance 2 (k - 1): five standard deviations, and room for few degrees of freedom.
+    const auto freedom = static_cast<double>(bound - 1);
+    CHECK(chi_square < freedom + 5 * std::sqrt(2 * freedom) + 5);
+  }
+}
+
+TEST(below_reaches_both_ends_of_a_large_range) {
+  const uint64_t words[] = {5};
+  KeyedRandom random(words);
+  const uint64_t bound = (uint64_t{1} << 32) - 1;
+  uint64_t smallest = bound;
+  uint64_t largest = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    const uint64_t value = random.below(bound);
+    smallest = std::min(smallest, value);
+    largest = std::max(largest, value);
+  }
+  CHECK(largest < bound);
+  CHECK(smallest < bound / 1000);
+  CHECK(largest > bound / 1000 * 999);
+}
+
+TEST(random_permutation_is_a_permutation) {
+  for (size_t n = 0; n < 200; ++n) {
+    std::vector<int64_t> got = permutation(n, n);
+    std::sort(got.begin(), got.end());
+    std::vector<int64_t> all(n);
+    std::iota(all.begin(), all.end(), 0);
+    CHECK_EQ(got, all);
+  }
+}
+
+TEST(all_permutations_of_four_are_equally_likely) {
+  std::map<std::vector<int64_t>, double> counts;
+  const double draws = 48'000;
+  for (uint64_t key = 0; key < 48'000; ++key) counts[permutation(key, 4)] += 1;
+  CHECK_EQ(counts.size(), size_t{24});
+  double chi_square = 0;
+  for (const auto& [order, n] : counts) chi_square += (n - draws / 24) * (n - draws / 24) / (draws / 24);
+  CHECK(chi_square < 53);  // 23 degrees of freedom: one key set in 3,000 would be above
+}
+
+TEST(the_order_of_a_seed_is_the_same_in_every_version) {
+  LineSpec line = hand_made();
+  line.shuffle = true;
+  CHECK_EQ(listed(line), (std::vector<int64_t>{17, 19, 10, 14, 0, 7, 16, 2, 9, 13, 1, 8, 15, 3, 11, 12, 4, 6, 18, 5}));
+  line.mix = 2;
+  CHECK_EQ(listed(line), (std::vector<int64_t>{14, 2, 10, 15, 0, 7, 17, 19, 9, 12, 1, 8, 16, 3, 11, 13, 5, 6, 18, 4}));
+}
+
+TEST(lanes_cut_blocks_and_are_dealt_round_robin) {
+  // The line is 12..17, 18 19, 0..5, 6..11; the lanes have 7, 7 and 6 positions.
+  const LineSpec line = hand_made();
+  const std::vector<int64_t> by_hand = {12, 19, 6, 13, 0, 7, 14, 1, 8, 15, 2, 9, 16, 3, 10, 17, 4, 11, 18, 5};
+  CHECK_EQ(listed(line), by_hand);
+  CHECK_EQ(reference_order(line), by_hand);
+}
+
+TEST(a_stride_takes_every_nth_position_of_the_same_line) {
+  LineSpec line = hand_made();
+  line.shuffle = true;
+  line.mix = 2;
+  const std::vector<int64_t> whole = listed(line);
+  for (line.stride = 1; line.stride <= 8; ++line.stride) {
+    for (line.first = 0; line.first < line.stride; ++line.first) {
+      std::vector<int64_t> expected;
+      for (auto g = static_cast<size_t>(line.first); g < whole.size(); g += static_cast<size_t>(line.stride)) {
+        expected.push_back(whole[g]);
+      }
+      CHECK_EQ(listed(line), expected);
+    }
+  }
+}
+
+TEST(a_consumer_that_starts_later_sees_the_rest_of_the_same_line) {
+  LineSpec line = hand_made();
+  line.shuffle = true;
+  const std::vector<int64_t> whole = listed(line);
+  for (line.first = 0; line.first <= line.num_samples; ++line.first) {
+    CHECK_EQ(listed(line), std::vector<int64_t>(whole.begin() + line.first, whole.end()));
+  }
+}
+
+TEST(a_block_that_a_lane_ends_in_gives_each_of_its_rows_once) {
+  LineSpec line = hand_made();
+  line.shuffle = true;
+  line.lanes = 7;
+  std::vector<int64_t> got = listed(line);
+  std::sort(got.begin(), got.end());
+  std::vector<int64_t> all(20);
+  std::iota(all.begin(), all.end(), 0);
+  CHECK_EQ(got, all);
+}
+
+TEST(epochs_and_seeds_give_other_orders) {
+  LineSpec line = hand_made();
+  line.shuffle = true;
+  const std::vector<int64_t> before = listed(line);
+  line.epoch += 1;
+  const std::vector<int64_t> other_epoch = listed(line);
+  CHECK(other_epoch != before);
+  line.epoch -= 1;
+  line.seed += 1;
+  CHECK(listed(line) != before);
+  CHECK(listed(line) != other_epoch);
+}
+
+TEST(every_step_gets_the_sample_that_the_definition_says) {
+  std::mt19937_64 random(20'240'501);
+  for (int i = 0; i < 2000; ++i) {
+    LineSpec line = random_line(random, i % 10 == 0 ? 300 : 60);
+    if (i % 2 == 0) line.select(random);
+    const Context context(describe(line));
+    CHECK_EQ(listed(line), reference_order(line));
+  }
+}
+
+TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
+  std::mt19937_64 random(77);
+  ShuffleScratch scratch;
+  GroupPlacements placements;
+  for (int i = 0; i < 500; ++i) {
+    LineSpec line = random_line(random, 80);
+    if (i % 2 == 0) line.select(random);
+    const Context context(describe(line));
+    const auto owned = build_plan(line);
+    const EpochPlan& plan = owned->plan;
+    for (size_t g = 0; g < plan.num_groups(); ++g) {
+      expand_group(plan, g, scratch, placements);
+      const auto segments = static_cast<size_t>(plan.group_begin[g + 1] - plan.group_begin[g]);
+      CHECK_EQ(placements.begin.size(), segments + 1);
+      CHECK_EQ(placements.begin.front(), size_t{0});
+      CHECK_EQ(placements.begin.back(), placements.rows.size());
+      for (size_t s = 0; s < segments; ++s) {
+        for (size_t r = placements.begin[s]; r < placements.begin[s + 1]; ++r) {
+          const Placement& p = placements.rows[r];
+          CHECK(p.step >= plan.first_step[g] && p.step <= plan.last_step[g]);
+          CHECK(r == placements.begin[s] || placements.rows[r - 1].step < p.step);
+          CHECK_EQ(p.sample / line.block_rows, plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
+        }
+      }
+    }
+  }
+}
+
+TEST(a_segment_outside_of_its_block_is_refused) {
+  const auto broken = [](void (*damage)(OwnedPlan&)) {
+    LineSpec line = hand_made();
+    line.shuffle = true;
+    const auto plan = build_plan(line);
+    damage(*plan);
+    plan->bind();
+    std::vector<int64_t> out(20);
+    list_order(plan->plan, out);
+  };
+  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_start[0] = 1; }));
+  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_start[0] = -1; }));
+  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_length[0] = 7; }));
+  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_length[0] = 0; }));
+  CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_rows[0] = 0; }));
+}
+
+TEST(a_block_outside_of_the_array_or_of_the_listed_samples_is_refused) {
+  const auto broken = [](bool listed, void (*damage)(OwnedPlan&)) {
+    LineSpec line = hand_made();
+    if (listed) line.selected = {0, 1, 5, 12, 13, 18, 19};
+    if (listed) line.block_order = {0, 2, 3};
+    const auto plan = build_plan(line);
+    damage(*plan);
+    plan->bind();
+    std::vector<int64_t> out(20);
+    list_order(plan->plan, out);
+  };
+  const std::string why = "outside of the array";
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.segment_first[0] = 15; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.segment_first[0] = -1; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.segment_first[0] = INT64_MAX; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.plan.sample_step = 4; }));
+  CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.plan.sample_step = 0; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.segment_first[0] = 5; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.segment_first[0] = -1; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected[0] = -1; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected[6] = 20; }));
+}
+
+TEST(a_plan_without_steps_lists_nothing) {
+  LineSpec line = hand_made();
+  line.steps = 0;
+  const auto plan = build_plan(line);
+  CHECK_EQ(plan->plan.num_groups(), size_t{0});
+  CHECK(listed(line).empty());
+}

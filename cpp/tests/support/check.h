@@ -1,0 +1,124 @@
+#pragma once
+// A test framework of one page. One executable per subject: its tests register themselves, main() is in main.cc.
+//
+//   TEST(a_sentence_that_is_true) { CHECK_EQ(1 + 1, 2); }
+//
+// A check that fails throws, which ends its test and no other. Checks belong on the test's own thread: other threads
+// count what they see, and the test checks the count after joining them.
+
+#include <cstdint>
+#include <ostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zarrfeed::testing {
+
+/// What a failed check throws.
+class CheckFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A line of a test.
+struct Where {
+  const char* file;
+  int line;
+};
+
+[[noreturn]] void fail(const Where& where, const std::string& what);
+
+/// One test of this executable; made by TEST, in the order of the source.
+class Test {
+ public:
+  Test(const char* name, void (*body)()) noexcept;
+
+  const char* const name;
+  void (*const body)();
+  const Test* next = nullptr;
+};
+
+/// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
+int run_tests(std::string_view part);
+
+/// How many times the usual number of rounds to run: what the environment says in ZARRFEED_STRESS, or once.
+int64_t stress();
+
+/// While it lives, failures say `what` too: the numbers of a random case.
+class Context {
+ public:
+  explicit Context(std::string what);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+};
+
+/// Text of a value for a message.
+template <typename T>
+std::string show(const T& value) {
+  std::ostringstream out;
+  if constexpr (std::is_enum_v<T>) {
+    out << static_cast<int64_t>(value);
+  } else if constexpr (requires { value.begin(); } && !std::is_convertible_v<T, std::string>) {
+    out << '[';
+    for (const auto& item : value) out << show(item) << ' ';
+    out << ']';
+  } else if constexpr (sizeof(T) == 1 && std::is_integral_v<T>) {
+    out << static_cast<int>(value);
+  } else {
+    out << value;
+  }
+  return out.str();
+}
+
+template <typename A, typename B>
+void check_eq(const Where& where, const A& got, const B& expected, const char* text) {
+  if (!(got == expected)) fail(where, std::string(text) + ": got " + show(got) + ", expected " + show(expected));
+}
+
+/// Runs `body`, which must throw an Error of this kind whose message contains `part`.
+template <typename Body>
+void check_throws(const Where& where, const Body& body, ErrorKind kind, const std::string& part, const char* text) {
+  try {
+    body();
+  } catch (const Error& error) {
+    check_eq(where, error.kind(), kind, text);
+    const std::string message = error.what();
+    if (message.find(part) == std::string::npos) {
+      fail(where, std::string(text) + ": the message is \"" + message + "\", must contain \"" + part + "\"");
+    }
+    return;
+  }
+  fail(where, std::string(text) + ": threw nothing");
+}
+
+}  // namespace zarrfeed::testing
+
+#define TEST(name)                                           \
+  static void name();                                        \
+  static ::zarrfeed::testing::Test test_##name{#name, name}; \
+  static void name()
+
+#define ZARRFEED_HERE          \
+  ::zarrfeed::testing::Where { \
+    __FILE__, __LINE__         \
+  }
+
+#define FAIL(what) ::zarrfeed::testing::fail(ZARRFEED_HERE, what)
+
+#define CHECK(condition)                \
+  do {                                  \
+    if (!(condition)) FAIL(#condition); \
+  } while (false)
+
+#define CHECK_EQ(got, expected) ::zarrfeed::testing::check_eq(ZARRFEED_HERE, got, expected, #got)
+
+/// CHECK_THROWS(kCorrupt, "part of the message", expression)
+#define CHECK_THROWS(kind, part, ...) \
+  ::zarrfeed::testing::check_throws(  \
+      ZARRFEED_HERE, [&] { static_cast<void>(__VA_ARGS__); }, ::zarrfeed::ErrorKind::kind, part, #__VA_ARGS__)

@@ -1,0 +1,61 @@
+#include "tests/support/decoding.h"
+
+#include <random>
+
+#include "tests/support/check.h"
+#include "tests/support/guarded_bytes.h"
+
+namespace zarrfeed::testing {
+
+ByteVector smooth(size_t bytes, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  ByteVector out(bytes);
+  uint32_t value = 1000;
+  for (size_t i = 0; i < bytes; ++i) {
+    if (i % 4 == 0) value += static_cast<uint32_t>(random() % 7);
+    out[i] = static_cast<uint8_t>(value >> 8 * (i % 4));
+  }
+  return out;
+}
+
+ByteVector noise(size_t bytes, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  ByteVector out(bytes);
+  for (uint8_t& byte : out) byte = static_cast<uint8_t>(random());
+  return out;
+}
+
+ByteVector decoded(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch) {
+  const GuardedBytes in(stored);
+  const GuardedBytes out(room);
+  const size_t n = decode(in.span(), out.span(), scratch);
+  CHECK(n <= room);
+  ByteVector result = out.copy();
+  result.resize(n);
+  return result;
+}
+
+ByteVector decoded(Decode decode, ByteView stored, size_t room) {
+  DecodeScratch scratch;
+  return decoded(decode, stored, room, scratch);
+}
+
+std::optional<ByteVector> try_decode(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch) {
+  try {
+    return decoded(decode, stored, room, scratch);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+ByteVector patched(ByteVector stored, size_t at, uint32_t value) {
+  store_le32(stored, at, value);
+  return stored;
+}
+
+ByteVector with_byte(ByteVector stored, size_t at, uint8_t value) {
+  stored[at] = value;
+  return stored;
+}
+
+}  // namespace zarrfeed::testing

@@ -1,0 +1,29 @@
+#pragma once
+// Decoding between guard pages: a decoder that strays by one byte ends the process.
+
+#include <optional>
+
+#include "codecs/codec.h"
+#include "tests/support/compress.h"
+
+namespace zarrfeed::testing {
+
+using Decode = size_t (*)(Bytes, MutableBytes, DecodeScratch&);
+
+/// Smooth 32-bit numbers: they compress, but not to nothing.
+ByteVector smooth(size_t bytes, uint64_t seed = 1);
+/// Bytes that do not compress.
+ByteVector noise(size_t bytes, uint64_t seed = 1);
+
+/// Decodes into room for `room` bytes, and returns what was written.
+ByteVector decoded(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch);
+ByteVector decoded(Decode decode, ByteView stored, size_t room);
+/// The same, or nothing where it throws an Error; anything else ends the test or the process.
+std::optional<ByteVector> try_decode(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch);
+
+/// `stored` with the little-endian 32-bit word at `at` overwritten.
+ByteVector patched(ByteVector stored, size_t at, uint32_t value);
+/// `stored` with one byte overwritten.
+ByteVector with_byte(ByteVector stored, size_t at, uint8_t value);
+
+}  // namespace zarrfeed::testing

@@ -1,0 +1,125 @@
+#include "tools/ceiling.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <latch>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/buffer_pool.h"
+#include "engine/field_reader.h"
+#include "plan/row_order.h"
+
+namespace zarrfeed {
+namespace {
+
+std::vector<int64_t> permutation(size_t n, uint64_t purpose) {
+  std::vector<int64_t> out(n);
+  const uint64_t key[] = {purpose, n};
+  random_permutation(KeyedRandom(key), out);
+  return out;
+}
+
+/// Writes to every page, so that the measurement does not pay for fresh memory.
+void touch(MutableBytes memory) {
+  for (size_t i = 0; i < memory.size(); i += 4096) memory[i] = 0;
+}
+
+}  // namespace
+
+CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& options) {
+  FieldReader reader(field);
+  if (!reader.is_stored() || reader.is_fed()) {
+    throw Error(ErrorKind::kConfig, "the ceiling is measured on an array in a local store");
+  }
+  reader.open();
+  const ArraySpec& array = field.array;
+  const int64_t rows = reader.rows_per_chunk();
+  const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
+  const auto along = static_cast<size_t>((samples + rows - 1) / rows);
+  for (const int64_t block : options.blocks) {
+    if (block < 0 || block >= static_cast<int64_t>(along)) {
+      throw Error(ErrorKind::kConfig,
+                  "block " + std::to_string(block) + ", must be in [0, " + std::to_string(along) + ")");
+    }
+  }
+  const size_t chunks = (options.blocks.empty() ? along : options.blocks.size()) * reader.num_cells();
+  const std::vector<int64_t> order = permutation(chunks, 1);
+  const size_t window = std::max<size_t>(1, options.window_chunks / options.num_threads);
+  const std::vector<int64_t> slots = permutation(window * static_cast<size_t>(rows), 2);
+
+  const bool past_cache = options.num_threads * slots.size() * reader.sample_bytes() > (size_t{32} << 20);
+
+  Stats stats;
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  std::latch ready(static_cast<std::ptrdiff_t>(options.num_threads));
+  std::latch go(1);
+
+  const auto loop = [&](bool& is_ready) {
+    WorkerScratch scratch;
+    BatchMemory memory(slots.size() * reader.sample_bytes(), false);
+    uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
+    if (base != nullptr) touch({base, memory.buffer_bytes()});
+    touch(scratch.decoded.reserve(reader.decoded_bytes()));
+    const CodecPipeline pipeline(array.codecs, reader.decoded_bytes());
+    is_ready = true;
+    ready.count_down();
+    go.wait();
+    for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
+      const int64_t place = order[i] / static_cast<int64_t>(reader.num_cells());
+      const int64_t chunk = options.blocks.empty() ? place : options.blocks[static_cast<size_t>(place)];
+      const size_t cell = static_cast<size_t>(order[i]) % reader.num_cells();
+      PendingRead pending;
+      if (reader.read_blocking(chunk, cell, scratch.stored, pending) == ReadStatus::kMissing) continue;
+      const Bytes stored{scratch.stored.data(), pending.size};
+      if (!options.scatter) {
+        pipeline.decode(stored, scratch.decoded.reserve(reader.decoded_bytes()), scratch.codecs);
+        stats.bytes_decoded += reader.decoded_bytes();
+        stats.bytes_read += stored.size();
+        continue;
+      }
+      scratch.targets.clear();
+      const int64_t valid = std::min(rows, samples - chunk * rows);
+      for (int64_t r = 0; r < valid; ++r) {
+        const auto slot = static_cast<size_t>(slots[turn * static_cast<size_t>(rows) + static_cast<size_t>(r)]);
+        scratch.targets.push_back({chunk * rows + r, base + slot * reader.sample_bytes()});
+      }
+      reader.decode_and_scatter(chunk, cell, stored, scratch.targets, past_cache, scratch, stats);
+    }
+  };
+
+  std::vector<std::thread> threads;
+  threads.reserve(options.num_threads);
+  for (size_t t = 0; t < options.num_threads; ++t) {
+    threads.emplace_back([&] {
+      bool is_ready = false;
+      try {
+        loop(is_ready);
+      } catch (...) {
+        {
+          const std::lock_guard lock(mutex);
+          error = std::current_exception();
+        }
+        if (!is_ready) ready.count_down();  // nobody waits for a thread that failed
+      }
+    });
+  }
+  ready.wait();
+  const auto start = std::chrono::steady_clock::now();
+  go.count_down();
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  if (error) std::rethrow_exception(error);
+  return {elapsed.count(), stats.bytes_decoded, stats.bytes_read};
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,29 @@
+#pragma once
+// What this machine could do at best with one array: bare loops over its chunks on all cores, without a pipeline.
+// The yardstick of benchmarks/ and of `zarrfeed bench`.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "spec/types.h"
+
+namespace zarrfeed {
+
+struct CeilingOptions {
+  size_t num_threads = 1;
+  size_t window_chunks = 64;      ///< rows are scattered over the memory of so many chunks, recycled
+  bool scatter = true;            ///< false: decode into a small hot buffer only
+  std::vector<int64_t> blocks{};  ///< which chunks along the sample axis; empty: all
+};
+
+struct CeilingResult {
+  double seconds = 0;
+  uint64_t decoded_bytes = 0;
+  uint64_t stored_bytes = 0;
+};
+
+/// Reads, decodes and (if asked) scatters every chunk of a stored field, or of these blocks, once, in random order.
+CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& options);
+
+}  // namespace zarrfeed

@@ -1,0 +1,25 @@
+#pragma once
+// What this machine could do at best with one array by the codec libraries' own calls: neither a codec nor a copy of ours is
+// in it, so that a slow kernel of ours cannot lower it. A yardstick of benchmarks/, beside ceiling.h.
+
+#include <cstddef>
+
+#include "spec/types.h"
+#include "tools/ceiling.h"
+
+namespace zarrfeed {
+
+struct LibraryCeilingOptions {
+  size_t num_threads = 1;
+  size_t window_chunks = 64;  ///< rows are copied to the memory of so many chunks, recycled
+  /// Where sample i goes to out + i * its bytes, to be compared; null: to shuffled slots of recycled memory.
+  uint8_t* out = nullptr;
+};
+
+/// Reads every chunk of a stored field once, in random order on all threads; decompresses each one by one call of the codec's
+/// library (blosc2_decompress_ctx, ZSTD_decompressDCtx, zng_inflate, LZ4_decompress_safe) into memory that stays in the cache;
+/// and copies its rows to their slots by memcpy. Nothing is delivered.
+/// Throws Error(kConfig) for what that cannot do: several codecs or none, a conversion, another axis or byte order.
+CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeilingOptions& options);
+
+}  // namespace zarrfeed
