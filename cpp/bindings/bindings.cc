@@ -11,11 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "bindings/bindings_specs.h"
 #include "bindings/gil_release.h"
 #include "engine/dlpack.h"
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "storage/retry.h"
 #include "storage/shard_index.h"
 #include "tools/ceiling.h"

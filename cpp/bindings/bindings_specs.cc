@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "spec/array_spec.h"
+#include "spec/codec_spec.h"
+#include "spec/conversion_spec.h"
 
 namespace zarrfeed {
 namespace {

@@ -7,7 +7,8 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
-#include "spec/types.h"
+#include "spec/field_spec.h"
+#include "spec/shard_spec.h"
 
 namespace zarrfeed {
 

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <string>
 
+#include "base/bytes.h"
+
 namespace zarrfeed {
 namespace {
 

@@ -1,6 +1,7 @@
 #pragma once
 // A Blosc 1 container, block by block.
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
 
 namespace zarrfeed {

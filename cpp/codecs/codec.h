@@ -2,36 +2,17 @@
 // The bytes-to-bytes codecs. Each decodes one whole chunk from memory to memory, checks every declared size against the
 // room it was given, and allocates nothing on the word of the stored bytes.
 
-#include <cstdlib>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/error.h"
 #include "codecs/bundled_api.h"
-#include "spec/types.h"
 
 namespace zarrfeed {
-
-/// A growable byte buffer whose content is not initialised and not kept when it grows. From 2 MiB on it grows in steps of
-/// that size, in huge pages: chunks that differ a little in size must not cost fresh memory each.
-class Buffer {
- public:
-  Buffer() = default;
-  ~Buffer() { free(); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  /// Returns room for `size` bytes, valid until the next call.
-  MutableBytes reserve(size_t size);
-  [[nodiscard]] uint8_t* data() const { return data_; }
-  [[nodiscard]] size_t capacity() const { return capacity_; }
-
- private:
-  void free();
-
-  uint8_t* data_ = nullptr;
-  size_t capacity_ = 0;
-};
 
 /// What one thread keeps between chunks: contexts and temporary buffers. Not thread-safe.
 class DecodeScratch {

@@ -3,7 +3,9 @@
 
 #include <vector>
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
+#include "spec/codec_spec.h"
 
 namespace zarrfeed {
 

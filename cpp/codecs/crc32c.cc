@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
 
 namespace zarrfeed {

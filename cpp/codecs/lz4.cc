@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
 
 namespace zarrfeed {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
 
 namespace zarrfeed {

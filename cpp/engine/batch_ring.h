@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "spec/types.h"
+#include "plan/placement.h"
 #include "transform/scatter.h"
 
 namespace zarrfeed {

@@ -16,7 +16,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "spec/types.h"
+#include "base/bytes.h"
 
 namespace zarrfeed {
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/buffer_pool.h"
-#include "spec/types.h"
+#include "spec/field_spec.h"
 
 namespace zarrfeed {
 

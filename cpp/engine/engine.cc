@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "spec/field_spec.h"
 
 namespace zarrfeed {
 namespace {

@@ -44,6 +44,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/stats.h"
 #include "engine/batch_ring.h"
@@ -52,7 +54,9 @@
 #include "engine/chunk_cache.h"
 #include "engine/field_reader.h"
 #include "engine/task.h"
+#include "plan/placement.h"
 #include "plan/row_order.h"
+#include "spec/field_spec.h"
 #include "storage/python_store.h"
 #include "storage/stall_watch.h"
 

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "engine/carried_chunk.h"
 #include "engine/engine.h"

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "storage/retry.h"

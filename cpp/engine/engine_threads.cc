@@ -7,8 +7,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "plan/placement.h"
+#include "spec/field_spec.h"
 #include "storage/retry.h"
 
 namespace zarrfeed {

@@ -4,8 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/streaming_store.h"
+#include "spec/array_spec.h"
 #include "storage/chunk_key.h"
 
 namespace zarrfeed {

@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/stats.h"
 #include "codecs/codec_pipeline.h"
 #include "engine/chunk_cache.h"
-#include "spec/types.h"
+#include "spec/field_spec.h"
 #include "storage/file_store.h"
 #include "storage/shard_reader.h"
 #include "transform/blosc_scatter.h"

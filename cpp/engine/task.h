@@ -9,10 +9,12 @@
 #include <span>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/error.h"
 #include "codecs/codec.h"
+#include "plan/placement.h"
 #include "plan/row_order.h"
-#include "spec/types.h"
 #include "storage/file_store.h"
 
 namespace zarrfeed {

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "spec/types.h"
+#include "plan/placement.h"
 
 namespace zarrfeed {
 

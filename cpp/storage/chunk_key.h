@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "spec/types.h"
+#include "spec/array_spec.h"
 
 namespace zarrfeed {
 

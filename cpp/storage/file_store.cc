@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/buffer.h"
 #include "base/error.h"
 
 namespace zarrfeed {

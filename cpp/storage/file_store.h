@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "base/buffer.h"
 #include "codecs/codec.h"
-#include "spec/types.h"
 
 namespace zarrfeed {
 

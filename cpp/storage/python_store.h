@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/types.h"
+#include "base/bytes.h"
 
 namespace zarrfeed {
 

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "spec/types.h"
+#include "base/bytes.h"
+#include "spec/shard_spec.h"
 
 namespace zarrfeed {
 

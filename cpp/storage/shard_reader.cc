@@ -4,7 +4,10 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/error.h"
+#include "spec/shard_spec.h"
 
 namespace zarrfeed {
 namespace {

@@ -19,6 +19,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/buffer.h"
+#include "spec/shard_spec.h"
 #include "storage/file_store.h"
 #include "storage/shard_index.h"
 

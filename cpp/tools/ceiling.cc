@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "engine/buffer_pool.h"
 #include "engine/field_reader.h"
 #include "plan/row_order.h"
+#include "spec/array_spec.h"
 
 namespace zarrfeed {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "spec/types.h"
+#include "spec/field_spec.h"
 
 namespace zarrfeed {
 

@@ -12,9 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/error.h"
 #include "codecs/codec_pipeline.h"
-#include "spec/types.h"
+#include "spec/array_spec.h"
 #include "storage/file_store.h"
 #include "storage/shard_reader.h"
 

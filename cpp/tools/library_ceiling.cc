@@ -17,10 +17,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/error.h"
 #include "codecs/codec.h"
 #include "engine/buffer_pool.h"
 #include "engine/field_reader.h"
+#include "spec/array_spec.h"
+#include "spec/codec_spec.h"
 
 namespace zarrfeed {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "spec/types.h"
+#include "spec/field_spec.h"
 #include "tools/ceiling.h"
 
 namespace zarrfeed {

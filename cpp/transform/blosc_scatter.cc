@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/streaming_store.h"
 #include "codecs/blosc.h"
 #include "codecs/unshuffle.h"

@@ -2,6 +2,8 @@
 // The fast path of the commonest chunks: Blosc, whole samples, native byte order. Each Blosc block goes from the cache to
 // the slots of its rows; there is no decoded chunk in between, and a block that no wanted row touches is not decoded.
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "codecs/codec.h"
 #include "transform/scatter.h"
 

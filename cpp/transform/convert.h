@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "spec/types.h"
+#include "base/bytes.h"
+#include "spec/conversion_spec.h"
 #include "transform/convert_fused.h"
 
 namespace zarrfeed {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "spec/types.h"
+#include "spec/conversion_spec.h"
 
 namespace zarrfeed {
 

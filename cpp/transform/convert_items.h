@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "spec/conversion_spec.h"
 #include "transform/convert.h"
 
 namespace zarrfeed::items {

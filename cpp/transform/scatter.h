@@ -5,7 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "spec/types.h"
+#include "base/bytes.h"
+#include "spec/array_spec.h"
 #include "transform/convert.h"
 
 namespace zarrfeed {

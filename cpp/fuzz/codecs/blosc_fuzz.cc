@@ -10,6 +10,8 @@
 #include <exception>
 #include <optional>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/streaming_store.h"
 #include "codecs/blosc.h"
 #include "fuzz/support/fuzz.h"

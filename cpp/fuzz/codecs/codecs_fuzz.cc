@@ -9,8 +9,10 @@
 #include <random>
 #include <string>
 
+#include "base/bytes.h"
 #include "codecs/codec_pipeline.h"
 #include "fuzz/support/fuzz.h"
+#include "spec/codec_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"

@@ -11,7 +11,9 @@
 #include <exception>
 #include <filesystem>
 
+#include "base/bytes.h"
 #include "fuzz/support/engine_input.h"
+#include "spec/shard_spec.h"
 #include "storage/shard_index.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"

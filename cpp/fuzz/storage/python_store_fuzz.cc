@@ -12,7 +12,9 @@
 #include <exception>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "fuzz/support/engine_input.h"
+#include "spec/shard_spec.h"
 #include "storage/shard_index.h"
 #include "tests/support/check.h"
 #include "tests/support/feeding.h"

@@ -8,8 +8,10 @@
 #include <numeric>
 #include <optional>
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
 #include "fuzz/support/fuzz.h"
+#include "spec/shard_spec.h"
 #include "storage/shard_index.h"
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"

@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "fuzz/support/fuzz.h"
+#include "spec/field_spec.h"
 #include "tests/support/reading.h"
 
 namespace zarrfeed::fuzzing {

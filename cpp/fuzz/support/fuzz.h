@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/types.h"
+#include "base/bytes.h"
 #include "tests/support/compress.h"
 
 namespace zarrfeed::fuzzing {

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "base/bytes.h"
 #include "fuzz/support/fuzz.h"
 #include "tests/support/check.h"
 

@@ -11,7 +11,9 @@
 #include <exception>
 #include <limits>
 
+#include "base/bytes.h"
 #include "fuzz/support/fuzz.h"
+#include "spec/conversion_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"

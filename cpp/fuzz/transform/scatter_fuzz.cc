@@ -9,8 +9,11 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/bytes.h"
 #include "base/streaming_store.h"
 #include "fuzz/support/fuzz.h"
+#include "spec/array_spec.h"
+#include "spec/conversion_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"

@@ -10,8 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/huge_pages.h"
 #include "codecs/codec_pipeline.h"
+#include "spec/codec_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"

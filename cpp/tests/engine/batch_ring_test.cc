@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "plan/placement.h"
 #include "tests/support/check.h"
 
 using namespace zarrfeed;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/feeding.h"
 #include "tests/support/reading.h"

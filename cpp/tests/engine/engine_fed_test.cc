@@ -8,7 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/bytes.h"
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/feeding.h"
 #include "tests/support/reading.h"

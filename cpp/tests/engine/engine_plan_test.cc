@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 #include "tests/support/temp_dir.h"

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "spec/array_spec.h"
+#include "spec/codec_spec.h"
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/compress.h"
 #include "tests/support/guarded_bytes.h"

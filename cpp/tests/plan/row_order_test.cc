@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "plan/placement.h"
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 

@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 

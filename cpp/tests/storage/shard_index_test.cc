@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "spec/shard_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 #include "tests/support/shards.h"

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/buffer.h"
+#include "spec/shard_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"

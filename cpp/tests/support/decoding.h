@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/bytes.h"
 #include "codecs/codec.h"
 #include "tests/support/compress.h"
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/bytes.h"
+
 namespace zarrfeed::testing {
 
 std::vector<FieldSpec> fed_fields(const Dataset& data) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "tests/support/reading.h"
 
 namespace zarrfeed::testing {

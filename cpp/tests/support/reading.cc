@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 
 namespace zarrfeed::testing {

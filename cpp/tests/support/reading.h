@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "spec/field_spec.h"
 #include "tests/support/plans.h"
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "spec/types.h"
+#include "spec/shard_spec.h"
 
 namespace zarrfeed::testing {
 

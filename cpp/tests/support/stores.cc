@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "spec/array_spec.h"
+#include "spec/codec_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/compress.h"
 #include "tests/support/plans.h"

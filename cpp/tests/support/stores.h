@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "spec/types.h"
+#include "spec/field_spec.h"
+#include "spec/shard_spec.h"
 
 namespace zarrfeed::testing {
 

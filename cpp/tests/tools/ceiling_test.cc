@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/child.h"
 #include "tests/support/stores.h"

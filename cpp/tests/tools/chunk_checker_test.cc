@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/bytes.h"
+#include "spec/array_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"

@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "base/streaming_store.h"
 #include "codecs/unshuffle.h"
 #include "tests/support/check.h"

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "spec/array_spec.h"
+#include "spec/conversion_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"

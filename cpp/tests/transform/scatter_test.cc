@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/streaming_store.h"
+#include "spec/array_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"

@@ -1,0 +1,39 @@
+#pragma once
+// A stored array: its shape, its chunks, how they are encoded and where they lie.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/codec_spec.h"
+#include "spec/shard_spec.h"
+
+namespace zarrfeed {
+
+/// How the chunk of an array becomes a file name below the array's directory.
+struct KeySpec {
+  std::string prefix;  ///< "c" for the v3 default encoding, "" for v2's
+  char separator = '/';
+  size_t axes = SIZE_MAX;  ///< axes beyond so many lie inside of an item as stored, and have no place in the name
+};
+
+/// A stored array. `shape`, `chunk_shape` and `storage_order` have one entry per axis.
+struct ArraySpec {
+  std::string name;  ///< what error messages call the array
+  std::vector<int64_t> shape;
+  std::vector<int64_t> chunk_shape;  ///< shape of the read chunk
+  std::vector<int> storage_order;    ///< axes as stored, outermost first
+  int sample_axis = 0;
+  size_t item_bytes = 0;
+  size_t swap_bytes = 0;      ///< 0: native byte order; else the width of the unit to reverse
+  std::vector<uint8_t> fill;  ///< one item, or as many as repeat along a sample in C order
+  std::vector<CodecSpec> codecs;
+  std::string root;          ///< directory of the array; empty if it is fed
+  std::string metadata_key;  ///< file below `root` that must exist as long as the array does
+  KeySpec key;
+  ShardSpec shard;
+  bool fed = false;  ///< not in a local directory: its chunks are asked for through the engine's exchange
+};
+
+}  // namespace zarrfeed
