@@ -222,7 +222,7 @@ def hangs(attempt: Try) -> str:
                 check_right(dataset)
             if attempt.random.random() < 0.5:
                 dataset.close()
-        if not dataset._closed:
+        if not dataset.session.closed:
             check_right(dataset)
     give_up = time.monotonic() + 10
     while _num_threads() > threads:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import zarrfeed
 from zarrfeed import ZarrDataset, ZarrfeedError, ZarrIterableDataset
+from zarrfeed.tools.verify import Progress
 
 SECONDS = 30
 
@@ -36,7 +37,7 @@ def at_random(path: str) -> None:
 
 
 def verify(path: str) -> None:
-    def stop(now: zarrfeed.tools.verify.Progress) -> None:
+    def stop(now: Progress) -> None:
         if now.done > 10_000:
             raise KeyboardInterrupt
 

@@ -16,11 +16,11 @@ import zarr
 
 from zarrfeed import Stats, ZarrIterableDataset
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.system import usable_cores
 from zarrfeed.report.advice import advise
 from zarrfeed.tools import cli
 from zarrfeed.tools.bench.plain import PlainLoader, _Reader
 from zarrfeed.tools.bench.store_bench import PlainMode, StoreBench, plain_modes
-from zarrfeed.torch.distributed import usable_cores
 
 N = 200
 QUICK = ["--seconds", "0.3", "--batch-size", "16"]

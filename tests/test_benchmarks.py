@@ -35,7 +35,7 @@ from benchmarks.results import FIRST_EPOCH, Measurement, Summary, summarise  # n
 from benchmarks.stores import Store, prepare_store, read_store  # noqa: E402
 
 from zarrfeed import ConfigError, CorruptChunkError, _core  # noqa: E402
-from zarrfeed.torch.distributed import usable_cores  # noqa: E402
+from zarrfeed.base.system import usable_cores  # noqa: E402
 
 ROWS = 40
 ROWS_PER_CHUNK = 8

@@ -14,7 +14,7 @@ from oracle import Layout, raw_rows, read_all
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.metadata.fields import read_fields
 from zarrfeed.plan.blocks import choose_driving, plan_blocks
-from zarrfeed.spec.field import ResidentField, StoredField
+from zarrfeed.spec.field import HostRows, ResidentField, StoredField
 
 N = 20
 
@@ -38,7 +38,8 @@ def stored(name: str, chunk_rows: int, row_bytes: int, template: StoredField, *,
 
 
 def in_rows(name: str, row_bytes: int, *, n: int = 100_000) -> ResidentField:
-    return ResidentField(name, torch.empty(1, dtype=torch.uint8).expand(n, row_bytes))
+    rows = HostRows(np.broadcast_to(np.zeros(1, np.uint8), (n, row_bytes)))
+    return ResidentField(name, rows, "uint8", (row_bytes,), 1)
 
 
 @pytest.mark.parametrize(

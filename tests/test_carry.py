@@ -151,7 +151,7 @@ def test_ranks_and_workers_share_one_line_and_resume(store: Path) -> None:
 def test_a_state_without_strips_goes_on_in_its_own_order(store: Path) -> None:
     """States of earlier versions permute every block by itself."""
     assert make(store).explain().strip > 1
-    complete = make(store)._schedule.order.selection
+    complete = make(store).session.schedule.order.selection
     line = Order(N, ROWS, shuffle=True, seed=0, lanes=8, selection=complete).plan(0)
     old = make(store, lanes=8, mix=1)
     passed = iter(old)
@@ -227,6 +227,6 @@ def test_the_next_group_is_the_next_of_the_lane() -> None:
 
 def test_without_windows_nothing_is_shared(store: Path) -> None:
     dataset = make(store, offsets=None)
-    fields = dataset._schedule.fields
+    fields = dataset.session.schedule.fields
     assert Overlap.of(fields.fields, fields.block_rows) is None
     assert (dataset.explain().strip, dataset.explain().memory.carry_bytes) == (1, 0)

@@ -397,7 +397,7 @@ def test_targets_of_another_length_are_refused(length: int, scalars: zarr.Array[
     with pytest.raises(ValueError, match=f"{length}.*{N}"):
         ZarrIterableDataset(samples=scalars, targets=np.arange(length), **IN_ORDER)
     with pytest.raises(ValueError, match="targets: got a list"):
-        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)  # type: ignore[arg-type]
+        ZarrIterableDataset(samples=scalars, targets=[1] * N, **IN_ORDER)
 
 
 def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -> None:
@@ -539,7 +539,7 @@ def test_a_run_of_whole_chunks_resumes_at_the_very_next_batch(
 
 def test_a_worker_with_whole_chunks_decodes_no_chunk_of_another(scalars: zarr.Array[Any]) -> None:
     dataset = ZarrIterableDataset(samples=scalars, targets=None, **IN_ORDER)
-    schedule = dataset._schedule
+    schedule = dataset.session.schedule
     blocks: list[int] = []
     for worker in range(5):
         consumer = Consumer(0, 1, worker, 5)

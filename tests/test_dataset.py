@@ -14,11 +14,10 @@ import torch
 import zarr
 from torch.utils.data import DataLoader
 
-import zarrfeed.engine.reader_pool
-import zarrfeed.torch.iterable_dataset
 import zarrfeed.torch.options
+import zarrfeed.torch.session
 from zarrfeed import ClosedError, ConfigError, MemoryBudgetError, ZarrIterableDataset
-from zarrfeed.plan.memory import parse_bytes
+from zarrfeed.base.units import parse_bytes
 
 N = 203  # divides nothing
 
@@ -213,8 +212,8 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
         return torch.full((size,), 0xFF, dtype=torch.uint8)
 
     expected = read_epoch(ZarrIterableDataset(store, batch_size=16, shuffle=True))
-    monkeypatch.setattr(zarrfeed.engine.reader_pool, "pinned_memory", allocate)
-    for module in (zarrfeed.torch.iterable_dataset, zarrfeed.torch.options):
+    monkeypatch.setattr(zarrfeed.torch.session, "pinned_memory", allocate)
+    for module in (zarrfeed.torch.session, zarrfeed.torch.options):
         monkeypatch.setattr(module, "has_accelerator", lambda: True)
     dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, pin_memory=True)
     assert np.array_equal(read_epoch(dataset), expected)
@@ -228,7 +227,7 @@ def test_batches_in_lent_memory_are_the_same(store: str, monkeypatch: pytest.Mon
 
 
 def test_pin_memory_without_an_accelerator_is_refused(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarrfeed.torch.iterable_dataset, "has_accelerator", lambda: False)
+    monkeypatch.setattr(zarrfeed.torch.session, "has_accelerator", lambda: False)
     with pytest.raises(ConfigError, match="pin_memory = True needs an accelerator"):
         ZarrIterableDataset(store, pin_memory=True)
 

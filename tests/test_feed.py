@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,15 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.dlpack import from_dlpack
 
 from oracle import AnyArray, assert_rows_equal, numbered
-from zarrfeed.engine.reader import Allocator, Reader, shared_memory
+from zarrfeed.engine.reader import Reader
 from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.plan.memory import plan_memory
 from zarrfeed.plan.order import Order
-from zarrfeed.spec.field import Field, IndexField, ResidentField, StoredField, sample_bytes
+from zarrfeed.spec.field import Field, IndexField, StoredField, sample_bytes
+from zarrfeed.torch.tensors import Tensors, shared_memory
+
+Allocator = Callable[[int], torch.Tensor]
 
 N = 100
 BATCH = 16  # the last batch has 4 samples
@@ -41,12 +45,12 @@ def store(data: AnyArray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_reader(store: Path, allocator: Allocator | None) -> Reader:
     fields: list[Field] = [
         StoredField("samples", read_layout(store)),
-        ResidentField("targets", torch.arange(2 * N).view(N, 2)),
-        ResidentField("nothing", torch.empty(N, 0)),
+        field_in_memory("targets", torch.arange(2 * N).view(N, 2), 0),
+        field_in_memory("nothing", torch.empty(N, 0), 0),
         IndexField(N),
     ]
     memory = plan_memory(fields, batch_size=BATCH, num_threads=2, budget=1 << 24, min_open_batches=OPEN)
-    return Reader(fields, batch_size=BATCH, num_threads=2, memory=memory, allocator=allocator)
+    return Reader(fields, batch_size=BATCH, num_threads=2, memory=memory, arrays=Tensors(allocator))
 
 
 def batches_of(reader: Reader, epoch: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -109,7 +113,7 @@ def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_wide_reader(wide_store: Path) -> Reader:
     fields: list[Field] = [StoredField("samples", read_layout(wide_store)), IndexField(32)]
     memory = plan_memory(fields, batch_size=4, num_threads=2, budget=1 << 26, min_open_batches=2)
-    return Reader(fields, batch_size=4, num_threads=2, memory=memory)
+    return Reader(fields, batch_size=4, num_threads=2, memory=memory, arrays=Tensors())
 
 
 def capsules_of(reader: Reader, epoch: int) -> Iterator[tuple[Any, Any]]:
@@ -196,7 +200,7 @@ def test_tensors_that_a_worker_sends_are_mapped_and_not_copied(context: str, sto
 
 
 def test_sample_bytes_of_an_empty_field_is_zero_and_still_has_a_place(store: Path) -> None:
-    assert sample_bytes(ResidentField("nothing", torch.empty(N, 0))) == 0
+    assert sample_bytes(field_in_memory("nothing", torch.empty(N, 0), 0)) == 0
     sizes: list[int] = []
 
     def allocate(size: int) -> torch.Tensor:

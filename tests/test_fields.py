@@ -20,8 +20,10 @@ from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, Unsupported
 from zarrfeed.engine.reader import load_resident
 from zarrfeed.metadata.fields import Source, read_fields
 from zarrfeed.plan.state import describe_layout
-from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField, sample_bytes
-from zarrfeed.torch.dtypes import TORCH_DTYPES
+from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField, dtype_name, sample_bytes
+from zarrfeed.torch.batch import BatchAssembler
+from zarrfeed.torch.dtypes import TORCH_DTYPES, torch_dtype
+from zarrfeed.torch.host_rows import SharedRows, with_shared_rows
 
 N = 20
 
@@ -50,7 +52,7 @@ def test_a_single_array_is_streamed_and_never_resident(samples: Path) -> None:
     assert isinstance(field, StoredField)
     assert not field.resident
     assert (field.name, field.num_samples, field.sample_shape) == ("samples", N, (3,))
-    assert field.torch_dtype == torch.float32
+    assert dtype_name(field) == "float32"
     assert sample_bytes(field) == 12
 
 
@@ -78,9 +80,9 @@ def test_a_resident_stored_field_is_read_whole(
     field = targets_of(samples, tmp_path / "y", room=1 << 20)
     assert isinstance(field, StoredField)
     with no_thread_left():
-        rows = load_resident(field)[0].rows
-    assert rows.shape == shape
-    assert (raw_rows(rows) == raw_rows(read_all(array))).all()
+        loaded = load_resident(field)[0]
+    assert (loaded.num_samples, *loaded.row_shape) == shape
+    assert (loaded.rows.array == raw_rows(read_all(array))).all()
     shutil.rmtree(tmp_path / "y")
     with no_thread_left(), pytest.raises(StoreReadError, match="y"):
         load_resident(field)
@@ -99,11 +101,11 @@ def test_a_resident_stored_field_that_is_corrupt_is_an_error_with_its_key(sample
 def test_contiguous_targets_are_used_where_they_lie(dtype: str, samples: Path) -> None:
     array = numbered((N, 2), dtype)
     array = np.ascontiguousarray(array)
-    assert in_memory(array, samples).rows.data_ptr() == array.ctypes.data
+    assert in_memory(array, samples).rows.address == array.ctypes.data
     tensor = torch.from_numpy(array)
     field = in_memory(tensor, samples)
-    assert field.rows.data_ptr() == tensor.data_ptr()
-    assert field.torch_dtype == tensor.dtype
+    assert field.rows.address == tensor.data_ptr()
+    assert torch_dtype(field.dtype) == tensor.dtype
     assert field.to_core()["address"] == tensor.data_ptr()
     assert sample_bytes(field) == 2 * np.dtype(dtype).itemsize == field.to_core()["sample_bytes"]
 
@@ -113,7 +115,7 @@ def test_the_memory_of_targets_is_held_by_the_field(samples: Path) -> None:
     expected = array.copy()
     field = in_memory(array, samples)
     del array
-    assert (field.rows.numpy() == expected).all()
+    assert (field.rows.array == raw_rows(expected)).all()
 
 
 @pytest.mark.parametrize("order", [">", "<"])
@@ -121,31 +123,32 @@ def test_the_memory_of_targets_is_held_by_the_field(samples: Path) -> None:
 def test_targets_of_either_byte_order_become_native(dtype: str, order: str, samples: Path) -> None:
     values = numbered((N, 2), dtype)
     field = in_memory(values.astype(order + dtype), samples)
-    assert (raw_rows(field.rows) == raw_rows(values)).all()
+    assert (field.rows.array == raw_rows(values)).all()
 
 
-def test_read_only_targets_are_copied_since_torch_has_no_read_only_tensors(samples: Path) -> None:
+def test_read_only_targets_are_read_where_they_lie(samples: Path) -> None:
     array = np.arange(N)
     array.flags.writeable = False
     field = in_memory(array, samples)
-    assert field.rows.tolist() == list(range(N))
-    assert field.rows.data_ptr() != array.ctypes.data
+    assert field.rows.array.view(np.int64).ravel().tolist() == list(range(N))
+    assert field.rows.address == array.ctypes.data
+    assert pickle.loads(pickle.dumps(with_shared_rows(read_fields(samples, array)))).num_samples == N
 
 
 def test_bfloat16_targets_of_ml_dtypes_keep_their_bits(samples: Path) -> None:
     bits = numbered((N, 3), "u2")
     for array in (bits.view(ml_dtypes.bfloat16), np.asfortranarray(bits.view(ml_dtypes.bfloat16))):
         field = in_memory(array, samples)
-        assert field.torch_dtype == torch.bfloat16
-        assert (field.rows.view(torch.uint16).numpy() == bits).all()
+        assert field.dtype == "bfloat16"
+        assert (field.rows.array.view(np.uint16) == bits).all()
 
 
 @pytest.mark.parametrize("dtype", [*TORCH_DTYPES.values(), torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 def test_tensors_of_every_dtype_of_torch_are_targets(dtype: torch.dtype, samples: Path) -> None:
     tensor = torch.arange(N).to(dtype)
     field = in_memory(tensor, samples)
-    assert field.torch_dtype == dtype
-    assert field.rows.view(torch.uint8).tolist() == tensor.view(torch.uint8).tolist()
+    assert torch_dtype(field.dtype) == dtype
+    assert field.rows.array.ravel().tolist() == tensor.view(torch.uint8).tolist()
 
 
 def test_tensors_without_plain_rows_are_refused(samples: Path) -> None:
@@ -156,21 +159,20 @@ def test_tensors_without_plain_rows_are_refused(samples: Path) -> None:
 def test_targets_that_require_grad_are_detached(samples: Path) -> None:
     tensor = torch.arange(float(N), requires_grad=True)
     field = in_memory(tensor, samples)
-    assert not field.rows.requires_grad
-    assert field.rows.data_ptr() == tensor.data_ptr()
+    assert field.rows.array.view(np.float32).ravel().tolist() == list(range(N))
+    assert field.rows.address == tensor.data_ptr()
 
 
 def test_conjugated_targets_are_resolved(samples: Path) -> None:
     """tensor.conj() only sets a bit; the memory below holds the values before it."""
     values = torch.arange(N) * (1 + 2j)
     field = in_memory(values.conj(), samples)
-    assert not field.rows.is_conj()
-    assert field.rows.numpy().tolist() == values.numpy().conj().tolist()
+    assert field.rows.array.view(np.complex64).ravel().tolist() == values.numpy().conj().tolist()
 
 
 def test_the_index_is_one_int64_a_sample() -> None:
     field = IndexField(N)
-    assert (field.sample_shape, field.torch_dtype, sample_bytes(field)) == ((), torch.int64, 8)
+    assert (field.sample_shape, dtype_name(field), sample_bytes(field)) == ((), "int64", 8)
 
 
 @pytest.mark.parametrize("length", [0, N - 1, N + 1])
@@ -221,17 +223,17 @@ def test_the_fingerprint_of_the_layout_names_every_field_as_json(samples: Path, 
 
 def test_batches_and_samples_have_the_shape_of_what_was_passed() -> None:
     a, b, c = torch.arange(3), torch.arange(3) + 10, torch.arange(3) + 20
-    bare = FieldSet((), (None,), None, 1)
+    bare = BatchAssembler(FieldSet((), (None,), None, 1))
     assert bare.assemble([a]) is a
     assert [int(s) for s in bare.samples_of([a])] == [0, 1, 2]
-    pair = FieldSet((), (None, None), None, 1)
+    pair = BatchAssembler(FieldSet((), (None, None), None, 1))
     assert pair.assemble([a, b]) == (a, b)
     assert [(int(s), int(t)) for s, t in pair.samples_of([a, b])] == [(0, 10), (1, 11), (2, 12)]
-    named = FieldSet((), (("u", "v"),), None, 1)
+    named = BatchAssembler(FieldSet((), (("u", "v"),), None, 1))
     assert named.assemble([a, b]) == {"u": a, "v": b}
-    one = FieldSet((), (("u",), None), None, 1)
+    one = BatchAssembler(FieldSet((), (("u",), None), None, 1))
     assert one.assemble([a, b]) == ({"u": a}, b)
-    mixed = FieldSet((), (None, ("v", "u")), None, 1)
+    mixed = BatchAssembler(FieldSet((), (None, ("v", "u")), None, 1))
     assert mixed.assemble([a, b, c]) == (a, {"v": b, "u": c})
     assert list(mixed.assemble([a, b, c])[1]) == ["v", "u"]
     assert list(mixed.samples_of([a, b, c])) == [(i, {"v": i + 10, "u": i + 20}) for i in range(3)]
@@ -243,23 +245,29 @@ def test_batches_and_samples_have_the_shape_of_what_was_passed() -> None:
 @pytest.mark.parametrize("dumps", [pickle.dumps, ForkingPickler.dumps], ids=["pickle", "ForkingPickler"])
 def test_sending_a_field_in_memory_does_not_move_what_engines_read(dumps: Any) -> None:
     """A tensor that is sent to a process is moved to shared memory, and its old memory is freed."""
-    field = read_fields(torch.arange(1000)).fields[0]
+    field = with_shared_rows(read_fields(torch.arange(1000))).fields[0]
     assert isinstance(field, ResidentField)
     address = field.to_core()["address"]
     for _ in range(2):
         received = pickle.loads(dumps(field))
-        assert torch.equal(received.rows, field.rows)
-        assert field.rows.data_ptr() == address
+        assert (received.rows.array == field.rows.array).all()
+        assert received.rows.address != address
+        assert field.rows.address == address
+
+
+def sent_rows(field: Any) -> torch.Tensor:
+    assert isinstance(field, ResidentField)
+    assert isinstance(field.rows, SharedRows)
+    return field.rows.__getstate__()
 
 
 def test_sending_a_field_twice_copies_it_once_and_shared_rows_not_at_all() -> None:
-    field = read_fields(torch.arange(1000)).fields[0]
+    field = with_shared_rows(read_fields(torch.arange(1000))).fields[0]
     assert isinstance(field, ResidentField)
-    first, second = (field.__getstate__()["rows"] for _ in range(2))
-    assert first.data_ptr() == second.data_ptr() != field.rows.data_ptr()
+    first, second = (sent_rows(field) for _ in range(2))
+    assert first.data_ptr() == second.data_ptr() != field.rows.address
     rows = torch.arange(1000)
     rows.share_memory_()  # type: ignore[no-untyped-call]
-    shared = read_fields(rows).fields[0]
-    assert isinstance(shared, ResidentField)
-    assert shared.__getstate__()["rows"] is shared.rows
-    assert copy.deepcopy(field) is field
+    shared = with_shared_rows(read_fields(rows)).fields[0]
+    assert sent_rows(shared).data_ptr() == rows.data_ptr()
+    assert copy.deepcopy(field).rows is field.rows

@@ -12,7 +12,9 @@ import pytest
 import torch.distributed
 
 from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
-from zarrfeed.torch.distributed import Place, find_place, usable_cores
+from zarrfeed.base.system import usable_cores
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.torch.distributed import find_rank
 
 MIB = 1 << 20
 #: What launchers set and what torch's rendezvous is told; a test begins without any of it.
@@ -40,7 +42,7 @@ def process_group(tmp_path: Path, environment: pytest.MonkeyPatch) -> Iterator[N
 
 def budget(dataset: ZarrIterableDataset, num_workers: int = 1) -> int:
     """Return what each reader of this machine may use."""
-    schedule, place = dataset._schedule, dataset._place()
+    schedule, place = dataset.session.schedule, dataset.session.rank_info()
     return schedule.resources(schedule.order, place, place.consumer(num_workers=num_workers)).memory.budget
 
 
@@ -97,9 +99,9 @@ def test_the_launcher_says_how_many_ranks_share_the_machine(
 ) -> None:
     for name, value in variables.items():
         environment.setenv(name, value)
-    assert find_place(5, 8) == Place(5, 8, expected)
-    assert find_place(lambda: (5, 8)) == Place(5, 8, expected)
-    assert find_place() == Place(0, 1, 1), "one process shares with nobody"
+    assert find_rank(5, 8) == RankInfo(5, 8, expected)
+    assert find_rank(lambda: (5, 8)) == RankInfo(5, 8, expected)
+    assert find_rank() == RankInfo(0, 1, 1), "one process shares with nobody"
 
 
 @pytest.mark.parametrize(
@@ -111,20 +113,20 @@ def test_ranks_that_meet_on_loopback_are_all_of_one_machine(
 ) -> None:
     if address is not None:
         environment.setenv("MASTER_ADDR", address)
-    assert find_place() == Place(0, 1, 1)
-    assert find_place(5, 8) == Place(5, 8, expected)
+    assert find_rank() == RankInfo(0, 1, 1)
+    assert find_rank(5, 8) == RankInfo(5, 8, expected)
     environment.setenv("LOCAL_WORLD_SIZE", "2")
-    assert find_place(5, 8) == Place(5, 8, 2), "the launcher knows best"
+    assert find_rank(5, 8) == RankInfo(5, 8, 2), "the launcher knows best"
 
 
 def test_ranks_from_launchers_share_the_machine_as_these_say(environment: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}.items():
         environment.setenv(name, value)
-    assert find_place(rank_from_torchrun) == Place(3, 6, 2)
+    assert find_rank(rank_from_torchrun) == RankInfo(3, 6, 2)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         environment.delenv(name)
     for name, value in {"SLURM_PROCID": "7", "SLURM_NTASKS": "12", "SLURM_NTASKS_PER_NODE": "4"}.items():
         environment.setenv(name, value)
-    assert find_place(rank_from_slurm) == Place(7, 12, 4)
+    assert find_rank(rank_from_slurm) == RankInfo(7, 12, 4)
     with pytest.raises(ConfigError, match="the environment variable RANK is None"):
-        find_place(rank_from_torchrun)
+        find_rank(rank_from_torchrun)

@@ -62,7 +62,7 @@ def test_an_interrupt_that_comes_while_an_iterator_is_dropped_reaches_the_loop(
     for _ in range(20):
         with pytest.raises(KeyboardInterrupt):
             loop()
-        assert len(dataset._readers._idle) == 1, "the reader serves the next pass"
+        assert len(dataset.session.readers._idle) == 1, "the reader serves the next pass"
         assert sorted(i for batch in dataset for i in batch.tolist()) == list(range(N))
 
 

@@ -43,7 +43,7 @@ def test_shapes_and_sizes_are_those_of_the_array(zarr_format: ZarrFormat, tmp_pa
     assert spec.rows_per_chunk == 7
     assert spec.num_cells == 2 * 3
     assert spec.decoded_bytes == 4 * 7 * 2 * 8
-    assert spec.torch_dtype == torch.float64
+    assert spec.dtype == np.dtype("float64")
     assert spec.zarr_format == zarr_format
     assert len(chunk_files(tmp_path / "a")) == 2 * 4 * 3
 

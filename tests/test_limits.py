@@ -105,7 +105,7 @@ def test_every_counter_of_the_engine_is_the_one_of_its_name(tmp_path: Path) -> N
     array = zarr.create_array(tmp_path / "a.zarr", data=np.arange(8), chunks=(4,))
     with ZarrIterableDataset(array, batch_size=4) as dataset:
         next(iter(dataset))
-        (reader,) = dataset._readers._readers()
+        (reader,) = dataset.session.readers._readers()
         names = list(reader._engine.stats())
     stats = Stats.from_core({name: 10**9 * (1 + number) for number, name in enumerate(names)})
     for number, name in enumerate(names):

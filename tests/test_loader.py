@@ -147,8 +147,8 @@ def test_the_default_budget_makes_room_for_any_number_of_workers(tmp_path: Path)
     array = zarr.create_array(tmp_path / "x", shape=(64, 1 << 20), chunks=(16, 1 << 20), dtype="u1", compressors=None)
     array[:] = np.arange(64, dtype="u1")[:, None]
     dataset = ZarrIterableDataset(tmp_path / "x", batch_size=4, shuffle=True)
-    schedule = dataset._schedule
-    place = dataset._place()
+    schedule = dataset.session.schedule
+    place = dataset.session.rank_info()
     resources = schedule.resources(schedule.order, place, place.consumer(num_workers=64))
     assert resources.memory.budget > (1 << 30) // 64
     assert resources.max_open_batches >= 2

@@ -19,10 +19,9 @@ from zarr.storage import MemoryStore
 from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset, _core
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.partition import EVEN_MODES, Consumer, Even
+from zarrfeed.plan.partition import EVEN_MODES, Consumer, Even, RankInfo
 from zarrfeed.plan.state import EpochState
 from zarrfeed.spec.field import Field, IndexField, ListField, StoredField, sample_bytes
-from zarrfeed.torch.distributed import Place
 
 MIB = 1 << 20
 
@@ -145,7 +144,9 @@ def test_the_error_names_what_suffices_and_the_chunk_that_asks_for_it(tmp_path: 
     assert needed is not None
     with ZarrIterableDataset(tmp_path / "f", memory_budget=needed[1], **options) as dataset:
         text = str(dataset.explain())
-        resources = dataset._schedule.resources(dataset._schedule.order, Place(), Place().consumer())
+        resources = dataset.session.schedule.resources(
+            dataset.session.schedule.order, RankInfo(), RankInfo().consumer()
+        )
     assert resources.short_of_memory
     assert re.search(r"threads +1 decode\n +as memory has no room for 2: [0-9.]+ MiB has\n", text)
     assert "which wait for what is not in the page cache, as memory has no room for others" in text
@@ -226,7 +227,7 @@ def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_ever
     n: int, rows: int, lanes: int, mix: int, runs: bool, legs: list[tuple[int, int, int, Even, float]]
 ) -> None:
     """A worker's share ends with a batch of the tail, and one that resumed may begin with a comb's positions."""
-    base = ZarrIterableDataset(np.arange(n), batch_size=1, shuffle=not runs, lanes=None if runs else 1)._schedule
+    base = ZarrIterableDataset(np.arange(n), batch_size=1, shuffle=not runs, lanes=None if runs else 1).session.schedule
     order = replace(base.order, block_rows=rows, lanes=min(lanes, n), mix=1 if runs else min(mix, -(-n // rows)))
     state = EpochState(0)
     for world_size, num_workers, batch_size, even, stop in legs:
@@ -246,7 +247,7 @@ def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_ever
 
 
 def test_the_batches_of_the_least_budget_are_no_more_than_some_worker_needs() -> None:
-    schedule = ZarrIterableDataset(np.arange(62), batch_size=4, shuffle=True, lanes=4)._schedule
+    schedule = ZarrIterableDataset(np.arange(62), batch_size=4, shuffle=True, lanes=4).session.schedule
     schedule = replace(schedule, order=replace(schedule.order, block_rows=10))
     consumer = Consumer(0, 1, 1, 2)
     plan = schedule.plan(schedule.settle(EpochState(0), consumer), consumer)

@@ -29,6 +29,7 @@ from zarr.storage import LocalStore, MemoryStore
 from oracle import AnyArray, ZarrFormat, assert_parity, assert_rows_equal, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
 from zarrfeed.metadata.array import read_layout
+from zarrfeed.storage.location import StoreSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning")
 
@@ -343,7 +344,7 @@ def test_a_description_can_be_pickled(tmp_path: Path) -> None:
         codec: Any = numcodecs.Delta("<i4") if zarr_format == 2 else zarr_numcodecs.Delta(dtype="<i4")
         write(tmp_path / str(zarr_format), data_for("<i4"), zarr_format, filters=[codec])
         spec = read_layout(tmp_path / str(zarr_format))
-        assert spec.source is not None
+        assert isinstance(spec.source, StoreSource)
         assert spec.source.decoder is not None
         again = pickle.loads(pickle.dumps(spec))
         assert again == spec

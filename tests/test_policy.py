@@ -90,7 +90,7 @@ def damage(path: Path, *blocks: int) -> list[str]:
 
 def substitutes(dataset: ZarrIterableDataset, bad: set[int], n: int = N) -> dict[int, int]:
     """Return for each sample of epoch 0 what must be delivered by the definition: that row of the next good block."""
-    blocks = dataset._schedule.order.block_order(0).tolist()
+    blocks = dataset.session.schedule.order.block_order(0).tolist()
     wanted = {}
     for sample in range(n):
         block, row = divmod(sample, ROWS)
@@ -149,7 +149,7 @@ def test_rows_before_a_shorter_block_begin_anew_at_its_start(shuffle: bool, bad_
     path = make(tmp_path / "a.zarr", data)
     options: dict[str, Any] = {"batch_size": 16, "shuffle": shuffle, "seed": 3, "return_index": True}
     dataset = ZarrIterableDataset(path, on_error="skip", **options)
-    blocks = dataset._schedule.order.block_order(0).tolist()
+    blocks = dataset.session.schedule.order.block_order(0).tolist()
     short = blocks.index(N // ROWS)
     bad = [blocks[short - back] for back in range(1, bad_before + 1)]
     damage(path, *bad)
@@ -343,8 +343,8 @@ def test_more_bad_chunks_than_allowed_raise_wherever_threads_are(tmp_path: Path)
         )
         with pytest.raises(CorruptChunkError, match=r"chunk 5 that cannot be read, max_errors = 4"):
             list(dataset)
-        assert dataset._cursor is not None
-        ends.add((dataset._cursor.delivered, tuple(chunk.key for chunk in dataset.skipped_chunks())))
+        assert dataset.session.cursor is not None
+        ends.add((dataset.session.cursor.delivered, tuple(chunk.key for chunk in dataset.skipped_chunks())))
     assert len(ends) == 1
     assert 0 < ends.pop()[0] < N // 4
 

@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore
 
 from oracle import ZARR_FORMATS, AnyArray, ZarrFormat, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
-from zarrfeed.metadata.dtypes import read_items
+from zarrfeed.spec.dtypes import read_items
 from zarrfeed.tools import cli
 
 #: No v3 specification yet: zarr says so when such an array is made or opened.

@@ -26,10 +26,10 @@ from shares import rank_batches, unshuffled_line
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.compat import zarrdataset
+from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.partition import Consumer
 from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
-from zarrfeed.torch.epoch_iterator import Cursor
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 State: TypeAlias = dict[str, Any]
@@ -68,9 +68,9 @@ class Planned:
 
     def __init__(self, store: str, **options: Any) -> None:
         if "shuffle_buffer" in options:
-            self.schedule = zarrdataset.ZarrIterableDataset(samples=store, targets=None, **options)._schedule
+            self.schedule = zarrdataset.ZarrIterableDataset(samples=store, targets=None, **options).session.schedule
         else:
-            self.schedule = ZarrIterableDataset(store, rank=0, world_size=1, **options)._schedule
+            self.schedule = ZarrIterableDataset(store, rank=0, world_size=1, **options).session.schedule
 
     def schedule_of(self, setup: Setup) -> Schedule:
         even: Any = setup.even
@@ -83,7 +83,7 @@ class Planned:
     def saved(self, setup: Setup, state: State, batches: int) -> State:
         """Return the state after some more batches of a run that began in `state`."""
         schedule, begin = self._read(setup, state)
-        cursor = Cursor.at(schedule, begin, Consumer(0, setup.world_size, 0, setup.num_workers))
+        cursor = Cursor.at(schedule, begin, Consumer(0, setup.world_size, 0, setup.num_workers), in_worker=False)
         cursor.delivered += batches
         made = make_state_dict(cursor.state(), schedule.order, schedule.fields.fields)
         text = json.dumps(made)

@@ -351,7 +351,7 @@ def test_the_memory_for_requests_and_indices_is_within_the_budget() -> None:
     array, _, _ = counted(n=6400)
     with ZarrIterableDataset(array, batch_size=8) as dataset:
         fields = dataset.explain().fields
-        stored = dataset._schedule.fields.fields
+        stored = dataset.session.schedule.fields.fields
     assert fields[0].shards == 800
     for budget in (1 << 14, 1 << 17, 1 << 20, 1 << 30):
         plan = plan_memory(stored, batch_size=8, num_threads=2, budget=budget, min_open_batches=2)

@@ -22,6 +22,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 from oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, chunk_files, numbered, read_all
 from zarrfeed import CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
 from zarrfeed.metadata.array import read_layout
+from zarrfeed.storage.location import StoreSource
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -340,7 +341,7 @@ def test_a_description_can_be_pickled(whole: bool, tmp_path: Path) -> None:
     codec = serializer((2, 6), BytesCodec(), zarr_numcodecs.BZ2())
     write(LocalStore(tmp_path / "a"), numbered((8, 6), "<i4"), (4, 6), codec, **options)
     spec = read_layout(tmp_path / "a")
-    assert spec.source is not None
+    assert isinstance(spec.source, StoreSource)
     assert spec.source.decoder is not None
     assert spec.source.decoder.in_shards is not whole
     again = pickle.loads(pickle.dumps(spec))

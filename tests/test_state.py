@@ -178,5 +178,5 @@ def test_an_order_is_described_by_all_that_a_line_depends_on(store: str) -> None
     described = set(saved(store)["order"]) - {"blocks", "select"} | {
         *("lanes", "strip", "first_block", "short_last", "selection")
     }
-    assert described == set(make(store)._schedule.order.__dataclass_fields__)
-    assert replace(make(store)._schedule.order, lanes=1).lanes == 1
+    assert described == set(make(store).session.schedule.order.__dataclass_fields__)
+    assert replace(make(store).session.schedule.order, lanes=1).lanes == 1

@@ -29,11 +29,13 @@ from zarrfeed.engine.vlen import ListReader
 from zarrfeed.metadata.fields import read_fields
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import make_order
+from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState
+from zarrfeed.report.explain import explain
 from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.field import Field, ListField, StoredField
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.torch.distributed import Place
+from zarrfeed.storage.location import StoreSource
 
 N, BATCH = 45, 8
 EPOCH = 3
@@ -152,11 +154,19 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
         num_threads=2,
         budget=64 << 20,
     )
-    place = Place()
+    place = RankInfo()
     state = schedule.settle(EpochState(EPOCH), place.consumer())
     plan = schedule.plan(state, place.consumer())
     resources = schedule.resources(plan.order, place, place.consumer())
-    assert str(N) in str(schedule.explain(place, plan, pinned=False))
+    page = explain(
+        fields=fields,
+        plan=plan,
+        batch_size=BATCH,
+        memory=resources.memory,
+        max_open_batches=resources.max_open_batches,
+        pinned=False,
+    )
+    assert str(N) in str(page)
     stored = [f for f in fields.fields if isinstance(f, StoredField)]
     lists = [
         ListReader(f, cache_bytes=1 << 20, max_decodes=2, policy=FaultPolicy())
@@ -173,7 +183,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     )
     feeder = Feeder(
         engine,
-        {i: f.spec.source for i, f in enumerate(stored) if f.spec.source is not None},
+        {i: f.spec.source for i, f in enumerate(stored) if isinstance(f.spec.source, StoreSource)},
         {i: ShardReading(f.spec.shard) for i, f in enumerate(stored) if f.spec.source and f.spec.shard},
     )
     samples = core.sample_order(plan.to_core())

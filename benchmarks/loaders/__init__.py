@@ -16,7 +16,7 @@ from benchmarks.loaders.uncompressed import Memmap, Preloaded
 from benchmarks.loaders.zarr_chunkwise import ZarrChunkwise
 from benchmarks.loaders.zarr_map import ZarrMap
 from benchmarks.stores import Store
-from zarrfeed.torch.distributed import usable_cores
+from zarrfeed.base.system import usable_cores
 
 __all__ = [
     "CEILINGS",

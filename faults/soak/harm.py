@@ -248,7 +248,7 @@ def skip(r: Random, case: Case, tally: Tally) -> None:
 
 def _check_nothing_left(case: Case, harm: Harm, reader: Reader) -> None:
     """Fail if a block has good samples alone: one of them could have taken any place."""
-    blocks = case.chosen // reader.datasets[0]._schedule.order.block_rows
+    blocks = case.chosen // reader.datasets[0].session.schedule.order.block_rows
     bad = case.needs(harm.key, harm.name, case.chosen)
     good = np.setdiff1d(blocks, blocks[bad])
     if len(good):

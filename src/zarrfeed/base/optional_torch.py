@@ -7,11 +7,7 @@ torch.distributed, only where somebody has imported torch before.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
-    from typing_extensions import TypeIs
+from typing import Any, TypeGuard
 
 
 def imported(name: str) -> Any:
@@ -19,13 +15,13 @@ def imported(name: str) -> Any:
     return sys.modules.get(name)
 
 
-def is_tensor(value: object) -> TypeIs[torch.Tensor]:
+def is_tensor(value: object) -> TypeGuard[Any]:
     """Return whether a value is a tensor."""
     torch = imported("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def is_torch_dtype(value: object) -> TypeIs[torch.dtype]:
+def is_torch_dtype(value: object) -> bool:
     """Return whether a value is one of torch's dtypes."""
     torch = imported("torch")
     return torch is not None and isinstance(value, torch.dtype)

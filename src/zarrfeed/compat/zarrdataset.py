@@ -12,7 +12,6 @@ to ::
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import json
 import secrets
@@ -35,14 +34,102 @@ from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.fields import Source
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import Order
+from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.selection import Int64, Selection, make_selection
 from zarrfeed.plan.state import EpochState, describe_layout, describe_order
-from zarrfeed.spec.field import Batch, FieldSet, Values
-from zarrfeed.torch.distributed import Place, has_accelerator, in_worker
+from zarrfeed.spec.field import FieldSet
+from zarrfeed.torch.batch import Batch, BatchAssembler, Values
+from zarrfeed.torch.distributed import has_accelerator, in_worker
+from zarrfeed.torch.session import Session, SessionOptions
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"
 
 _SEEDS = 2**64
+
+
+class _Session(Session):
+    """The epochs of a dataset whose ranks agree on the key of the row order, where the user gave none.
+
+    Parameters
+    ----------
+    row_seed_is_free
+        Whether the user gave no key, so that a loaded state may set it.
+    """
+
+    def __init__(self, schedule: Schedule, options: SessionOptions, *, row_seed_is_free: bool) -> None:
+        has_effect = schedule.order.permutes_rows
+        self._row_seed_is_free = row_seed_is_free or not has_effect
+        self._row_seed_is_agreed = not row_seed_is_free or not has_effect
+        super().__init__(schedule, options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.rank_info()  # a worker cannot ask the other ranks
+        return super().__getstate__()
+
+    def rank_info(self) -> RankInfo:
+        """Return which rank reads, once all ranks have one key."""
+        rank = super().rank_info()
+        if not self._row_seed_is_agreed and rank.world_size > 1:
+            self._agree_on_row_seed()
+        return rank
+
+    def make_state_dict(self, state: EpochState) -> dict[str, Any]:
+        """Return a state with the key that the ranks agreed on."""
+        self.rank_info()
+        return super().make_state_dict(state)
+
+    def read_state_dict(self, state: object) -> EpochState:
+        """Return the state of a dict; its key becomes this dataset's, unless the user gave one."""
+        order = state.get("order") if isinstance(state, Mapping) else None
+        seed = order.get("row_seed") if isinstance(order, Mapping) else None
+        if self._row_seed_is_free and isinstance(seed, int) and 0 <= seed < _SEEDS:
+            self._set_row_seed(seed)
+        return super().read_state_dict(state)
+
+    def _agree_on_row_seed(self) -> None:
+        """Take the seed that the first rank to ask has drawn, through the store that the ranks met by.
+
+        Nobody waits: the store keeps the first value that is set. Datasets of one configuration share it.
+        """
+        if in_worker():
+            raise ConfigError(
+                "buffer_shuffle_seed is None, and this DataLoader worker cannot ask the other ranks for a common one: "
+                "use zarrfeed.compat.zarrdataset.ZarrDataLoader, or give a seed"
+            )
+        order = {**describe_order(self.schedule.order), "row_seed": None}
+        key = json.dumps([order, describe_layout(self.schedule.fields.fields)])
+        store = torch.distributed.distributed_c10d._get_default_store()
+        name = f"zarrfeed/buffer_shuffle_seed/{hashlib.sha256(key.encode()).hexdigest()}"
+        self._set_row_seed(int(store.compare_set(name, "", str(self.schedule.order.row_seed))))
+
+    def _set_row_seed(self, seed: int) -> None:
+        self._row_seed_is_agreed = True
+        self.schedule = replace(self.schedule, order=replace(self.schedule.order, row_seed=seed))
+
+
+class _AssemblerOfOriginal(BatchAssembler):
+    """Batches as torch collates them, and samples as the original yields them."""
+
+    def assemble(self, tensors: Sequence[Any]) -> Batch:
+        """Return a tensor or a dict of them, or a list of these."""
+        parts = super().assemble(tensors)
+        return list(parts) if isinstance(parts, tuple) else parts
+
+    def assembler(self) -> Callable[[Sequence[Values]], Batch]:
+        """Return what does so."""
+        return self.assemble
+
+    def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
+        """Yield samples one by one: NumPy scalars where they have no axes and NumPy has their dtype."""
+        columns: list[Any] = [
+            values
+            if isinstance(values, list)
+            else values.numpy()
+            if values.dim() == 1 and values.dtype != torch.bfloat16
+            else values.unbind(0)
+            for values in tensors
+        ]
+        return map(super().assemble, zip(*columns, strict=True))
 
 
 class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
@@ -121,7 +208,6 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
             if buffer_shuffle_seed is None
             else _seed("buffer_shuffle_seed", buffer_shuffle_seed)
         )
-        self._row_seed_is_agreed = buffer_shuffle_seed is not None or not shuffle_buffer
         super().__init__(
             samples,
             targets,
@@ -154,12 +240,20 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
     def in_batches(self, batch_size: int, *, drop_last: bool, pin_memory: bool) -> ZarrIterableDataset:
         """Return a dataset that yields the same samples in batches. Both count the same epochs."""
         batched = copy.copy(self)
-        batched._schedule = self._schedule.with_batch_size(batch_size, drop_last=drop_last)
-        batched._pin_memory = pin_memory
+        session = batched._session = copy.copy(self._session)
+        session.schedule = session.schedule.with_batch_size(batch_size, drop_last=drop_last)
+        session.options = replace(session.options, pin_memory=pin_memory)
+        session.reset_process()
         return batched
 
-    def _selecting(self, selection: Selection) -> NoReturn:  # noqa: ARG002 - as in the base class
+    def with_selection(self, selection: Selection) -> NoReturn:  # noqa: ARG002 - as in the base class
+        """Refuse: whole chunks are selected."""
         raise UnsupportedError("datasets of this module select whole chunks: selected_chunk_indexes says which")
+
+    _assembler_class = _AssemblerOfOriginal
+
+    def _make_session(self, schedule: Schedule, options: SessionOptions) -> _Session:
+        return _Session(schedule, options, row_seed_is_free=self.buffer_shuffle_seed is None)
 
     def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
         self.selected_chunk_indexes = ZarrIterableDataset.refine_chunk_indexes(order.num_blocks, self._selection)
@@ -172,49 +266,10 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
         )
         # There is no argument for the memory: what is needed is taken.
         options |= {"mix": 1, "limit": None, "whole_blocks": True}
-        return super()._make_schedule(_ShapesOfOriginal.of(fields), order, **options)
-
-    def _place(self) -> Place:
-        place = super()._place()
-        if not self._row_seed_is_agreed and place.world_size > 1:
-            self._agree_on_row_seed()
-        return place
-
-    def _agree_on_row_seed(self) -> None:
-        """Take the seed that the first rank to ask has drawn, through the store that the ranks met by.
-
-        Nobody waits: the store keeps the first value that is set. Datasets of one configuration share it.
-        """
-        if in_worker():
-            raise ConfigError(
-                "buffer_shuffle_seed is None, and this DataLoader worker cannot ask the other ranks for a common one: "
-                "use zarrfeed.compat.zarrdataset.ZarrDataLoader, or give a seed"
-            )
-        order = {**describe_order(self._schedule.order), "row_seed": None}
-        key = json.dumps([order, describe_layout(self._schedule.fields.fields)])
-        store = torch.distributed.distributed_c10d._get_default_store()
-        name = f"zarrfeed/buffer_shuffle_seed/{hashlib.sha256(key.encode()).hexdigest()}"
-        self._set_row_seed(int(store.compare_set(name, "", str(self._row_seed))))
-
-    def _set_row_seed(self, seed: int) -> None:
-        self._row_seed, self._row_seed_is_agreed = seed, True
-        self._schedule = replace(self._schedule, order=replace(self._schedule.order, row_seed=seed))
-
-    def _make_state_dict(self, state: EpochState) -> dict[str, Any]:
-        self._place()
-        return super()._make_state_dict(state)
-
-    def _read_state_dict(self, state: object) -> EpochState:
-        order = state.get("order") if isinstance(state, Mapping) else None
-        seed = order.get("row_seed") if isinstance(order, Mapping) else None
-        is_free = self.buffer_shuffle_seed is None or not self.shuffle_buffer  # drawn, or of no effect
-        if is_free and isinstance(seed, int) and 0 <= seed < _SEEDS:
-            self._set_row_seed(seed)
-        return super()._read_state_dict(state)
+        return super()._make_schedule(fields, order, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        self._place()
-        state = super().__getstate__()
+        state = dict(self.__dict__)
         if context.get_spawning_popen() is not None:  # a worker reads from the fields alone
             state |= {"samples": None, "targets": None}
         return state
@@ -277,45 +332,15 @@ class ZarrDataLoader(zarrfeed.torch.loader.ZarrDataLoader):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch on this rank, the short ones of the workers included."""
-        dataset = self._zarr_dataset
-        consumer = dataset._place().consumer(num_workers=max(1, self.num_workers))
-        return dataset._schedule.division(EpochState(0), consumer).batches(consumer.rank)
+        session = self._zarr_dataset.session
+        consumer = session.rank_info().consumer(num_workers=max(1, self.num_workers))
+        return session.schedule.division(EpochState(0), consumer).batches(consumer.rank)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Return a pass over the next epoch."""
         if self._pins_nothing and self.num_workers == 0:  # with workers, torch says so
             warnings.warn("pin_memory = True, but no accelerator is found: batches are not pinned", stacklevel=2)
         return super().__iter__()
-
-
-@dataclasses.dataclass(frozen=True)
-class _ShapesOfOriginal(FieldSet):
-    """Batches as torch collates them, and samples as the original yields them."""
-
-    @classmethod
-    def of(cls, field_set: FieldSet) -> _ShapesOfOriginal:
-        return cls(**{f.name: getattr(field_set, f.name) for f in dataclasses.fields(field_set)})
-
-    def assemble(self, tensors: Sequence[Any]) -> Batch:
-        """Return a tensor or a dict of them, or a list of these."""
-        parts = super().assemble(tensors)
-        return list(parts) if isinstance(parts, tuple) else parts
-
-    def assembler(self) -> Callable[[Sequence[Values]], Batch]:
-        """Return what does so."""
-        return self.assemble
-
-    def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
-        """Yield samples one by one: NumPy scalars where they have no axes and NumPy has their dtype."""
-        columns: list[Any] = [
-            values
-            if isinstance(values, list)
-            else values.numpy()
-            if values.dim() == 1 and values.dtype != torch.bfloat16
-            else values.unbind(0)
-            for values in tensors
-        ]
-        return map(super().assemble, zip(*columns, strict=True))
 
 
 def _index_array(selected: Any) -> Int64:

@@ -1,9 +1,9 @@
-"""One epoch being read: an engine and a plan in, batches of tensors (and lists) out.
+"""One epoch being read: an engine and a plan in, batches of arrays (and lists) out.
 
-Who owns what: the engine writes batches into memory of its own pool, or into tensors that this module lends: pinned
-ones, or ones in shared memory. A delivered batch belongs to the tensors over it; when the last of them is dropped the
-memory goes back to the pool, or to torch's allocator. A tensor is lent once: what was delivered in it is never written
-again, also while only another process holds it. So a batch that a user holds is never overwritten.
+Who owns what: the engine writes batches into memory of its own pool, or into buffers that a library of arrays provides
+(`arrays.py`). A delivered batch belongs to the arrays over it; when the last of them is dropped, the memory goes back
+to the pool, or to the library. A buffer is provided once: what was delivered in it is never written again, also while
+only another process holds it. So a batch that a user holds is never overwritten.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch.utils.dlpack import from_dlpack
+import numpy as np
 
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
+from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import Feeder
-from zarrfeed.engine.substitution import Skipped, SkippedChunk, SkippedField, Substitutes
+from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.engine.vlen import ListReader, skipped_of_lists
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.carry import plan_carry
@@ -33,39 +33,23 @@ from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.field import (
     BadRows,
     Field,
+    HostRows,
     IndexField,
     ListField,
     ResidentField,
     StoredField,
     TensorField,
-    Values,
+    dtype_name,
+    item_bytes_of,
     sample_bytes,
 )
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.torch.dtypes import dlpack_dtype
-
-Allocator = Callable[[int], torch.Tensor]
 
 _DEFAULT_POLICY = FaultPolicy()
 
 #: Of chunks whose samples take the place of skipped ones: rows of one are wanted batch after batch.
 _MOST_SPARE_CACHE = 64 << 20
-
-
-def pinned_memory(size: int) -> torch.Tensor:
-    """Allocate page-locked bytes from torch's caching allocator."""
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-
-def shared_memory(size: int) -> torch.Tensor:
-    """Allocate bytes that another process can map: sending a tensor over them through a queue copies nothing.
-
-    A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
-    back to the system when no process has a tensor over them any more.
-    """
-    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class Reader:
@@ -74,16 +58,15 @@ class Reader:
     Parameters
     ----------
     fields
-        Of one batch, in the order in which tensors are returned. Resident stored fields are read now.
+        Of one batch, in the order in which arrays are returned. Resident stored fields are read now.
     batch_size
         Samples of a batch.
     num_threads
         Decode threads.
     memory
         How the budget is divided.
-    allocator
-        Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own. None:
-        the engine's own pool.
+    arrays
+        What batches become, and where their memory comes from.
     cache_bytes
         Of decoded chunks that are kept, also between epochs.
     consumer_works
@@ -107,7 +90,7 @@ class Reader:
         batch_size: int,
         num_threads: int,
         memory: MemoryPlan,
-        allocator: Allocator | None = None,
+        arrays: BatchArrays,
         cache_bytes: int = 0,
         consumer_works: bool = False,
         policy: FaultPolicy = _DEFAULT_POLICY,
@@ -136,19 +119,19 @@ class Reader:
                     self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
-        self._views = [(f.torch_dtype, f.sample_shape) for f in self._fields]
+        self._arrays = arrays
+        self._viewers = [arrays.viewer(f) for f in self._fields] if arrays.provides_memory else []
         index_sizes = memory.index_cache_bytes
         self._batch_size = batch_size
-        self._allocator = allocator
-        self._lent: dict[int, torch.Tensor] = {}
-        self._to_lend = 0  # batches of the epoch that have no memory yet
+        self._provided: dict[int, Array] = {}  # by address
+        self._to_provide = 0  # batches of the epoch that have no memory yet
         self._engine = core.Engine(
-            [_field_to_core(f, size) for f, size in zip(self._fields, index_sizes, strict=True)],
+            [_field_to_core(f, size, arrays) for f, size in zip(self._fields, index_sizes, strict=True)],
             batch_size=batch_size,
             num_threads=num_threads,
             num_fetch_threads=memory.num_fetch_threads,
             max_requests=memory.max_requests,
-            lent_memory=allocator is not None,
+            lent_memory=arrays.provides_memory,
             cache_bytes=cache_bytes,
             carry_bytes=memory.carry_bytes,
             consumer_works=consumer_works,
@@ -190,30 +173,30 @@ class Reader:
         self._engine.start(plan.to_core() | carried, max_open_batches, short_of_memory=short_of_memory)
         self._feeder.start()
         self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
-        if self._allocator is not None:
-            self._to_lend = -(-plan.steps // self._batch_size)
+        if self._arrays.provides_memory:
+            self._to_provide = -(-plan.steps // self._batch_size)
             for _ in range(max_open_batches):
-                self._lend()
+                self._provide_buffer()
 
-    def next(self) -> tuple[Values, ...] | None:
-        """Return the next batch, or None at the end: of each field a tensor of shape (rows, *sample_shape), or a list.
+    def next(self) -> tuple[Any, ...] | None:
+        """Return the next batch, or None at the end: of each field an array of shape (rows, *sample_shape), or a list.
 
         Waits without the GIL; signals are looked at while waiting.
         """
-        batch = self._next_tensors()
+        batch = self._next_arrays()
         if batch is None:
             return None
-        tensors, skipped = batch
+        arrays, skipped = batch
         if skipped is not None:
-            self._substitute(tensors, skipped)
+            self._substitute(arrays, skipped)
         if not self._lists:
-            return tensors
+            return arrays
         begin = time.perf_counter()
-        values = self._with_lists(tensors)
+        values = self._with_lists(arrays)
         self._list_s += time.perf_counter() - begin
         return values
 
-    def _next_tensors(self) -> tuple[tuple[torch.Tensor, ...], Skipped | None] | None:
+    def _next_arrays(self) -> tuple[tuple[Array, ...], Skipped | None] | None:
         """Return the next batch, with the index in place of lists, and what is not in it."""
         try:
             result = self._engine.next()
@@ -223,28 +206,26 @@ class Reader:
         if result is None:
             return None
         rows, buffers, skipped = result
-        if self._allocator is None:
-            tensors = tuple(map(from_dlpack, buffers))
-        else:
-            flat = [self._lent.pop(address)[: rows * size] for address, size in zip(buffers, self._sizes, strict=True)]
-            tensors = tuple(
-                values.view(dtype).view(rows, *shape) for values, (dtype, shape) in zip(flat, self._views, strict=True)
-            )
-            self._lend()
-        return tensors, skipped
+        if not self._arrays.provides_memory:
+            return tuple(map(self._arrays.from_capsule, buffers)), skipped
+        provided = map(self._provided.pop, buffers)
+        arrays = tuple(view(buffer, rows) for view, buffer in zip(self._viewers, provided, strict=True))
+        self._provide_buffer()
+        return arrays, skipped
 
-    def _with_lists(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Values, ...]:
-        values: list[Values] = list(tensors)
+    def _with_lists(self, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
+        values = list(arrays)
         waiting = deque(self._lists)
         while waiting:
             number = waiting.popleft()
-            index, reader = tensors[number].numpy(), self._lists[number]
+            index = self._arrays.bytes_of(arrays[number]).view(np.int64).reshape(-1)
+            reader = self._lists[number]
             if self._substitutes is None:
                 values[number] = reader.take(index)
                 continue
             values[number], errors = reader.take_what_is_good(index)
             if errors:
-                self._substitute(tensors, skipped_of_lists(number, index, reader, errors))
+                self._substitute(arrays, skipped_of_lists(number, index, reader, errors))
                 waiting = deque(self._lists)  # all fields have another sample there
         return tuple(values)
 
@@ -267,25 +248,26 @@ class Reader:
         self._order = plan.order
         return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
 
-    def _substitute(self, tensors: Sequence[torch.Tensor], skipped: Skipped) -> None:
+    def _substitute(self, arrays: Sequence[Array], skipped: Skipped) -> None:
         assert self._substitutes is not None
-        self._substitutes.fill(tensors, skipped, self._read_samples)
+        self._substitutes.fill([self._arrays.bytes_of(array) for array in arrays], skipped, self._read_samples)
 
-    def _read_samples(self, samples: Int64) -> tuple[tuple[torch.Tensor, ...], Skipped | None]:
-        """Read samples by their index in the array, at once."""
+    def _read_samples(self, samples: Int64) -> tuple[tuple[Bytes, ...], Skipped | None]:
+        """Read samples by their index in the array, at once: the bytes of each field."""
         if self._spare is None:
             self._spare = Reader(
                 self._fields,
                 batch_size=self._batch_size,
                 num_threads=1,
                 memory=self._memory,
+                arrays=ByteArrays(),
                 cache_bytes=min(_MOST_SPARE_CACHE, self._memory.budget // 8),
                 consumer_works=True,
                 policy=self._policy,
             )
         try:
             self._spare.start(plan_request(samples, self._order.num_samples, self._order.block_rows), 1)
-            batch = self._spare._next_tensors()
+            batch = self._spare._next_arrays()
         finally:
             self._spare.stop()
         assert batch is not None
@@ -294,7 +276,7 @@ class Reader:
     def stop(self) -> None:
         """End the epoch under way: threads finish their chunk and are gone when this returns."""
         self._feeder.stop_engine()
-        self._lent.clear()
+        self._provided.clear()
         self._spare = None  # its cache, too: chunks may be mended until the next epoch
 
     def stats(self) -> Stats:
@@ -309,15 +291,14 @@ class Reader:
         )
         return self._load_stats + _stats_of(self._engine, self._feeder) + lists + here
 
-    def _lend(self) -> None:
-        assert self._allocator is not None
-        if not self._to_lend:
+    def _provide_buffer(self) -> None:
+        """Give the engine the memory of one more batch of the epoch, if it has any more."""
+        if not self._to_provide:
             return
-        self._to_lend -= 1
-        buffers = [self._allocator(max(1, self._batch_size * size)) for size in self._sizes]
-        addresses = [buffer.data_ptr() for buffer in buffers]
-        self._lent.update(zip(addresses, buffers, strict=True))
-        self._engine.lend(addresses)
+        self._to_provide -= 1
+        buffers = [self._arrays.allocate(max(1, self._batch_size * size)) for size in self._sizes]
+        self._provided.update((address, buffer) for buffer, address in buffers)
+        self._engine.lend([address for _, address in buffers])
 
 
 def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
@@ -325,14 +306,14 @@ def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
     return {
         number: f.spec.source
         for number, f in enumerate(fields)
-        if isinstance(f, StoredField) and f.spec.source is not None
+        if isinstance(f, StoredField) and isinstance(f.spec.source, StoreSource)
     }
 
 
-def _field_to_core(field: TensorField, index_cache_bytes: int) -> dict[str, Any]:
+def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArrays) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": "index"} if isinstance(field, IndexField) else field.to_core()
-    code, bits = dlpack_dtype(field.torch_dtype)
-    described["tensor"] = {"code": code, "bits": bits, "sample_shape": list(field.sample_shape)}
+    code, bits, shape = arrays.tensor_spec(field)
+    described["tensor"] = {"code": code, "bits": bits, "sample_shape": list(shape)}
     if isinstance(field, StoredField) and field.spec.shard is not None:
         described["shard"]["cache_bytes"] = index_cache_bytes
     return described
@@ -381,14 +362,22 @@ def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> 
     finally:
         feeder.stop_engine()
     assert batch is not None
-    # Copied by numpy: torch would use OpenMP's threads, and in a forked child wait for ever for those of the parent.
-    loaded_bytes = from_dlpack(batch[1][0]).numpy().copy()
-    rows = torch.from_numpy(loaded_bytes).view(field.torch_dtype).view(n, *field.row_shape)
+    row_bytes = sample_bytes(replace(field, window=None))
+    rows = ByteArrays().from_capsule(batch[1][0]).reshape(n, row_bytes).copy()
     read = _stats_of(engine, feeder)
     bad_rows: dict[int, BadRows] = {}  # of chunks side by side one is enough
     for _, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
         first = chunk * spec.rows_per_chunk
         bad_rows.setdefault(chunk, (first, min(n, first + spec.rows_per_chunk), chunk, key, name, code, message))
-    loaded = ResidentField(field.name, rows, window=field.window, bad_rows=tuple(bad_rows.values()))
+    dtype = dtype_name(field)
+    loaded = ResidentField(
+        field.name,
+        HostRows(rows),
+        dtype,
+        field.row_shape,
+        item_bytes_of(field),
+        window=field.window,
+        bad_rows=tuple(bad_rows.values()),
+    )
     read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)
     return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 from weakref import WeakSet
 
 from zarrfeed.base.errors import ClosedError
-from zarrfeed.engine.reader import Reader, pinned_memory, shared_memory
+from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
+from zarrfeed.plan.epoch_plan import Resources
+from zarrfeed.plan.order import EpochPlan
 from zarrfeed.spec.error_policy import FaultPolicy
-from zarrfeed.torch.distributed import in_worker
+from zarrfeed.spec.field import Field
 
-if TYPE_CHECKING:
-    from zarrfeed.plan.epoch_plan import Schedule
-    from zarrfeed.torch.distributed import Place
-    from zarrfeed.torch.epoch_iterator import Pass
 
-#: Where memory that processes share lies on Linux.
-_SHARED_FOLDER = "/dev/shm"
+class Running(Protocol):
+    """A pass over a dataset, as its reader's owner."""
+
+    reader: Reader | None
+
+    def close(self) -> None:
+        """Stop reading, and give the reader back."""
 
 
 class ReaderPool:
@@ -27,48 +31,44 @@ class ReaderPool:
 
     Parameters
     ----------
+    fields
+        The fields of a batch.
+    batch_size
+        Samples of a batch of the engine.
     policy
-        What all of them do where a chunk cannot be had.
+        What all readers do about a chunk that cannot be read.
     """
 
-    def __init__(self, policy: FaultPolicy) -> None:
+    def __init__(self, fields: Sequence[Field], *, batch_size: int, policy: FaultPolicy) -> None:
+        self._fields = fields
+        self._batch_size = batch_size
         self._policy = policy
         self._idle: list[Reader] = []
-        self._running: WeakSet[Pass] = WeakSet()  # one that its consumer drops ends itself
+        self._running: WeakSet[Running] = WeakSet()  # one that its consumer drops ends itself
         self._busy: WeakSet[Reader] = WeakSet()  # of the running passes; an interrupted one may lose its reader
         self._past_stats = Stats()
         self._past_skipped: list[SkippedChunk] = []
         self.closed = False
 
-    def start(self, running: Pass, schedule: Schedule, place: Place, *, pinned: bool) -> None:
-        """Give a pass a reader that reads what its cursor says.
+    def start(self, running: Running, plan: EpochPlan, resources: Resources, arrays: BatchArrays) -> None:
+        """Give a pass a reader that reads `plan`.
 
         Raises
         ------
-        MemoryBudgetError
-            If this consumer's share of the budget is too small.
         StoreReadError
             If an array is gone.
         ClosedError
             If another thread closed the dataset meanwhile.
         """
-        assert running.cursor is not None
-        consumer = running.cursor.consumer
-        plan = schedule.plan(running.cursor.begin, consumer)
-        resources = schedule.resources(plan.order, place, consumer)
-        memory, max_open = resources.memory, resources.max_open_batches
-        allocator = pinned_memory if pinned else None
-        if allocator is None and in_worker() and fits_shared_memory(max_open * memory.batch_bytes * memory.readers):
-            allocator = shared_memory
         if self._idle:
             reader = self._idle.pop()
         else:
             reader = Reader(
-                schedule.fields.fields,
-                batch_size=schedule.engine_batch_size,
-                num_threads=memory.num_threads,
-                memory=memory,
-                allocator=allocator,
+                self._fields,
+                batch_size=self._batch_size,
+                num_threads=resources.memory.num_threads,
+                memory=resources.memory,
+                arrays=arrays,
                 policy=self._policy,
             )
         # Before it starts, so that a thread that closes the dataset from now on ends it.
@@ -76,7 +76,7 @@ class ReaderPool:
         self._busy.add(reader)
         self._running.add(running)
         try:
-            reader.start(plan, max_open, short_of_memory=resources.short_of_memory)
+            reader.start(plan, resources.max_open_batches, short_of_memory=resources.short_of_memory)
             if self.closed:
                 raise ClosedError("this dataset was closed")
         except BaseException:
@@ -84,7 +84,7 @@ class ReaderPool:
             running.close()
             raise
 
-    def take_back(self, ended: Pass, reader: Reader) -> None:
+    def take_back(self, ended: Running, reader: Reader) -> None:
         """Keep the reader of a pass that ended for the next one; once, however often it is closed."""
         self._running.discard(ended)
         if reader not in self._busy:
@@ -118,12 +118,3 @@ class ReaderPool:
 
     def _readers(self) -> list[Reader]:
         return [*self._idle, *self._busy]
-
-
-def fits_shared_memory(size: int) -> bool:
-    """Return whether shared memory has room for this and as much again; writing beyond its end kills the process."""
-    try:
-        info = os.statvfs(_SHARED_FOLDER)
-    except OSError:  # not Linux: there is no such limit
-        return True
-    return 2 * size <= info.f_bavail * info.f_frsize

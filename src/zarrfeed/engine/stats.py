@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 from zarrfeed.base.page import Page, Row
+from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.limits import Limit, find_limit
-
-
-def format_bytes(n: float, *, round_up: bool = False) -> str:
-    """Return a size as text with a binary unit and one decimal, rounded to the nearest or up."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(n) < 1024 or unit == "TiB":
-            break
-        n /= 1024
-    digits = 0 if unit == "B" else 1
-    return f"{math.ceil(n * 10**digits) / 10**digits if round_up else n:.{digits}f} {unit}"
 
 
 @dataclass(frozen=True, repr=False)

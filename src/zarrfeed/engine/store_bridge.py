@@ -35,6 +35,7 @@ from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.sharding import Piece, ShardReading
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.retry import retrying
 from zarrfeed.storage.shard_reader import FeedCounts, KeptIndices, ShardFeed
 from zarrfeed.storage.zarr_decoder import ChunkDecoder
 from zarrfeed.storage.zarr_internals import sync
@@ -309,7 +310,7 @@ class _Session:
             self._counts.requests += 1
             return source.get(key, byte_range)
 
-        return await self._policy.retrying(read, self._counts.on_retry, is_far=source.is_far)
+        return await retrying(self._policy, read, self._counts.on_retry, is_far=source.is_far)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""

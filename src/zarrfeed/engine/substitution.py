@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,13 @@ from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedEr
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
 
-if TYPE_CHECKING:
-    import torch
-
 #: What the engine says of a batch: slots, their samples, and the chunks for want of which they are not there: (field,
 #: index along the sample axis, key, class of the error, errno, message).
 Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
-#: Reads samples; returns a tensor of each field, and what is missing in them.
-ReadSamples: TypeAlias = "Callable[[Int64], tuple[tuple[torch.Tensor, ...], Skipped | None]]"
+#: One field of a batch: uint8 of shape (rows, bytes of a sample).
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: Reads samples; returns the bytes of each field, and what is missing in them.
+ReadSamples: TypeAlias = Callable[[Int64], tuple[tuple[Bytes, ...], Skipped | None]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Substitutes:
         self._known: set[tuple[int, str]] = set()
         self._bad: dict[int, set[int]] = {}  # field -> chunks along the sample axis
 
-    def fill(self, tensors: Sequence[torch.Tensor], skipped: Skipped, read: ReadSamples) -> None:
+    def fill(self, batch: Sequence[Bytes], skipped: Skipped, read: ReadSamples) -> None:
         """Write other samples to the slots that lack theirs.
 
         Raises
@@ -109,8 +108,8 @@ class Substitutes:
                 self._note(still)
                 good[still[0]] = False
                 skipped = still
-            for tensor, values in zip(tensors, rows, strict=True):
-                _bytes_of(tensor)[slots[good]] = _bytes_of(values)[good]
+            for of_field, values in zip(batch, rows, strict=True):
+                of_field[slots[good]] = values[good]
             slots, samples = slots[~good], samples[~good]
 
     def _next_good(self, samples: Int64, skipped: Skipped) -> Int64:
@@ -169,16 +168,6 @@ class _Line:
         place, row = self._order.locate(samples)
         place = self._next[place]
         return self._order.samples_in(place, row % self._order.rows_at(place)[1])
-
-
-def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a contiguous tensor, shape (rows, bytes of a sample), for NumPy, which starts no threads."""
-    import torch
-
-    rows = len(tensor)
-    if not tensor.numel():
-        return np.empty((rows, 0), dtype=np.uint8)
-    return tensor.reshape(rows, -1).view(torch.uint8).numpy()
 
 
 def _error_of(chunk: tuple[int, int, str, str, int, str], more: str = "") -> ZarrfeedError:

@@ -23,10 +23,12 @@ from zarr.buffer import cpu
 from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped
-from zarrfeed.spec.error_policy import FaultPolicy, is_of_chunk
+from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.field import ListField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.retry import is_of_chunk, reading
 from zarrfeed.storage.shard_reader import FeedCounts, ShardFeed
 from zarrfeed.storage.zarr_internals import sync
 
@@ -63,11 +65,12 @@ class ListReader:
 
     def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int, policy: FaultPolicy) -> None:
         spec = field.spec
-        assert spec.source is not None
-        assert spec.source.decoder is not None
+        source = spec.source
+        assert isinstance(source, StoreSource)
+        assert source.decoder is not None
         self._spec = spec
-        self._source = spec.source.reopened() if spec.source.is_forked else spec.source
-        self._decoder = spec.source.decoder
+        self._source = source.reopened() if source.is_forked else source
+        self._decoder = source.decoder
         self._cache_bytes = cache_bytes
         self._max_decodes = max_decodes
         self._policy = policy
@@ -222,7 +225,7 @@ class ListReader:
             return self._source.get(key, byte_range)
 
         # Only this thread waits for it, so that nobody else could say that it takes too long.
-        return await self._policy.reading(read, self._counts.on_retry, is_far=self._source.is_far)
+        return await reading(self._policy, read, self._counts.on_retry, is_far=self._source.is_far)
 
     def _locate(self, place: _Place) -> tuple[str, int | None]:
         """Return the key of a chunk, or of its shard and its position there."""

@@ -11,44 +11,17 @@ import reprlib
 import struct
 import sys
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.spec.conversion import Decoding
 from zarrfeed.storage.zarr_internals import ArrayV3Metadata
 
 #: The attribute in which xarray keeps the names of dimensions where Zarr has no place for them, that is, in v2.
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How stored items become values.
-
-    Attributes
-    ----------
-    items
-        The dtype that stored items are taken for: the stored one, or its signed or unsigned twin.
-    result
-        The dtype of values, unless the user names one: float32 for packed data and for integers with a fill value,
-        but float64 if that is stored; floats without packing keep theirs.
-    fills
-        Values that become NaN, compared before scale and offset.
-    scale, offset
-        value = item * scale + offset. None: not given.
-    in_double
-        Whether xarray calculates in float64.
-    """
-
-    items: str
-    result: str
-    fills: tuple[float, ...] = ()
-    scale: float | None = None
-    offset: float | None = None
-    in_double: bool = False
 
 
 def dimension_names(array: zarr.Array[Any]) -> tuple[str | None, ...] | None:

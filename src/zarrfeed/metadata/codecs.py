@@ -6,10 +6,10 @@ zarr-python parses the metadata; this module translates codecs into `CodecSpec`s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.spec.codec import CodecSpec
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, has_snappy
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
@@ -17,20 +17,6 @@ NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
 
 #: Blosc stores the size of its blocks in 32 bits.
 _MOST_BLOCK_BYTES = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class CodecSpec:
-    """One codec, in the order of decoding; those of bytes alone where all are native.
-
-    `block_bytes` are those of a block of Blosc, where the metadata has them; 0: the compressor chose.
-    """
-
-    name: str
-    label: str
-    checksum_at_start: bool = False
-    native: bool = True
-    block_bytes: int = 0
 
 
 def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,10 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import is_torch_dtype
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.metadata.cf import Decoding
+from zarrfeed.spec.conversion import Conversion, Decoding
 
-if TYPE_CHECKING:
-    import torch
-
-TorchDtypeLike: TypeAlias = "torch.dtype | npt.DTypeLike"
+#: A dtype of torch, or what NumPy takes for one; this layer does not import torch to name its type.
+TorchDtypeLike: TypeAlias = Any
 #: (mean, std): numbers, or arrays with one a channel.
 Normalization: TypeAlias = "tuple[npt.ArrayLike, npt.ArrayLike]"
 
@@ -47,64 +45,6 @@ _OTHER_NAMES = {
     "u16": "'uint16'",
     "boolean": "'bool'",
 }
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What becomes of the items of one field; `cpp/types.h` says in which order and precision.
-
-    Attributes
-    ----------
-    items, result
-        Names of the dtypes before and after.
-    decoding
-        What attributes ask for; None: nothing.
-    mean, std
-        One for all items, or one a channel; empty: not normalised.
-    channel_items
-        Items of a sample that follow each other in one channel.
-    """
-
-    items: str
-    result: str
-    decoding: Decoding | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    channel_items: int = 1
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of the tensors."""
-        from zarrfeed.torch.dtypes import TORCH_DTYPES
-
-        return TORCH_DTYPES[self.result]
-
-    def to_core(self) -> dict[str, Any]:
-        """Return the conversion in the form that the engine takes."""
-        decoding = self.decoding
-        return {
-            "from": self.items,
-            "to": self.result,
-            "decode_in_double": decoding is not None and decoding.in_double,
-            "fills": [] if decoding is None else [float(value) for value in decoding.fills],
-            "scale": None if decoding is None else decoding.scale,
-            "offset": None if decoding is None else decoding.offset,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "channel_items": self.channel_items,
-        }
-
-    def __str__(self) -> str:
-        """Return one line for people."""
-        steps = [f"{self.items} -> {self.result}"]
-        if self.decoding is not None:
-            fills, scale, offset = self.decoding.fills, self.decoding.scale, self.decoding.offset
-            steps += [f"{', '.join(f'{value:g}' for value in fills)} is NaN"] if fills else []
-            steps += [f"scale {scale:g}"] if scale is not None else []
-            steps += [f"offset {offset:g}"] if offset is not None else []
-        if self.mean:
-            steps.append(f"normalised, {len(self.mean)} channels" if len(self.mean) > 1 else "normalised")
-        return ", ".join(steps)
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,17 @@ from zarrfeed.base.errors import (
 from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_choice, check_flags, check_int
-from zarrfeed.metadata.array import ArrayLike, ArraySpec, open_array, read_layout
+from zarrfeed.metadata.array import ArrayLike, open_array, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
-from zarrfeed.metadata.conversion import Conversion, ConversionOptions, Items, by_field
-from zarrfeed.metadata.dtypes import TENSOR_DTYPES, read_items
+from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
+from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import refusal, without_arrays
 from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_mapper, is_url, open_source
-from zarrfeed.metadata.open_errors import list_error
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.plan.blocks import plan_blocks
-from zarrfeed.plan.windows import Offsets, Window, parse_window
+from zarrfeed.plan.windows import Offsets, parse_window
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
     BLOCK_UNITS,
     BlockUnit,
@@ -48,15 +49,16 @@ from zarrfeed.spec.field import (
     with_path,
 )
 from zarrfeed.spec.record import select_members
+from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.local_files import check_members
+from zarrfeed.storage.open_errors import list_error
 
 if TYPE_CHECKING:
-    import torch
     from obstore.store import ObjectStore as ObstoreStore
 
-#: Mappers of fsspec are taken, too; that library has no types.
-FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | torch.Tensor"
+#: What an array may be given as: also a tensor, or a mapper of fsspec, whose types are not imported here.
+FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
 #: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
@@ -133,8 +135,8 @@ def read_fields(
     arrays, items = reader.fields, reader.items
     num_sample_fields = len(arrays)
     for f in arrays:
-        if isinstance(f, ResidentField) and f.rows.numel() == 0:
-            raise ConfigError(f"{f.name}: has no elements, shape {tuple(f.rows.shape)}")
+        if isinstance(f, ResidentField) and f.rows.array.size == 0:
+            raise ConfigError(f"{f.name}: has no elements, shape {(f.num_samples, *f.row_shape)}")
     if targets is not None:
         reader = _PartReader("targets", 0, sample_dim, decode_cf, access)
         parts.append(reader.read(targets, names[1]))
@@ -257,8 +259,7 @@ class _PartReader:
             axis = self._find_axis(name, None)
             if isinstance(source, np.ndarray) and source.dtype.names:
                 record = select_members(name, source.dtype, members)
-            rows = _rows_in_memory(name, source, axis)
-            field: StoredField | ResidentField | ListField = ResidentField(name, rows, record=record)
+            field: StoredField | ResidentField | ListField = field_in_memory(name, source, axis, record)
             dtype, shape = dtype_name(field), tuple(source.shape)
             axis %= len(shape)
         else:
@@ -390,35 +391,3 @@ def _naming(name: str) -> Iterator[None]:
         if str(error).startswith(name):
             raise
         raise type(error)(f"{name}: {error}") from error
-
-
-def _rows_in_memory(name: str, source: npt.NDArray[Any] | torch.Tensor, sample_axis: int) -> torch.Tensor:
-    """Return contiguous rows in native byte order: the memory itself where it is like this."""
-    import torch
-
-    ndim = source.ndim
-    if ndim == 0:
-        raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
-    if not -ndim <= sample_axis < ndim:
-        raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
-    if isinstance(source, torch.Tensor):
-        if source.device.type != "cpu":
-            raise ConfigError(f"{name}: is on {source.device}, must be in host memory")
-        if source.layout != torch.strided or source.is_quantized:
-            raise UnsupportedError(f"{name}: a {source.layout} tensor of {source.dtype} has no plain rows")
-        # conjugation and negation are bits on the tensor: the bytes have to be what they say
-        return source.detach().resolve_conj().resolve_neg().movedim(sample_axis, 0).contiguous()
-    if isinstance(source, np.ma.MaskedArray):
-        raise ConfigError(f"{name}: is a masked array, and tensors have no mask; fill it first (`.filled(value)`)")
-    rows = np.moveaxis(source, sample_axis, 0)
-    if source.dtype.names:
-        items = read_items(source.dtype, swapped=False, name=name)
-        return torch.from_numpy(np.array(rows, order="C").view(items.dtype).reshape(rows.shape + items.shape))
-    if source.dtype.name not in TENSOR_DTYPES:
-        raise UnsupportedError(f"{name}: dtype {source.dtype} has no torch equivalent")
-    native = np.ascontiguousarray(rows, dtype=source.dtype.newbyteorder("="))
-    if not native.flags.writeable:  # torch has no read-only tensors and warns of them
-        native = native.copy()
-    if native.dtype.name == "bfloat16":
-        return torch.from_numpy(native.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(native)

@@ -14,9 +14,9 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.metadata.array import open_node
-from zarrfeed.metadata.open_errors import open_error
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url, wrap_node
 from zarrfeed.storage.zarr_internals import async_group
 

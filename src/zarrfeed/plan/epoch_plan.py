@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.mixing import choose_lanes, choose_mixing
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
-from zarrfeed.plan.partition import Consumer, Division, Even
+from zarrfeed.plan.partition import Consumer, Division, Even, RankInfo
 from zarrfeed.plan.runs import RunDivision
 from zarrfeed.plan.state import EpochState
-from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.spec.field import FieldSet, sample_bytes
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
-from zarrfeed.torch.distributed import Place, usable_cores
 
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
@@ -106,7 +105,7 @@ class Schedule:
         if overlap is not None:
             chosen = schedule._choose(lanes, mix, overlap)
             chosen = replace(chosen, strip=overlap.strip(chosen))
-            if schedule._memory(chosen, Place(), Place().consumer()).carry_bytes:
+            if schedule._memory(chosen, RankInfo(), RankInfo().consumer()).carry_bytes:
                 return replace(schedule, order=chosen)
         return replace(schedule, order=schedule._choose(lanes, mix))
 
@@ -199,7 +198,7 @@ class Schedule:
             tail=progress.position(number) + turn * order.length,
         )
 
-    def resources(self, order: Order, place: Place, consumer: Consumer) -> Resources:
+    def resources(self, order: Order, place: RankInfo, consumer: Consumer) -> Resources:
         """Return what a consumer of a line may use.
 
         Raises
@@ -213,22 +212,10 @@ class Schedule:
         allowed = memory.max_open_batches(order, wanted=wanted)
         return Resources(memory, allowed, short_of_memory=allowed < wanted or memory.lacks_threads)
 
-    def check_memory(self, place: Place, num_workers: int, state: EpochState) -> None:
+    def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
         consumer = place.consumer(num_workers=max(1, num_workers))
         self.resources(self.line(self.settle(state, consumer)), place, consumer)
-
-    def explain(self, place: Place, plan: EpochPlan, *, pinned: bool) -> Explanation:
-        """Describe how a rank reads `plan` without workers."""
-        resources = self.resources(plan.order, place, place.consumer())
-        return explain(
-            fields=self.fields,
-            plan=plan,
-            batch_size=self.engine_batch_size,
-            memory=resources.memory,
-            max_open_batches=resources.max_open_batches,
-            pinned=pinned,
-        )
 
     def _choose(self, lanes: int | None, mix: int | None, overlap: Overlap | None = None) -> Order:
         """Return the order with lanes and mix: those that are given, else those that suit the layout and the memory.
@@ -238,7 +225,7 @@ class Schedule:
         order = self.order
         if lanes is not None:
             return replace(order, lanes=min(lanes, order.length))
-        memory = self._memory(order, Place(), Place().consumer())
+        memory = self._memory(order, RankInfo(), RankInfo().consumer())
         sample_bytes = memory.batch_bytes / self.engine_batch_size
         limits: dict[str, Any] = {
             "batch_size": self.engine_batch_size,
@@ -252,11 +239,11 @@ class Schedule:
         lanes, mix = choose_mixing(order, **limits)
         return replace(order, lanes=lanes, mix=mix)
 
-    def _threads(self, place: Place, consumer: Consumer) -> int:
+    def _threads(self, place: RankInfo, consumer: Consumer) -> int:
         """Return how many decode threads a consumer starts."""
         return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
 
-    def _memory(self, order: Order, place: Place, consumer: Consumer) -> MemoryPlan:
+    def _memory(self, order: Order, place: RankInfo, consumer: Consumer) -> MemoryPlan:
         """Return how a consumer spends its share of the budget."""
         required = self._required_batches(order, consumer)
         readers = place.local_world_size * consumer.num_workers

@@ -13,20 +13,17 @@ What is left then is needed: one chunk being decoded, one request, one index a s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from zarrfeed.base.errors import ConfigError, MemoryBudgetError
-from zarrfeed.engine.stats import format_bytes
-from zarrfeed.metadata.array import ArraySpec
+from zarrfeed.base.errors import MemoryBudgetError
+from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order import Order
+from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, ListField, StoredField, resident_bytes, sample_bytes
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
 _INDEX_PART = 64
 #: Decoded chunks of text and bytes may take so much of the budget.
@@ -39,28 +36,6 @@ _BLOCK_BYTES = 8 << 20
 _HUGE_PAGE = 2 << 20
 #: Blosc chunks with rows of this size go from blocks to slots: there is no decoded chunk (cpp/field_reader.cc).
 _MIN_FUSED_ROW = 4096
-
-
-def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1) -> int:
-    """Return a number of bytes from an int, or from text such as "2GiB", "512 MB" or "1e9".
-
-    Raises
-    ------
-    ConfigError
-        If it is no size, or below `least`; `name` is what the message calls it.
-    """
-    text = str(value).strip()
-    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([KMGT]?)(i?)B?", text, flags=re.IGNORECASE)
-    try:
-        if match is None:
-            raise ValueError(text)
-        unit = match[2].upper()
-        size = int(float(match[1]) * (_UNITS[unit] if match[3] else _DECIMAL_UNITS[unit]))
-    except (ValueError, OverflowError) as error:
-        raise ConfigError(f'{name} = {value!r}, must be bytes or text such as "2GiB"') from error
-    if size < least:
-        raise ConfigError(f"{name} = {value!r}, must be at least {least} byte{'s' * (least != 1)}")
-    return size
 
 
 @dataclass(frozen=True)

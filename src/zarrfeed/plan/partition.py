@@ -44,6 +44,25 @@ class Consumer:
 
 
 @dataclass(frozen=True)
+class RankInfo:
+    """The rank of the training process, and how many ranks run on its machine.
+
+    `split_over` is the number of processes that get their parts of what this one reads, from a library that sends them
+    (`torch/callers.py`); `idle` says that this process is one that only gets them.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    split_over: int = 1
+    idle: bool = False
+
+    def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
+        """Return the consumer that a DataLoader worker of this rank is."""
+        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over)
+
+
+@dataclass(frozen=True)
 class Division:
     """How the positions that are left of a line are shared out.
 

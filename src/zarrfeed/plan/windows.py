@@ -7,7 +7,6 @@ rows, in every field, are in the array, and in its own segment where segments ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.selection import Int64
+from zarrfeed.spec.window import Window
 
 #: Distances from a sample's own row; a bare number takes that row and adds no axis.
 Offsets: TypeAlias = "int | Sequence[int]"
@@ -23,24 +23,6 @@ Offsets: TypeAlias = "int | Sequence[int]"
 _FARTHEST = 2**40
 #: A block is to have so many times the chunks that windows reach beyond it: they are read for the next one, too.
 _BLOCK_REACHES = 4
-
-
-@dataclass(frozen=True)
-class Window:
-    """The rows of a sample, as distances from its own; with `stacked`, along an axis of their own, the first."""
-
-    offsets: tuple[int, ...]
-    stacked: bool = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """What it adds to the shape of a row."""
-        return (len(self.offsets),) if self.stacked else ()
-
-    def __str__(self) -> str:
-        """Return one line for people."""
-        rows = ", ".join(f"{offset:+d}" for offset in self.offsets)
-        return f"rows at {rows}" if self.stacked else f"the row at {rows}"
 
 
 def parse_window(name: str, offsets: Offsets | None) -> Window | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from zarrfeed.base.system import usable_cores
+from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.limits import CONSUMER, DECODE, MEMORY, STORAGE
-from zarrfeed.engine.stats import Stats, format_bytes
+from zarrfeed.engine.stats import Stats
 from zarrfeed.report.explain import Explanation
-from zarrfeed.torch.distributed import usable_cores
 
 #: Of the ceiling: from here on the loader is not what to speed up.
 _AT_CEILING = 0.85

@@ -8,7 +8,7 @@ import numpy as np
 
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
-from zarrfeed.engine.stats import format_bytes
+from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.carry import carries, chunk_reads
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
@@ -253,11 +253,9 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
         conversion = str(field.conversion)
     if not isinstance(field, StoredField | ListField):
         where, dtype = (
-            ("in memory", field.rows.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
+            ("in memory", field.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
         )
-        items = (
-            str(dtype).removeprefix("torch.") if record_of(field) is None else f"records of {described_dtype(field)}"
-        )
+        items = dtype if record_of(field) is None else f"records of {described_dtype(field)}"
         description = f"{(field.num_samples, *shape_of(field))} {items}"
         return FieldExplanation(
             field.name, where, description, True, 0, 0, 1.0, conversion, "" if window is None else str(window)

@@ -1,7 +1,7 @@
-"""Records: items with named members (structured dtypes), of which batches have a dict of tensors.
+"""Records: items with named members (structured dtypes), of which batches have a dict.
 
 What holds: the engine delivers the bytes of each record as they are stored, along a last axis. `Record.unpack` copies
-each wanted member out of them, in native byte order, so that its tensor is contiguous and owns its memory.
+each wanted member out of them, in native byte order, so that the array is contiguous and owns its memory.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.metadata.dtypes import read_items
-
-if TYPE_CHECKING:
-    import torch
+from zarrfeed.spec.dtypes import read_items
 
 
 @dataclass(frozen=True)
@@ -52,28 +50,23 @@ class Record:
     def _members(self) -> tuple[_Member, ...]:
         return tuple(_member(name, self.dtype) for name in self.names)
 
-    def unpack(self, raw: torch.Tensor) -> dict[str, torch.Tensor]:
+    def unpack(self, records: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         """Return the members of records.
 
         Parameters
         ----------
-        raw
+        records
             uint8 of shape (..., bytes of a record), contiguous.
 
         Returns
         -------
-        Of each member a tensor of shape (..., *shape of the member), in page-locked memory if `raw` is.
+        Of each member an array of shape (..., *shape of the member), which owns its memory.
         """
-        import torch
-
-        records, lead = raw.numpy(), tuple(raw.shape[:-1])
-        unpacked = {}
+        lead, unpacked = records.shape[:-1], {}
         for m in self._members:
             # by NumPy: torch would use OpenMP's threads, for which a forked child may wait for ever
             own = np.ascontiguousarray(records[..., m.bytes_in_record])
-            values = own.view(m.stored).astype(m.native, copy=False).reshape(lead + m.shape)
-            tensor = torch.from_numpy(values)
-            unpacked[m.name] = tensor.pin_memory() if raw.is_pinned() else tensor
+            unpacked[m.name] = own.view(m.stored).astype(m.native, copy=False).reshape(lead + m.shape)
         return unpacked
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.storage.retry import reading
 from zarrfeed.storage.zarr_internals import sync
 
 _T = TypeVar("_T")
@@ -49,7 +50,7 @@ class StoreAccess:
         """
         timeout = self.policy.timeout
         try:
-            return sync(self.policy.reading(read, is_far=True), timeout=timeout + _GRACE_S)
+            return sync(reading(self.policy, read, is_far=True), timeout=timeout + _GRACE_S)
         except StoreReadError as error:
             raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error.__cause__
         except TimeoutError as error:

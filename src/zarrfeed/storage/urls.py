@@ -13,9 +13,9 @@ from zarr.api.asynchronous import open as open_async
 from zarr.storage import ObjectStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
-from zarrfeed.metadata.open_errors import open_error
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of, says_no_bucket, says_no_permission
+from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.options import STORE_OF_SCHEME, client_options_of, default_credentials, obstore_options
 
 #: What obstore opens by URL, but for file:// and memory://.

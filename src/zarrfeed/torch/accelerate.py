@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import torch
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.spec.field import Batch
-from zarrfeed.torch.distributed import Place
-from zarrfeed.torch.epoch_iterator import Cursor
+from zarrfeed.plan.cursor import Cursor
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.torch.batch import Batch
 
 _END = object()
 
@@ -41,9 +41,11 @@ class PreparableLoader(Protocol):
 
     end_of_dataloader: bool
 
-    def _own_batches(self) -> Iterator[Batch]: ...
+    def own_batches(self) -> Iterator[Batch]:
+        """Return a pass over the next epoch."""
 
-    def _count_delivered(self) -> Cursor: ...
+    def count_delivered(self) -> Cursor:
+        """Return the cursor of the pass that was just begun."""
 
 
 def asking_accelerator() -> FrameType | None:
@@ -54,7 +56,7 @@ def asking_accelerator() -> FrameType | None:
     return frame if frame.f_code is getattr(method, "__code__", None) else None
 
 
-def preparation(asking: FrameType, place: Place) -> Preparation | None:
+def preparation(asking: FrameType, place: RankInfo) -> Preparation | None:
     """Return what an `Accelerator` wants; None, where only a loader of accelerate's own does that.
 
     Parameters
@@ -98,9 +100,9 @@ def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iter
     loader.end_of_dataloader = False
     gradient_state._add_dataloader(loader)
     try:
-        feed = loader._own_batches()
+        feed = loader.own_batches()
         batch = next(feed, _END)
-        cursor = loader._count_delivered()
+        cursor = loader.count_delivered()
         while batch is not _END:
             if preparation.device is not None:
                 batch = send_to_device(batch, preparation.device, non_blocking=preparation.non_blocking)

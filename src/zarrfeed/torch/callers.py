@@ -20,13 +20,10 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from zarrfeed.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from zarrfeed.torch.distributed import Place
-    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.plan.partition import RankInfo
 
 _SHARD = "IterableDatasetShard"
 _SHARD_MODULES = ("accelerate.data_loader", "transformers.trainer_pt_utils")
@@ -36,7 +33,18 @@ _NO_DISPATCH = (
 )
 
 
-def check_iteration(dataset: ZarrIterableDataset) -> bool:
+class Reads(Protocol):
+    """A dataset, as far as it matters who reads it."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a batch; None for single samples."""
+
+    def rank_info(self) -> RankInfo:
+        """Return which rank reads, of how many."""
+
+
+def check_iteration(reads: Reads) -> bool:
     """Check who asks for a pass over `dataset`; return whether that pass will not be asked for any batch.
 
     Raises
@@ -44,21 +52,21 @@ def check_iteration(dataset: ZarrIterableDataset) -> bool:
     ConfigError
         If a loader would make batches of its batches, or split this rank's share of the samples once more.
     """
-    if dataset.batch_size is not None:
-        _refuse_second_batching(dataset.batch_size)
+    if reads.batch_size is not None:
+        _refuse_second_batching(reads.batch_size)
     for _, reader in _readers_of_hugging_face():
-        if _is_a(reader, *_shards()) and reader.num_processes > 1 and dataset._place().world_size > 1:
+        if _is_a(reader, *_shards()) and reader.num_processes > 1 and reads.rank_info().world_size > 1:
             raise ConfigError(
                 "this process reads its own share of the samples, and accelerate's IterableDatasetShard would split "
                 "that share once more: give ZarrDataLoader(dataset) to accelerator.prepare(), or let accelerate alone "
                 "split, with rank=0, world_size=1 for the dataset"
             )
         if _is_a(reader, *_dispatchers()):
-            return dataset._place().idle
+            return reads.rank_info().idle
     return False
 
 
-def check_length(dataset: ZarrIterableDataset) -> None:
+def check_length(reads: Reads) -> None:
     """Check who asks for the length of `dataset`; tell an IterableDatasetShard that does so to split nothing.
 
     Raises
@@ -75,7 +83,7 @@ def check_length(dataset: ZarrIterableDataset) -> None:
         )
     for _, reader in _readers_of_hugging_face():
         if _is_a(reader, *_shards()):
-            _pass_whole_share(reader, dataset._place())
+            _pass_whole_share(reader, reads.rank_info())
 
 
 def check_resumed_epoch(epoch: int) -> None:
@@ -95,7 +103,7 @@ def check_resumed_epoch(epoch: int) -> None:
                     )
 
 
-def place_under_accelerate(place: Place) -> Place:
+def place_under_accelerate(place: RankInfo) -> RankInfo:
     """Return the place of a rank, as changed by a DataLoaderDispatcher of accelerate that reads for all ranks.
 
     The dispatcher iterates on process 0 alone and sends the other processes their parts, so process 0 reads the whole
@@ -116,7 +124,7 @@ def place_under_accelerate(place: Place) -> Place:
     return place
 
 
-def hears_accelerate(dataset: ZarrIterableDataset) -> bool:
+def hears_accelerate(reads: Reads) -> bool:
     """Return whether a loader of accelerate calls `set_epoch` with its own count of epochs, at the start of a pass.
 
     This is when the loader on the stack is seen on every rank before it reads: so it is also where an
@@ -130,15 +138,15 @@ def hears_accelerate(dataset: ZarrIterableDataset) -> bool:
     counts = False
     for frame, reader in _readers_of_hugging_face():
         if _is_a(reader, *_shards()):
-            _pass_whole_share(reader, dataset._place())
+            _pass_whole_share(reader, reads.rank_info())
         elif frame.f_code.co_name == "__iter__":
             counts = True
-            if _is_a(reader, *_dispatchers()) and dataset._place().split_over > 1:
-                _check_dispatcher(reader, dataset)
+            if _is_a(reader, *_dispatchers()) and reads.rank_info().split_over > 1:
+                _check_dispatcher(reader, reads)
     return counts
 
 
-def _pass_whole_share(shard: Any, place: Place) -> None:
+def _pass_whole_share(shard: Any, place: RankInfo) -> None:
     """Let an IterableDatasetShard pass on whatever it reads, sample by sample, and pad nothing.
 
     transformers' Trainer does the same to accelerate's BatchSamplerShard where a sampler knows the ranks already.
@@ -177,9 +185,9 @@ def _stacks(collate_fn: Any) -> bool:
     return collate_fn is _found("torch.utils.data", "default_collate") or module.partition(".")[0] == "transformers"
 
 
-def _check_dispatcher(dispatcher: Any, dataset: ZarrIterableDataset) -> None:
+def _check_dispatcher(dispatcher: Any, reads: Reads) -> None:
     num_workers = dispatcher.num_workers
-    if dataset.batch_size is None and num_workers > 1:
+    if reads.batch_size is None and num_workers > 1:
         raise ConfigError(
             f"each of {num_workers} DataLoader workers may end with a short batch, of which accelerate's dispatcher "
             f"loses samples: use {_NO_DISPATCH}; or num_workers=1 or 0"
@@ -192,7 +200,7 @@ def _check_dispatcher(dispatcher: Any, dataset: ZarrIterableDataset) -> None:
         )
 
 
-def _check_same_rank(place: Place, index: int, count: int) -> None:
+def _check_same_rank(place: RankInfo, index: int, count: int) -> None:
     if (place.rank, place.world_size) != (index, count):
         raise ConfigError(
             f"the dataset has rank = {place.rank}, world_size = {place.world_size}, but accelerate shares batches out "

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from zarrfeed.spec.field import Batch, FieldSet, Values
+from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 
 
 class _FirstTensor(torch.Tensor):
@@ -40,23 +40,23 @@ class SampleList(list[Batch]):
 
     Parameters
     ----------
-    fields
-        What a sample consists of.
+    assembler
+        Makes samples of the values of their fields.
     values
         One tensor a field, of shape (samples, *sample_shape), or a list of the samples.
     """
 
-    def __init__(self, fields: FieldSet, values: Sequence[Values]) -> None:
-        unpacked = fields.unpack(values)
-        super().__init__(fields.samples_of(unpacked))
-        batch = fields.assemble(unpacked)
+    def __init__(self, assembler: BatchAssembler, values: Sequence[Values]) -> None:
+        unpacked = assembler.unpack(values)
+        super().__init__(assembler.samples_of(unpacked))
+        batch = assembler.assemble(unpacked)
         # what default_collate makes of tuples
         self._batch = list(batch) if isinstance(batch, tuple) else batch
         if self:
             self[0] = _marked(self[0])
         self._samples = tuple(self)
         # tuples stay what they are, dicts may be given other values
-        self._values = list(_values(self)) if any(keys is not None for keys in fields.parts) else None
+        self._values = list(_values(self)) if any(keys is not None for keys in assembler.fields.parts) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(map(_plain, self)),)

@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import imported
 from zarrfeed.base.validate import check_int
-from zarrfeed.plan.partition import Consumer
+from zarrfeed.plan.partition import RankInfo
 from zarrfeed.torch.callers import place_under_accelerate
 
 #: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
@@ -27,26 +26,7 @@ _TO_END_S = 10.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-@dataclass(frozen=True)
-class Place:
-    """The rank of the training process, and how many ranks run on its machine.
-
-    `split_over` is the number of processes that get their parts of what this one reads, from a library that sends them
-    (`torch/callers.py`); `idle` says that this process is one that only gets them.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    local_world_size: int = 1
-    split_over: int = 1
-    idle: bool = False
-
-    def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
-        """Return the consumer that a DataLoader worker of this rank is."""
-        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over)
-
-
-class PlaceFinder:
+class RankFinder:
     """Finds the place of the rank that reads a dataset: in the training process, where workers have it from.
 
     Sent to another process, it carries the place that was found where it was sent. A DataLoader worker believes that;
@@ -55,7 +35,7 @@ class PlaceFinder:
 
     def __init__(self, rank: RankSource, world_size: int | None) -> None:
         self._rank, self._world_size = rank, world_size
-        self._carried: Place | None = None
+        self._carried: RankInfo | None = None
         self._carried_to = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -68,15 +48,15 @@ class PlaceFinder:
         self.__dict__.update(state)
         self._carried_to = os.getpid()
 
-    def find(self) -> Place:
+    def find(self) -> RankInfo:
         """Return this rank's place; in a spawned worker, the one that its training process found."""
         # A forked worker inherits what was carried to its parent, or to a process before that.
         if self._carried is not None and in_worker() and self._carried_to == os.getpid():
             return self._carried
-        return place_under_accelerate(find_place(self._rank, self._world_size))
+        return place_under_accelerate(find_rank(self._rank, self._world_size))
 
 
-def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:
+def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInfo:
     """Return the place that `rank` and `world_size` name, or torch.distributed's, or the only one there is.
 
     Raises
@@ -95,13 +75,13 @@ def find_place(rank: RankSource = None, world_size: int | None = None) -> Place:
             raise ConfigError(f"rank = {rank!r}, must return (rank, world size): {error}") from error
     elif rank is None and world_size is None:
         if not initialised:
-            return Place()
+            return RankInfo()
         rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
     if rank is None or world_size is None:
         raise ConfigError(f"rank = {rank}, world_size = {world_size}: give both, or neither")
     check_int("world_size", world_size, 1)
     check_int("rank", rank, 0, world_size - 1)
-    return Place(int(rank), int(world_size), _local_world_size(int(world_size), initialised=initialised))
+    return RankInfo(int(rank), int(world_size), _local_world_size(int(world_size), initialised=initialised))
 
 
 def rank_from_torchrun() -> tuple[int, int]:
@@ -171,16 +151,6 @@ def _open_process(pid: int | None) -> list[int]:
         with suppress(OSError):
             return [os.pidfd_open(pid)]
     return []
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def physical_bytes() -> int:
-    """Return how much memory the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def has_accelerator() -> bool:

@@ -11,42 +11,40 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.base.errors import ClosedError, ConfigError
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
-from zarrfeed.engine.reader_pool import ReaderPool
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.metadata.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.metadata.fields import Source, Variables, read_fields
 from zarrfeed.metadata.xarray import stored_arrays
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule
-from zarrfeed.plan.order import EpochPlan, Order, make_order
+from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import Even
 from zarrfeed.plan.selection import Int64, Select, Selection
-from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.plan.state import EpochState
 from zarrfeed.plan.window_rows import WindowRows, choose_samples
 from zarrfeed.plan.windows import Offsets
+from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
 from zarrfeed.spec import error_policy
 from zarrfeed.spec.error_policy import FaultPolicy, Missing, OnError
-from zarrfeed.spec.field import Batch, BlockUnit, FieldSet
+from zarrfeed.spec.field import BlockUnit, FieldSet
 from zarrfeed.spec.sharding import DEFAULT_COALESCE
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate
-from zarrfeed.torch.distributed import Place, PlaceFinder, RankSource, has_accelerator, in_worker
-from zarrfeed.torch.distributed import end_with_training_process as end_with_trainer
-from zarrfeed.torch.epoch_iterator import Cursor, Pass, SamplePass
-from zarrfeed.torch.epochs import EpochTable
+from zarrfeed.torch.distributed import RankFinder, RankSource, end_with_training_process, in_worker
+from zarrfeed.torch.epoch_iterator import Pass, SamplePass
+from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import check_pin_memory, order_options, schedule_options
+from zarrfeed.torch.session import Session, SessionOptions
 from zarrfeed.torch.transform import Transform, prepare_transform
 
 _INT64_MAX = 2**63 - 1
-
-#: What belongs to one process, and is made anew in another.
-_OF_PROCESS = ("_pid", "_readers", "_cursor", "_resumed", "_num_passes", "_worker_group")
 
 
 class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
@@ -251,19 +249,18 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             access=StoreAccess(self._policy, storage_options),
         )
         selection = choose_samples(fields, select, blocks, segment_ends=segment_ends, window_rows=window_rows)
-        self._place_finder = PlaceFinder(rank, world_size)
+        self._ranks = RankFinder(rank, world_size)
         self._pin_memory = pin_memory
         self._transform = prepare_transform(transform, len(fields.parts))
-        self._set_selection(fields, selection)
+        self._read(with_shared_rows(fields), selection)
 
-    def _set_selection(self, fields: FieldSet, selection: Selection | None) -> None:
+    def _read(self, fields: FieldSet, selection: Selection | None) -> None:
         """Let the dataset read these samples of these fields, from the first epoch on."""
         order = make_order(fields.num_samples, fields.block_rows, selection, **self._order_options)
-        self._schedule = self._make_schedule(fields, order, **self._options)
-        self._closed = False
-        self._reset_process()
-        self.check_memory()
-        self._epochs = EpochTable(EpochState(0).to_json())
+        schedule = self._make_schedule(fields, order, **self._options)
+        assembler = self._assembler_class(fields)
+        options = SessionOptions(self._policy, self._ranks, assembler, self._transform, self._pin_memory)
+        self._session = self._make_session(schedule, options)
 
     @classmethod
     def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
@@ -279,50 +276,43 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """
         return cls(*stored_arrays(samples, targets, options), **options)
 
-    def _selecting(self, selection: Selection) -> Self:
+    def with_selection(self, selection: Selection) -> Self:
         """Return a dataset of the same configuration that reads other samples, from its own first epoch on."""
         other = copy.copy(self)
-        other._set_selection(self._schedule.fields, selection)
+        other._read(self._session.schedule.fields, selection)
         return other
+
+    _assembler_class = BatchAssembler
+
+    def _make_session(self, schedule: Schedule, options: SessionOptions) -> Session:
+        return Session(schedule, options)
 
     def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
         return Schedule.make(fields, order, **options)
 
-    def _reset_process(self) -> None:
-        """Forget engines and passes: they belong to the process that made them."""
-        self._pid = os.getpid()
-        self._readers = ReaderPool(self._policy)
-        self._cursor: Cursor | None = None
-        self._resumed: EpochState | None = None
-        self._num_passes = 0
-        self._worker_group: str | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset_process()
+    @property
+    def session(self) -> Session:
+        """The epochs of this dataset in this process: for loaders, and not for users."""
+        return self._session
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, or of samples for `batch_size=None`, on this rank."""
-        check_length(self)
-        consumer = self._place().consumer()
-        return self._schedule.division(EpochState(0), consumer).batches(consumer.rank)
+        check_length(self._session)
+        return self._session.num_batches()
 
     def __iter__(self) -> Iterator[Batch]:
         """Return a pass over the next epoch, or the one that `set_epoch` named; it begins with its first batch."""
-        self._check_open()
-        unasked = check_iteration(self)
-        name = None
+        session = self._session
+        session.check_open()
+        unasked = check_iteration(session)
+        group = None
         if in_worker():
-            end_with_trainer()
+            end_with_training_process()
             info = torch.utils.data.get_worker_info()
             assert info is not None
-            group = self._worker_group or f"{os.getppid()}/{info.seed - info.id}"
-            name = f"{group}/{self._num_passes}"
-        self._num_passes += 1
-        new_pass = (SamplePass if self._schedule.batch_size is None else Pass)(self, name)
+            group = f"{os.getppid()}/{info.seed - info.id}"
+        name = session.name_pass(group)
+        new_pass = (SamplePass if session.batch_size is None else Pass)(session, name)
         if name is not None or unasked:
             new_pass.settle()  # a loader may ask for the worker's state before its first batch
         return new_pass
@@ -337,11 +327,12 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         `load_state_dict` with a state of that very epoch, the rest of the epoch is read.
         """
         check_int("epoch", epoch, 0, _INT64_MAX)
-        self._check_process()
-        loaded = self._upcoming()
-        hint = hears_accelerate(self)  # after resuming it counts from 0, so it never leads back
+        session = self._session
+        session.check_process()
+        loaded = session.upcoming()
+        hint = hears_accelerate(session)  # after resuming it counts from 0, so it never leads back
         if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):
-            self._name_next(EpochState(int(epoch)))
+            session.name_next(EpochState(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
@@ -355,15 +346,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         ConfigError
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
-        self._check_process()
-        if self._cursor is not None:
-            return self._make_state_dict(self._cursor.stand(at_end=False))
-        if self._epochs.moved_by_workers():
-            raise ConfigError(
-                "batches were handed out by DataLoader workers, and this process cannot know how many: ask a "
-                "ZarrDataLoader for its state_dict(), or name the epoch that comes next with set_epoch()"
-            )
-        return self._make_state_dict(self._upcoming())
+        return self._session.make_state_dict(self._session.state())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.
@@ -375,13 +358,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         MemoryBudgetError
             If the state's lanes need more memory than there is.
         """
-        self._check_process()
-        loaded = self._read_state_dict(state)
-        if loaded.worker is None:
-            self._name_next(loaded)
-        else:
-            self._resumed = loaded
-            self._epochs.name_next(EpochState(loaded.epoch + 1).to_json())
+        self._session.load(state)
 
     def sample_order(self, epoch: int | None = None) -> Int64:
         """List the global sample indices in the order of delivery on this rank, without reading data.
@@ -397,9 +374,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         worker the batches of its own share.
         """
         if epoch is None:
-            epoch = self._upcoming().epoch
+            epoch = self._session.upcoming().epoch
         check_int("epoch", epoch, 0, _INT64_MAX)
-        order: Int64 = core.sample_order(self._plan_of_rank(int(epoch)).to_core())
+        order: Int64 = core.sample_order(self._session.plan_of_rank(int(epoch)).to_core())
         return order
 
     def explain(self) -> Explanation:
@@ -407,23 +384,19 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
         The figures are attributes of what is returned; `str()` of it is a page for people.
         """
-        return self._schedule.explain(self._place(), self._plan_of_rank(0), pinned=self._pins())
+        return self._session.explain()
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
-        self._check_process()
-        return self._readers.stats()
+        return self._session.stats()
 
     def skipped_chunks(self) -> list[SkippedChunk]:
         """Return what was skipped since this dataset was made (in this process): array, key, epoch and cause."""
-        self._check_process()
-        return self._readers.skipped()
+        return self._session.skipped_chunks()
 
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
-        self._check_process()
-        self._closed = True
-        self._readers.close()
+        self._session.close()
 
     def __enter__(self) -> ZarrIterableDataset:
         return self
@@ -432,69 +405,18 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         self.close()
 
     def __repr__(self) -> str:
-        order = self._schedule.order
+        schedule = self._session.schedule
+        order = schedule.order
         return (
-            f"ZarrIterableDataset({self._schedule.fields.describe(order.selection)}, "
-            f"batch_size={self._schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
+            f"ZarrIterableDataset({describe(schedule.fields, order.selection)}, "
+            f"batch_size={schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 
     def _repr_html_(self) -> str:
-        return dataset_html(self._schedule.fields, self._schedule.order, self._schedule.batch_size)
+        schedule = self._session.schedule
+        return dataset_html(schedule.fields, schedule.order, schedule.batch_size)
 
     @property
     def batch_size(self) -> int | None:
         """Samples of a batch; None for single samples."""
-        return self._schedule.batch_size
-
-    def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
-        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        self._schedule.check_memory(self._place(), num_workers, state or EpochState(0))
-
-    def wants_pinned(self) -> bool:
-        """Return whether batches are to lie in page-locked memory."""
-        return self._pin_memory if self._pin_memory is not None else has_accelerator()
-
-    def _check_open(self) -> None:
-        self._check_process()
-        if self._closed:
-            raise ClosedError("this dataset was closed")
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:  # forked: the parent's threads are not here
-            self._reset_process()
-
-    def _place(self) -> Place:
-        return self._place_finder.find()
-
-    def _upcoming(self) -> EpochState:
-        """Return the state in which the next pass begins."""
-        if self._resumed is not None:
-            return self._resumed
-        return EpochState.from_json(self._epochs.next(), self._schedule.order.length)
-
-    def _name_next(self, state: EpochState) -> None:
-        self._cursor = None
-        self._resumed = None
-        self._epochs.name_next(state.to_json())
-
-    def _join_group(self, group: str) -> None:
-        """Learn, in a DataLoader worker, which group of workers it belongs to."""
-        self._check_process()
-        self._worker_group = group
-
-    def _make_state_dict(self, state: EpochState) -> dict[str, Any]:
-        return make_state_dict(state, self._schedule.order, self._schedule.fields.fields)
-
-    def _read_state_dict(self, state: object) -> EpochState:
-        schedule = self._schedule
-        loaded = read_state_dict(state, schedule.order, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
-        self.check_memory(state=loaded)
-        return loaded
-
-    def _plan_of_rank(self, epoch: int) -> EpochPlan:
-        """Return what this rank reads in an epoch, without workers, from its beginning."""
-        consumer = self._place().consumer()
-        return self._schedule.plan(self._schedule.settle(EpochState(epoch), consumer), consumer)
-
-    def _pins(self) -> bool:
-        return self.wants_pinned() and not in_worker()  # a loader pins what its workers send, in its own process
+        return self._session.batch_size

@@ -15,9 +15,9 @@ import torch.utils.data
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
-from zarrfeed.spec.field import Batch
+from zarrfeed.plan.cursor import Cursor
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
-from zarrfeed.torch.epoch_iterator import Cursor, settle_for_workers
+from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
 from zarrfeed.torch.worker_shutdown import with_flags
 
@@ -80,7 +80,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         if dataset.batch_size is None:
             raise ConfigError("the dataset has no batch_size: give it one, and batches are made while decoding")
         if pin_memory is None:
-            pin_memory = num_workers > 0 and dataset.wants_pinned()
+            pin_memory = num_workers > 0 and dataset.session.wants_pinned()
         super().__init__(
             dataset,
             batch_size=None,
@@ -94,7 +94,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         )
         self._cursor: Cursor | None = None
         object.__setattr__(self, "sampler", _EpochHint(dataset))  # torch keeps others from replacing it
-        dataset.check_memory(num_workers)
+        dataset.session.check_memory(num_workers)
 
     def __repr__(self) -> str:
         return f"ZarrDataLoader({self.dataset!r}, num_workers={self.num_workers})"
@@ -111,7 +111,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         """Return a pass over the next epoch; it begins, and starts workers, with its first batch."""
         if self._preparation is not None:
             return prepared_batches(self, self._preparation)
-        return self._own_batches()
+        return self.own_batches()
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads."""
@@ -126,7 +126,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         the same samples in other batches.
         """
         if self._cursor is not None:
-            return self._zarr_dataset._make_state_dict(self._cursor.state())
+            return self._zarr_dataset.session.make_state_dict(self._cursor.state())
         return self._zarr_dataset.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -145,22 +145,23 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
         asking = asking_accelerator()
         if asking is not None:
-            self._preparation = preparation(asking, self._zarr_dataset._place())
+            self._preparation = preparation(asking, self._zarr_dataset.session.rank_info())
         return self._preparation is not None
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, _: bool) -> None:
         pass
 
-    def _own_batches(self) -> Iterator[Batch]:
+    def own_batches(self) -> Iterator[Batch]:
+        """Return a pass over the next epoch, whatever library prepared the loader."""
         if self.num_workers == 0:
             self._cursor = None
             return iter(self._zarr_dataset)
         return self._worker_batches()
 
-    def _count_delivered(self) -> Cursor:
+    def count_delivered(self) -> Cursor:
         """Return the cursor of the pass that was just begun, for the caller to count from now on what is delivered."""
-        begun = self._cursor or self._zarr_dataset._cursor
+        begun = self._cursor or self._zarr_dataset.session.cursor
         assert begun is not None
         self._cursor = replace(begun, delivered=0, ended=False)
         return self._cursor
@@ -170,7 +171,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
             init.new_group()
             self.multiprocessing_context = with_flags(self.multiprocessing_context)
-        cursor = settle_for_workers(self._zarr_dataset, init.name_pass(), self.num_workers)
+        cursor = self._zarr_dataset.session.settle_for_workers(init.name_pass(), self.num_workers)
         self._cursor = cursor
         try:
             for batch in super().__iter__():
@@ -199,7 +200,7 @@ class _EpochHint(torch.utils.data.Sampler[None]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass read this epoch, if it would read an earlier one."""
-        if self._dataset._upcoming().epoch < epoch:
+        if self._dataset.session.upcoming().epoch < epoch:
             self._dataset.set_epoch(epoch)
 
 
@@ -228,6 +229,6 @@ class _WorkerInit:
         info = torch.utils.data.get_worker_info()
         assert info is not None
         if self._passes and isinstance(info.dataset, ZarrIterableDataset):  # else another loader's workers call this
-            info.dataset._join_group(self._group)
+            info.dataset.session.join_group(self._group)
         if self._function is not None:
             self._function(worker)

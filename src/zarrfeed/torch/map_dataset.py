@@ -23,25 +23,31 @@ import torch.utils.data
 
 from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
 from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.system import physical_bytes, usable_cores
+from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_num_threads
-from zarrfeed.engine.reader import Reader, shared_memory
-from zarrfeed.engine.reader_pool import fits_shared_memory
-from zarrfeed.engine.stats import Stats, format_bytes
+from zarrfeed.engine.reader import Reader
+from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.conversion import ConversionOptions, Normalization, TorchDtypeLike
 from zarrfeed.metadata.fields import Source, Variables, read_fields
 from zarrfeed.metadata.xarray import stored_arrays
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
-from zarrfeed.plan.memory import MemoryPlan, parse_bytes, plan_memory
+from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.selection import Int64, Select
 from zarrfeed.plan.window_rows import WindowRows, choose_samples
 from zarrfeed.plan.windows import Offsets
+from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing
-from zarrfeed.spec.field import Batch, ListField, StoredField, Values
+from zarrfeed.spec.field import Field, ListField, StoredField, dtype_name
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.collate import SampleList
-from zarrfeed.torch.distributed import in_worker, physical_bytes, usable_cores
+from zarrfeed.torch.distributed import in_worker
+from zarrfeed.torch.dtypes import torch_dtype
+from zarrfeed.torch.host_rows import with_shared_rows
+from zarrfeed.torch.tensors import Tensors, fits_shared_memory, shared_memory
 
 DEFAULT_CACHE = 256 << 20
 
@@ -119,7 +125,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         check_num_threads(num_threads)
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
-        self._fields = fields = read_fields(
+        fields = read_fields(
             samples,
             targets,
             sample_axis=sample_axis,
@@ -132,6 +138,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             room=DEFAULT_BUDGET // 16,
             access=StoreAccess(self._policy, storage_options),
         )
+        self._fields = with_shared_rows(fields)
+        self._assembler = BatchAssembler(self._fields)
         self._selection = choose_samples(fields, select, segment_ends=segment_ends, window_rows=window_rows)
         self._closed = False
         self._reset_process()
@@ -178,14 +186,14 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         try:
             one = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
-            return self._fields.assemble(self._read(np.asarray(index)))
+            return self._assembler.assemble(self._read(np.asarray(index)))
         # a view would keep the whole buffer
         rows = [values[0] for values in self._read(np.array([one]))]
-        return self._fields.assemble([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
+        return self._assembler.assemble([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
 
     def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
         """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
-        return SampleList(self._fields, self._read(np.asarray(indices)))
+        return SampleList(self._assembler, self._read(np.asarray(indices)))
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
@@ -200,7 +208,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             self._drop_reader()
 
     def __repr__(self) -> str:
-        return f"ZarrDataset({self._fields.describe(self._selection)})"
+        return f"ZarrDataset({describe(self._fields, self._selection)})"
 
     def _repr_html_(self) -> str:
         return random_access_html(self._fields, self._selection)
@@ -217,10 +225,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             if self._closed:
                 raise ClosedError("this dataset was closed")
             if not len(wanted):
-                return tuple(
-                    [] if isinstance(f, ListField) else torch.empty(0, *f.sample_shape, dtype=f.torch_dtype)
-                    for f in self._fields.fields
-                )
+                return tuple(map(_no_samples, self._fields.fields))
             reader = self._reader_for(len(wanted))
             try:
                 try:
@@ -267,7 +272,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             batch_size=rows,
             num_threads=memory.num_threads,
             memory=memory,
-            allocator=shared_memory if shares else None,
+            arrays=Tensors(shared_memory if shares else None),
             cache_bytes=kept - memory.list_bytes,
             consumer_works=True,
             policy=self._policy,
@@ -302,3 +307,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         if self._reader is not None:
             self._past_stats = self._past_stats + self._reader.stats()
         self._reader, self._capacity = None, 0
+
+
+def _no_samples(field: Field) -> Values:
+    if isinstance(field, ListField):
+        return []
+    return torch.empty(0, *field.sample_shape, dtype=torch_dtype(dtype_name(field)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int, check_num_threads
-from zarrfeed.plan.memory import parse_bytes
 from zarrfeed.plan.partition import EVEN_MODES, Even
 from zarrfeed.spec.sharding import Coalesce
 from zarrfeed.torch.distributed import has_accelerator

@@ -61,7 +61,7 @@ def split(
     if gap is not None:
         check_int("gap", gap, 0, _LONGEST_GAP)
     check_choice("by", by, get_args(By))
-    order = dataset._schedule.order
+    order = dataset.session.schedule.order
     lengths = _lengths(parts, order.length)
     if by == "chunk":
         whole = order.selection or selection_of(
@@ -83,9 +83,9 @@ def split(
     if gap is None:
         selections = [replace(selection, left_out=left_out) for selection in selections]
     else:
-        fields = dataset._schedule.fields
+        fields = dataset.session.schedule.fields
         selections = separate_parts(selections, fields, gap=int(gap), exactly=by == "sample", left_out=left_out)
-    return tuple(dataset._selecting(selection) for selection in selections)
+    return tuple(dataset.with_selection(selection) for selection in selections)
 
 
 def _lengths(parts: Sequence[float], total: int) -> list[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.spec.field import Batch
+from zarrfeed.torch.batch import Batch
 
 Transform: TypeAlias = Callable[..., Any]
 

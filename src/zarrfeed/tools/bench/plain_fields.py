@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 import zarr
 
-from zarrfeed.metadata.cf import Decoding
-from zarrfeed.spec.field import ListField, StoredField
+from zarrfeed.spec.conversion import Decoding
+from zarrfeed.spec.field import ListField, StoredField, dtype_name
+from zarrfeed.torch.dtypes import torch_dtype
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def plain_field(field: StoredField | ListField, array: zarr.Array[Any]) -> Plain
     stored = array.dtype.newbyteorder("=")
     decoding = None if field.conversion is None else field.conversion.decoding
     convert = None if decoding is None else partial(_unpack, decoding)
-    return PlainField(stored, shape, spec.dtype, field.torch_dtype, axis, convert, field.resident)
+    return PlainField(stored, shape, spec.dtype, torch_dtype(dtype_name(field)), axis, convert, field.resident)
 
 
 def _unpack(decoding: Decoding, values: npt.NDArray[Any], out: torch.Tensor) -> None:

@@ -27,14 +27,17 @@ import zarr
 
 from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.base.native import core
-from zarrfeed.engine.stats import Stats, format_bytes
+from zarrfeed.base.system import usable_cores
+from zarrfeed.base.units import format_bytes
+from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.open import open_source
 from zarrfeed.report.advice import advise
-from zarrfeed.spec.field import ListField, StoredField, Values, record_of, sample_bytes
+from zarrfeed.report.describe import describe
+from zarrfeed.spec.field import ListField, StoredField, record_of, sample_bytes
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField, plain_field
-from zarrfeed.torch.distributed import usable_cores
+from zarrfeed.torch.batch import Values
 from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
 
 #: Decoded bytes, and samples, of the part that is measured.
@@ -117,7 +120,7 @@ class StoreBench:
 
     def __post_init__(self) -> None:
         with self._dataset(None) as dataset:  # reads metadata alone
-            self._fields = dataset._schedule.fields
+            self._fields = dataset.session.schedule.fields
             if any(record_of(f) is not None for f in self._fields.fields):
                 raise UnsupportedError(f"{self.path}: bench does not measure records (structured dtypes)")
             self._describe(dataset)
@@ -156,7 +159,7 @@ class StoreBench:
         )
 
     def _describe(self, dataset: ZarrIterableDataset) -> None:
-        self._row("store", self._fields.describe())
+        self._row("store", describe(self._fields))
         self._whole = dataset.explain()
         for f in self._whole.fields:
             self._row(f.name if len(self._fields.fields) > 1 else "", f.description)

@@ -15,7 +15,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.engine.stats import format_bytes
+from zarrfeed.base.units import format_bytes
 from zarrfeed.tools.demo.stores import build_store
 
 SAMPLE_SHAPE = (4, 64, 64)

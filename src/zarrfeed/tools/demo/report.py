@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.engine.stats import format_bytes
+from zarrfeed.base.units import format_bytes
 from zarrfeed.report.explain import Explanation
 from zarrfeed.tools.demo.climate import ClimateStore, write_climate_stores
 from zarrfeed.tools.demo.generated import GeneratedStore, generate_store

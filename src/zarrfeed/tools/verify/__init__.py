@@ -14,9 +14,10 @@ from typing import Any, Literal
 import zarr
 
 from zarrfeed.base.errors import ProgressFileError, ZarrfeedError
+from zarrfeed.base.system import usable_cores
+from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.open import check_storage_options
-from zarrfeed.plan.memory import parse_bytes
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.verify.arrays import Found, find_arrays
@@ -24,7 +25,6 @@ from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check
 from zarrfeed.tools.verify.links import links_out
 from zarrfeed.tools.verify.progress import Checked, ProgressFile, default_path, fingerprint
 from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
-from zarrfeed.torch.distributed import usable_cores
 
 __all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
 

@@ -20,10 +20,10 @@ from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.metadata.open import open_source
-from zarrfeed.metadata.open_errors import open_error
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import reason_of
 from zarrfeed.storage.local_files import METADATA_NAMES, check_metadata_files
+from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import wrap_node
 from zarrfeed.storage.zarr_internals import async_group
 

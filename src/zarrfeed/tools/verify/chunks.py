@@ -31,13 +31,15 @@ from zarrfeed.base.errors import (
     printable,
 )
 from zarrfeed.base.native import core
-from zarrfeed.engine.stats import format_bytes
-from zarrfeed.metadata.array import ArraySpec, check_sizes, read_layout
+from zarrfeed.base.units import format_bytes
+from zarrfeed.metadata.array import check_sizes, read_layout
+from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource, place_array
+from zarrfeed.storage.retry import reading
 from zarrfeed.storage.shard_reader import FeedCounts, ShardFeed
 from zarrfeed.storage.zarr_decoder import make_decoder
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
@@ -167,7 +169,7 @@ def prepare_check(
     axes = spec.num_key_axes
     grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
     along = (1,) * axes if spec.shard is None else spec.shard.chunks
-    assert spec.source is not None
+    assert isinstance(spec.source, StoreSource)
     whole = _Stored(Numbering(grid, along), spec.source, spec.decoded_bytes, spec.shard, spec.item_type)
     return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)
 
@@ -345,7 +347,7 @@ class _StoreCheck:
         return await self._get(key)
 
     async def _get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
-        return await self._policy.reading(partial(self._source.get, key, byte_range), is_far=self._source.is_far)
+        return await reading(self._policy, partial(self._source.get, key, byte_range), is_far=self._source.is_far)
 
     async def _check_shard(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
         shards = self._shards

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from zarrfeed.base.errors import one_line
-from zarrfeed.engine.stats import format_bytes
+from zarrfeed.base.units import format_bytes
 
 #: How a chunk is wrong: it does not decode; it could not be read; the store lacks it; a link leads out of the store.
 Cause: TypeAlias = Literal["corrupt", "unreadable", "missing", "link"]

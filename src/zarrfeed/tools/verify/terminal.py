@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.errors import one_line
-from zarrfeed.engine.stats import format_bytes
+from zarrfeed.base.units import format_bytes
 
 if TYPE_CHECKING:
     from zarrfeed.tools.verify import Progress, VerifyReport

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
 
 from zarrfeed.base.errors import UnsupportedError
 
@@ -44,11 +43,15 @@ def item_bytes(name: str) -> int:
     return 2 if name == "bfloat16" else np.dtype(name).itemsize
 
 
-def list_item_type(dtype: ZDType[Any, Any]) -> str:
-    """Return "str" or "bytes" if items are Python objects of that type, of which batches have lists; else ""."""
-    if isinstance(dtype, VariableLengthUTF8 | FixedLengthUTF32):
-        return "str"
-    return "bytes" if isinstance(dtype, VariableLengthBytes) else ""
+def dlpack_dtype(name: str, item_bytes: int) -> tuple[int, int]:
+    """Return DLPack's description of a dtype: the code of its kind, and the bits of a number.
+
+    Codes: https://dmlc.github.io/dlpack/latest/c_api.html, DLDataTypeCode.
+    """
+    codes = {"bool": 6, "bfloat16": 4}
+    kinds = {"complex": 5, "float": 2, "int": 0}
+    code = codes.get(name, next((code for kind, code in kinds.items() if name.startswith(kind)), 1))
+    return code, 8 * item_bytes
 
 
 def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:

@@ -1,0 +1,89 @@
+"""What the engine's batches become: the interface that a library of arrays implements, and plain bytes in NumPy.
+
+The engine writes each field of a batch either into its own pool, and hands it out as a DLPack capsule, or into memory
+that the library provides. A provided buffer is used once: the engine writes it, and never again after its batch was
+handed out, also while only another process holds the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.spec.dtypes import dlpack_dtype
+from zarrfeed.spec.field import TensorField, dtype_name, item_bytes_of, sample_bytes
+
+#: An array of the library; this layer knows it by `BatchArrays` alone.
+Array: TypeAlias = Any
+#: A field of a batch as DLPack describes it: code of the dtype, bits of an item, shape of a sample.
+TensorSpec: TypeAlias = tuple[int, int, Sequence[int]]
+
+
+class BatchArrays(Protocol):
+    """How the memory of batches becomes arrays of a library."""
+
+    #: Whether batches lie in memory that `allocate` returned, and not in the engine's pool.
+    provides_memory: bool
+
+    def tensor_spec(self, field: TensorField) -> TensorSpec:
+        """Return how a field of a batch is described in a capsule."""
+
+    def from_capsule(self, capsule: object) -> Array:
+        """Return the array of a DLPack capsule of the engine: shape (rows, *sample shape of `tensor_spec`)."""
+
+    def allocate(self, size: int) -> tuple[Array, int]:
+        """Return a buffer of so many bytes, and its address; only with `provides_memory`."""
+
+    def viewer(self, field: TensorField) -> Callable[[Array, int], Array]:
+        """Return a function (buffer, rows) -> array of shape (rows, *sample shape) over the start of the buffer."""
+
+    def bytes_of(self, array: Array) -> npt.NDArray[np.uint8]:
+        """Return the memory of an array of a batch: uint8 of shape (rows, bytes of a sample)."""
+
+
+class ByteArrays:
+    """Batches as bytes in NumPy: uint8 of shape (rows, bytes of a sample), in the engine's memory."""
+
+    provides_memory = False
+
+    def tensor_spec(self, field: TensorField) -> TensorSpec:
+        """Return bytes."""
+        return 1, 8, (sample_bytes(field),)
+
+    def from_capsule(self, capsule: object) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a capsule."""
+        array: npt.NDArray[Any] = np.from_dlpack(_Exporter(capsule))
+        return array
+
+    def allocate(self, size: int) -> tuple[Array, int]:
+        """Refuse: the engine has the memory."""
+        raise NotImplementedError(f"{size} bytes: the engine has the memory of these batches")
+
+    def viewer(self, field: TensorField) -> Callable[[Array, int], Array]:
+        """Refuse: the engine has the memory."""
+        raise NotImplementedError(f"{field.name}: the engine has the memory of these batches")
+
+    def bytes_of(self, array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the array."""
+        return array
+
+
+def tensor_spec(field: TensorField) -> TensorSpec:
+    """Return the dtype and the sample shape of a field as DLPack has them."""
+    return *dlpack_dtype(dtype_name(field), item_bytes_of(field)), field.sample_shape
+
+
+class _Exporter:
+    """A capsule as an object of the array API, which is what NumPy takes."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: object) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> Any:
+        return 1, 0  # host memory

@@ -1,0 +1,163 @@
+"""`ArraySpec`: everything the engine must know to read one stored array."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from zarrfeed.spec.codec import CodecSpec
+from zarrfeed.spec.sharding import ShardSpec
+
+
+class StoreLocation(Protocol):
+    """Where the chunks of an array are, in a store that Python reads (`storage/location.py`)."""
+
+    @property
+    def max_requests(self) -> int:
+        """How many requests the store is asked at once at most."""
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A stored array as the engine sees it.
+
+    Attributes
+    ----------
+    name
+        What messages call the array: its path or URL.
+    shape, chunk_shape
+        Of the array and of its read chunk, one entry per axis.
+    storage_order
+        Axes as stored, outermost first: (0, 1, ...) for C order.
+    dtype
+        NumPy dtype of the tensors, in native byte order.
+    swap_bytes
+        0 if stored in native byte order, else the width in bytes of the units to reverse.
+    fill
+        One item of the fill value in native byte order, or a pattern of items that repeats along a sample.
+    codecs
+        In the order of decoding. Where one is not native, all are left to zarr-python, and the engine gets what it
+        made of a chunk.
+    stored_dtype
+        As zarr-python names it; `dtype` may be that of the numbers in it.
+    item_type
+        "str" or "bytes" for text of any length, bytes of any length and fixed-length text: batches have lists of these,
+        and `dtype` is that of Python objects. Else empty.
+    record
+        The structured dtype of records, whose bytes are the last axis; else None.
+    num_key_axes
+        Axes that the array has in the store; what `shape` has beyond them is inside of an item.
+    root, metadata_key
+        Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
+    source
+        Its store then; None for a local one, which the engine reads by itself.
+    key_prefix, key_separator
+        How chunk indices, or those of shards, become file names.
+    shard
+        How read chunks lie in shards; None: each is an object of its own.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    storage_order: tuple[int, ...]
+    sample_axis: int
+    dtype: np.dtype[Any]
+    swap_bytes: int
+    fill: bytes
+    codecs: tuple[CodecSpec, ...]
+    root: str
+    metadata_key: str
+    key_prefix: str
+    key_separator: str
+    zarr_format: int
+    stored_dtype: str
+    num_key_axes: int
+    item_type: str = ""
+    record: np.dtype[Any] | None = None
+    shard: ShardSpec | None = None
+    source: StoreLocation | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def slow_codecs(self) -> tuple[str, ...]:
+        """The codecs because of which zarr-python decodes this array; none where the engine does."""
+        return tuple(codec.name for codec in self.codecs if not codec.native)
+
+    @property
+    def num_samples(self) -> int:
+        """Length of the sample axis."""
+        return self.shape[self.sample_axis]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: the other axes, in order."""
+        return self.shape[: self.sample_axis] + self.shape[self.sample_axis + 1 :]
+
+    @property
+    def sample_bytes(self) -> int:
+        """Decoded bytes of one sample."""
+        return math.prod(self.sample_shape) * self.dtype.itemsize
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Length of a read chunk along the sample axis; it may exceed the array."""
+        return self.chunk_shape[self.sample_axis]
+
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """Shape of a stored object: of a shard, or of a chunk where there are none."""
+        along = () if self.shard is None else self.shard.chunks
+        along += (1,) * (len(self.shape) - len(along))
+        return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of one decoded stored object, padding included."""
+        return math.prod(self.shard_shape) * self.dtype.itemsize
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the whole array; 0 if it has none."""
+        if self.shard is None:
+            return 0
+        return math.prod(-(-n // s) for n, s in zip(self.shape, self.shard_shape, strict=True))
+
+    @property
+    def num_cells(self) -> int:
+        """Read chunks that hold the parts of one sample."""
+        return math.prod(
+            -(-n // c)
+            for axis, (n, c) in enumerate(zip(self.shape, self.chunk_shape, strict=True))
+            if axis != self.sample_axis
+        )
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of one decoded read chunk, padding included."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the specification in the form that the engine takes."""
+        return {
+            "kind": "stored",
+            "name": self.name,
+            "shape": self.shape,
+            "chunk_shape": self.chunk_shape,
+            "storage_order": self.storage_order,
+            "sample_axis": self.sample_axis,
+            "item_bytes": self.dtype.itemsize,
+            "swap_bytes": self.swap_bytes,
+            "fill": self.fill,
+            "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs if not self.slow_codecs],
+            "root": os.fsencode(self.root),
+            "metadata_key": self.metadata_key,
+            "key_prefix": self.key_prefix,
+            "key_separator": self.key_separator,
+            "key_axes": self.num_key_axes,
+            "fed": self.source is not None,
+            **({} if self.shard is None else {"shard": self.shard.to_core()}),
+        }

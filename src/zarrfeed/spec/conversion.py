@@ -1,0 +1,84 @@
+"""What becomes of the items of one array on the way into a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How stored items become values.
+
+    Attributes
+    ----------
+    items
+        The dtype that stored items are taken for: the stored one, or its signed or unsigned twin.
+    result
+        The dtype of values, unless the user names one: float32 for packed data and for integers with a fill value,
+        but float64 if that is stored; floats without packing keep theirs.
+    fills
+        Values that become NaN, compared before scale and offset.
+    scale, offset
+        value = item * scale + offset. None: not given.
+    in_double
+        Whether xarray calculates in float64.
+    """
+
+    items: str
+    result: str
+    fills: tuple[float, ...] = ()
+    scale: float | None = None
+    offset: float | None = None
+    in_double: bool = False
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What becomes of the items of one field; `cpp/spec/field_spec.h` says in which order and precision.
+
+    Attributes
+    ----------
+    items, result
+        Names of the dtypes before and after.
+    decoding
+        What attributes ask for; None: nothing.
+    mean, std
+        One for all items, or one a channel; empty: not normalised.
+    channel_items
+        Items of a sample that follow each other in one channel.
+    """
+
+    items: str
+    result: str
+    decoding: Decoding | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    channel_items: int = 1
+
+    def to_core(self) -> dict[str, Any]:
+        """Return the conversion in the form that the engine takes."""
+        decoding = self.decoding
+        return {
+            "from": self.items,
+            "to": self.result,
+            "decode_in_double": decoding is not None and decoding.in_double,
+            "fills": [] if decoding is None else [float(value) for value in decoding.fills],
+            "scale": None if decoding is None else decoding.scale,
+            "offset": None if decoding is None else decoding.offset,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "channel_items": self.channel_items,
+        }
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        steps = [f"{self.items} -> {self.result}"]
+        if self.decoding is not None:
+            fills, scale, offset = self.decoding.fills, self.decoding.scale, self.decoding.offset
+            steps += [f"{', '.join(f'{value:g}' for value in fills)} is NaN"] if fills else []
+            steps += [f"scale {scale:g}"] if scale is not None else []
+            steps += [f"offset {offset:g}"] if offset is not None else []
+        if self.mean:
+            steps.append(f"normalised, {len(self.mean)} channels" if len(self.mean) > 1 else "normalised")
+        return ", ".join(steps)

@@ -1,0 +1,297 @@
+"""`Session`: the epochs of one dataset in one process, as passes, loaders and reports see them.
+
+The dataset is the face of a session: it checks arguments and documents them. The session knows the schedule, which
+epoch comes next, which pass is under way, and the readers. Pickling and copying carry the configuration and the table
+of epochs; whatever belongs to a process is made anew in another process, also after a fork.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zarrfeed.base.errors import ClosedError, ConfigError
+from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.reader_pool import ReaderPool, Running
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.substitution import SkippedChunk
+from zarrfeed.plan.cursor import Cursor
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.report.explain import Explanation, explain
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.torch.batch import Batch, BatchAssembler
+from zarrfeed.torch.callers import check_resumed_epoch
+from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, worker_and_count
+from zarrfeed.torch.epochs import EpochTable
+from zarrfeed.torch.tensors import Tensors, fits_shared_memory, pinned_memory, shared_memory
+
+#: What belongs to one process, and is made anew in another.
+_OF_PROCESS = ("_pid", "readers", "cursor", "resumed", "_num_passes", "_worker_group")
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a dataset is read, beside its schedule.
+
+    Attributes
+    ----------
+    policy
+        What readers do about a chunk that cannot be read.
+    ranks
+        Finds the rank that reads.
+    assembler
+        Makes batches of the tensors of fields.
+    transform
+        Called with every batch; None: batches are handed out as they are.
+    pin_memory
+        Whether batches lie in page-locked memory. None: where there is an accelerator.
+    """
+
+    policy: FaultPolicy
+    ranks: RankFinder
+    assembler: BatchAssembler
+    transform: Callable[[Batch], Any] | None
+    pin_memory: bool | None
+
+
+class Session:
+    """The epochs of one dataset in one process.
+
+    Parameters
+    ----------
+    schedule
+        What is read when.
+    options
+        How it is read.
+
+    Attributes
+    ----------
+    cursor
+        How far the last pass has come that was begun in this process; None before that.
+    resumed
+        The state of a DataLoader worker that the next pass begins with.
+    """
+
+    def __init__(self, schedule: Schedule, options: SessionOptions) -> None:
+        self.schedule = schedule
+        self.options = options
+        self.closed = False
+        self.reset_process()
+        self.check_memory()
+        self.epochs = EpochTable(EpochState(0).to_json())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.reset_process()
+
+    def reset_process(self) -> None:
+        """Forget engines and passes: they belong to the process that made them."""
+        self._pid = os.getpid()
+        self.readers = ReaderPool(
+            self.schedule.fields.fields, batch_size=self.schedule.engine_batch_size, policy=self.options.policy
+        )
+        self.cursor: Cursor | None = None
+        self.resumed: EpochState | None = None
+        self._num_passes = 0
+        self._worker_group: str | None = None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a batch; None for single samples."""
+        return self.schedule.batch_size
+
+    def check_process(self) -> None:
+        """Start afresh in a forked process: the threads of its parent are not here."""
+        if os.getpid() != self._pid:
+            self.reset_process()
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the dataset was closed."""
+        self.check_process()
+        if self.closed:
+            raise ClosedError("this dataset was closed")
+
+    def close(self) -> None:
+        """Stop all threads, and free the memory of dropped batches."""
+        self.check_process()
+        self.closed = True
+        self.readers.close()
+
+    def stats(self) -> Stats:
+        """Return the counters of this process."""
+        self.check_process()
+        return self.readers.stats()
+
+    def skipped_chunks(self) -> list[SkippedChunk]:
+        """Return the chunks that were skipped in this process."""
+        self.check_process()
+        return self.readers.skipped()
+
+    def rank_info(self) -> RankInfo:
+        """Return which rank reads, of how many."""
+        return self.options.ranks.find()
+
+    def num_batches(self) -> int:
+        """Return the number of batches (samples, without a batch size) of an epoch on this rank."""
+        consumer = self.rank_info().consumer()
+        return self.schedule.division(EpochState(0), consumer).batches(consumer.rank)
+
+    def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
+        """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
+        self.schedule.check_memory(self.rank_info(), num_workers, state or EpochState(0))
+
+    def wants_pinned(self) -> bool:
+        """Return whether batches are to lie in page-locked memory."""
+        pins = self.options.pin_memory
+        return has_accelerator() if pins is None else pins
+
+    def plan_of_rank(self, epoch: int) -> EpochPlan:
+        """Return what this rank reads in an epoch, without workers, from its beginning."""
+        consumer = self.rank_info().consumer()
+        return self.schedule.plan(self.schedule.settle(EpochState(epoch), consumer), consumer)
+
+    def explain(self) -> Explanation:
+        """Describe how this rank reads an epoch, without workers."""
+        rank, plan = self.rank_info(), self.plan_of_rank(0)
+        resources = self.schedule.resources(plan.order, rank, rank.consumer())
+        return explain(
+            fields=self.schedule.fields,
+            plan=plan,
+            batch_size=self.schedule.engine_batch_size,
+            memory=resources.memory,
+            max_open_batches=resources.max_open_batches,
+            pinned=self._pins(),
+        )
+
+    # Which epoch comes next
+
+    def upcoming(self) -> EpochState:
+        """Return the state in which the next pass begins."""
+        if self.resumed is not None:
+            return self.resumed
+        return EpochState.from_json(self.epochs.next(), self.schedule.order.length)
+
+    def name_next(self, state: EpochState) -> None:
+        """Let the next pass begin in a state."""
+        self.cursor = None
+        self.resumed = None
+        self.epochs.name_next(state.to_json())
+
+    def state(self) -> EpochState:
+        """Return where the pass under way stands, or the state in which the next one begins.
+
+        Raises
+        ------
+        ConfigError
+            If the batches were handed out by DataLoader workers, so that this process cannot know how many.
+        """
+        self.check_process()
+        if self.cursor is not None:
+            return self.cursor.stand(at_end=False)
+        if self.epochs.moved_by_workers():
+            raise ConfigError(
+                "batches were handed out by DataLoader workers, and this process cannot know how many: ask a "
+                "ZarrDataLoader for its state_dict(), or name the epoch that comes next with set_epoch()"
+            )
+        return self.upcoming()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Let the next pass deliver what was left of the epoch of `state`."""
+        self.check_process()
+        loaded = self.read_state_dict(state)
+        if loaded.worker is None:
+            self.name_next(loaded)
+        else:
+            self.resumed = loaded
+            self.epochs.name_next(EpochState(loaded.epoch + 1).to_json())
+
+    def make_state_dict(self, state: EpochState) -> dict[str, Any]:
+        """Return a state as a small JSON-able dict, with what its order depends on."""
+        return make_state_dict(state, self.schedule.order, self.schedule.fields.fields)
+
+    def read_state_dict(self, state: object) -> EpochState:
+        """Return the state of such a dict.
+
+        Raises
+        ------
+        ConfigError, MemoryBudgetError
+            If the state is of other data or of another order, or its lanes need more memory than there is.
+        """
+        schedule = self.schedule
+        loaded = read_state_dict(state, schedule.order, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
+        self.check_memory(state=loaded)
+        return loaded
+
+    # Passes
+
+    def join_group(self, group: str) -> None:
+        """Learn, in a DataLoader worker, which group of workers it belongs to."""
+        self.check_process()
+        self._worker_group = group
+
+    def name_pass(self, default_group: str | None) -> str | None:
+        """Count one more pass; return, in a DataLoader worker, what all workers of the pass call it."""
+        number, self._num_passes = self._num_passes, self._num_passes + 1
+        return None if default_group is None else f"{self._worker_group or default_group}/{number}"
+
+    def settle(self, name: str | None, loaded: EpochState | None) -> Cursor:
+        """Settle in which state a pass begins, and remember it as the pass under way.
+
+        Parameters
+        ----------
+        name
+            In a DataLoader worker, what all workers of the pass call it.
+        loaded
+            The state that was loaded for this pass; None: the dataset's next.
+        """
+        worker, num_workers = worker_and_count()
+        consumer = self.rank_info().consumer(worker, num_workers)
+        begin, self.resumed = loaded or self.resumed, None
+        if begin is not None:
+            self.epochs.name_next(EpochState(begin.epoch + 1).to_json())
+        else:
+            json = self.epochs.begin() if name is None else self.epochs.join(name, worker)
+            begin = EpochState.from_json(json, self.schedule.order.length)
+        check_resumed_epoch(begin.epoch)
+        self.cursor = Cursor.at(self.schedule, begin, consumer, in_worker=in_worker())
+        return self.cursor
+
+    def settle_for_workers(self, name: str, num_workers: int) -> Cursor:
+        """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
+        self.check_open()
+        consumer = self.rank_info().consumer(num_workers=num_workers)
+        state = EpochState.from_json(self.epochs.begin(name), self.schedule.order.length)
+        return Cursor.at(self.schedule, state, consumer, in_worker=in_worker())
+
+    def start_reader(self, running: Running, cursor: Cursor, rank: RankInfo) -> None:
+        """Give a pass a reader of `readers` that reads what its cursor says.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If this consumer's share of the budget is too small.
+        StoreReadError
+            If an array is gone.
+        ClosedError
+            If another thread closed the dataset meanwhile.
+        """
+        plan = self.schedule.plan(cursor.begin, cursor.consumer)
+        resources = self.schedule.resources(plan.order, rank, cursor.consumer)
+        memory = resources.memory
+        arrays: BatchArrays = Tensors()
+        if self._pins():
+            arrays = Tensors(pinned_memory)
+        elif in_worker() and fits_shared_memory(resources.max_open_batches * memory.batch_bytes * memory.readers):
+            arrays = Tensors(shared_memory)
+        self.readers.start(running, plan, resources, arrays)
+
+    def _pins(self) -> bool:
+        return self.wants_pinned() and not in_worker()  # a loader pins what its workers send, in its own process

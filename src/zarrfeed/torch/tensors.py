@@ -1,0 +1,86 @@
+"""The engine's batches as tensors: in the engine's own memory, in page-locked memory, or in shared memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from zarrfeed.engine.arrays import TensorSpec, tensor_spec
+from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
+from zarrfeed.torch.dtypes import torch_dtype
+
+#: Where memory that processes share lies on Linux.
+_SHARED_FOLDER = "/dev/shm"
+
+
+class Tensors:
+    """Batches as tensors (`engine.arrays.BatchArrays`).
+
+    Parameters
+    ----------
+    allocator
+        Makes the memory of batches, anew for each: `pinned_memory`, `shared_memory`, or a function of one's own that
+        returns a tensor of so many bytes. None: batches lie in the engine's own pool.
+    """
+
+    def __init__(self, allocator: Callable[[int], torch.Tensor] | None = None) -> None:
+        self._allocator = allocator
+        self.provides_memory = allocator is not None
+
+    def tensor_spec(self, field: TensorField) -> TensorSpec:
+        """Return the dtype and the sample shape of a field."""
+        return tensor_spec(field)
+
+    def from_capsule(self, capsule: object) -> torch.Tensor:
+        """Return the tensor of a capsule."""
+        tensor: torch.Tensor = from_dlpack(capsule)
+        return tensor
+
+    def allocate(self, size: int) -> tuple[torch.Tensor, int]:
+        """Return a buffer of the allocator, and its address."""
+        assert self._allocator is not None
+        buffer = self._allocator(size)
+        return buffer, buffer.data_ptr()
+
+    def viewer(self, field: TensorField) -> Callable[[torch.Tensor, int], torch.Tensor]:
+        """Return a function (buffer, rows) -> tensor of shape (rows, *sample shape) over the start of the buffer."""
+        size, dtype, shape = sample_bytes(field), torch_dtype(dtype_name(field)), field.sample_shape
+        return lambda buffer, rows: buffer[: rows * size].view(dtype).view(rows, *shape)
+
+    def bytes_of(self, array: torch.Tensor) -> npt.NDArray[np.uint8]:
+        """Return the memory of a contiguous tensor, as NumPy has it, which starts no threads."""
+        rows = len(array)
+        if not array.numel():
+            return np.empty((rows, 0), dtype=np.uint8)
+        viewed: npt.NDArray[np.uint8] = array.reshape(rows, -1).view(torch.uint8).numpy()
+        return viewed
+
+
+def pinned_memory(size: int) -> torch.Tensor:
+    """Allocate page-locked bytes from torch's caching allocator."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def shared_memory(size: int) -> torch.Tensor:
+    """Allocate bytes that another process can map: sending a tensor over them through a queue copies nothing.
+
+    A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
+    back to the system when no process has a tensor over them any more.
+    """
+    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def fits_shared_memory(size: int) -> bool:
+    """Return whether shared memory has room for this and as much again; writing beyond its end kills the process."""
+    try:
+        info = os.statvfs(_SHARED_FOLDER)
+    except OSError:  # not Linux: there is no such limit
+        return True
+    return 2 * size <= info.f_bavail * info.f_frsize
