@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from ranks import Ranks
+    from tests.support.ranks import Ranks
 
-# --import-mode=importlib puts nothing on sys.path: test modules find the helpers beside them by this.
-sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("oracle", "shares")
+pytest.register_assert_rewrite("tests.support.oracle", "tests.support.shares")
 
 _DETERMINISTIC = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=_DETERMINISTIC, max_examples=60)
@@ -46,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     """Rank processes, started when first used and shared by all tests."""
-    from ranks import Ranks  # torch.distributed is not for every test run
+    from tests.support.ranks import Ranks  # torch.distributed is not for every test run
 
     pool = Ranks()
     yield pool

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from benchmarks.layouts import Layout
+from benchmarks.data.layouts import Layout
+from benchmarks.data.stores import Store
 from benchmarks.loaders.beluga_stream import BelugaStream
 from benchmarks.loaders.ceiling import Ceiling, LibraryCeiling, Yardstick, why_no_library_ceiling
 from benchmarks.loaders.ours import Zarrfeed
@@ -15,7 +16,6 @@ from benchmarks.loaders.torch_dataset import TorchDataset
 from benchmarks.loaders.uncompressed import Memmap, Preloaded
 from benchmarks.loaders.zarr_chunkwise import ZarrChunkwise
 from benchmarks.loaders.zarr_map import ZarrMap
-from benchmarks.stores import Store
 from zarrfeed.base.system import usable_cores
 
 __all__ = [

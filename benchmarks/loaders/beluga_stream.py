@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import zarr
 
+from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch
-from benchmarks.stores import Store
 
 _PREFETCH_DEPTH = 8
 

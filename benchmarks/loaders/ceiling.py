@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.conversion import conversion_options
-from benchmarks.layouts import Layout
-from benchmarks.stores import Store
+from benchmarks.data.conversion import conversion_options
+from benchmarks.data.layouts import Layout
+from benchmarks.data.stores import Store
 from zarrfeed import _core
 from zarrfeed.metadata.conversion import ConversionOptions
 from zarrfeed.metadata.fields import read_fields

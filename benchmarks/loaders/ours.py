@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.conversion import conversion_options
+from benchmarks.data.conversion import conversion_options
+from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch
-from benchmarks.stores import Store
 from zarrfeed import ZarrIterableDataset
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.conversion import convert
+from benchmarks.data.conversion import convert
+from benchmarks.data.stores import Store
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.loaders.protocol import Batch
-from benchmarks.stores import Store
 
 #: Decoded bytes of the chunks whose rows are shuffled together.
 _GROUP_BYTES = 64 << 20

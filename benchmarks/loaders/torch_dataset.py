@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import zarr
 
-from benchmarks.conversion import convert
+from benchmarks.data.conversion import convert
+from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch, fields_of
-from benchmarks.stores import Store
 
 #: It takes each sample by itself, and a millisecond for each chunk: of more than these, a random part is timed. The
 #: rates of later epochs, from memory, are those of all.

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.conversion import convert
+from benchmarks.data.conversion import convert
+from benchmarks.data.stores import Store, read_store
 from benchmarks.loaders.protocol import Batch
-from benchmarks.stores import Store, read_store
 
 
 class Memmap:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 import zarr
 
-from benchmarks.conversion import convert, converted_dtype
-from benchmarks.layouts import Layout
+from benchmarks.data.conversion import convert, converted_dtype
+from benchmarks.data.layouts import Layout
+from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch
-from benchmarks.stores import Store
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField
 

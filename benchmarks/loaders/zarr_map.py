@@ -9,9 +9,9 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from benchmarks.conversion import convert
+from benchmarks.data.conversion import convert
+from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch, fields_of
-from benchmarks.stores import Store
 
 #: Of large chunks fewer samples are timed than asked for: each costs one chunk.
 _MAX_DECODED_BYTES = 4 << 30

@@ -1,0 +1,1 @@
+"""How loaders are timed and verified."""

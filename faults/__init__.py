@@ -1,5 +1,0 @@
-"""Faults, injected on purpose: each kind is a row of the table in docs/reliability.md, with how often it was tried.
-
-python -m faults.run            every row as often as the table says
-python -m faults.run --short    a few of each, as the tests do
-"""

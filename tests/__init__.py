@@ -1,0 +1,1 @@
+"""Tests of zarrfeed: `pytest`, from the root of the repository."""

@@ -1,0 +1,1 @@
+"""What a row is, and how its tries are made and counted."""

@@ -1,0 +1,1 @@
+"""Rows about input and output: files, disks and stores that fail."""

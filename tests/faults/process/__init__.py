@@ -1,0 +1,1 @@
+"""Rows about processes: signals, exits, kills, and what consumers do."""

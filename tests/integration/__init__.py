@@ -1,0 +1,1 @@
+"""The package beside the libraries, servers and scripts that users have."""

@@ -1,0 +1,122 @@
+"""The examples run as their first lines say, on CPU; Slurm is played by its environment variables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+EXAMPLES = ROOT / "examples"
+EXACT = "each sample exactly once"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def run(*command: str, **variables: str) -> str:
+    """Run a command to its end, and return what it printed; a failure shows all of it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+    environment["PATH"] = f"{variables.get('PATH', '')}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_plain_pytorch_stops_and_goes_on(tmp_path: Path) -> None:
+    out = run(sys.executable, str(EXAMPLES / "plain_pytorch.py"), TMPDIR=str(tmp_path))
+    assert "stopped in epoch 1 after 512 samples" in out
+    assert "continuing in epoch 1 after 512 samples" in out
+    assert re.findall(r"epoch (\d) is over: (\d+) samples", out) == [("0", "2048"), ("1", "2048"), ("2", "2048")]
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", out)]
+    assert losses[-1] < 0.1 * losses[0], "the model learns"
+    assert not list(tmp_path.glob("**/train.zarr")), "what it made is gone"
+
+
+def torchrun(ranks: int, directory: Path, *arguments: str) -> str:
+    return run(
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
+        *(str(EXAMPLES / "ddp_torchrun.py"), "--data", str(directory / "train.zarr")),
+        *("--checkpoint", str(directory / "run.pt"), *arguments),
+    )
+
+
+def test_torchrun_stops_and_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    first = torchrun(2, tmp_path, "--stop-after", "43", "--epochs", "2")
+    assert [line.partition(",")[0] for line in first.splitlines()] == [f"epoch 0 on 2 ranks: {EXACT}"]
+    second = torchrun(1, tmp_path, "--epochs", "2").splitlines()
+    assert second[0] == "continuing on 1 ranks in epoch 1, at step 40"
+    assert [line.partition(",")[0] for line in second[1:]] == [f"epoch 1 on 1 ranks: {EXACT}"]
+
+
+FAKE_SRUN = """#!/usr/bin/env bash
+# Start the tasks of one node, as srun does.
+pids=()
+for ((task = 0; task < SLURM_NTASKS; task++)); do
+  SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
+"""
+
+FAKE_SCONTROL = """#!/usr/bin/env bash
+[ "$*" = "show hostnames node[1-1]" ] && echo localhost
+"""
+
+
+def job_with_a_free_port() -> int:
+    """Return the number of a job for which the script chooses a port that is free: 20000 + number mod 20000."""
+    for job in range(os.getpid() % 10000, 20000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", 20000 + job))
+            return job
+    raise AssertionError("no port is free")
+
+
+def test_the_slurm_script_trains_on_all_tasks(tmp_path: Path) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    out = run(
+        *("bash", str(EXAMPLES / "slurm_ddp.sh"), str(tmp_path / "train.zarr"), str(tmp_path / "run.pt")),
+        *("--epochs", "1"),
+        PATH=str(commands),
+        SLURM_NTASKS="2",
+        SLURM_JOB_ID=str(job_with_a_free_port()),
+        SLURM_JOB_NODELIST="node[1-1]",
+        SLURM_SUBMIT_DIR=str(EXAMPLES.parent),
+    )
+    assert out.startswith(f"epoch 0 on 2 ranks: {EXACT}")
+
+
+def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
+    out = run(sys.executable, str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
+    assert out.splitlines() == [
+        "rank 0, epoch 0: 2048 samples before the stop, 0 after it, 2048 different ones",
+        "rank 0, epoch 1: 512 samples before the stop, 1536 after it, 2048 different ones",
+        "rank 0, epoch 2: 0 samples before the stop, 2048 after it, 2048 different ones",
+    ]
+
+
+@pytest.mark.slow
+def test_lightning_on_two_ranks(tmp_path: Path) -> None:
+    arguments = ("--devices", "2", "--directory", str(tmp_path))
+    lines = run(sys.executable, str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
+    for rank in range(2):
+        assert f"rank {rank}, epoch 1: 256 samples before the stop, 768 after it, 1024 different ones" in lines
+        assert f"rank {rank}, epoch 2: 0 samples before the stop, 1024 after it, 1024 different ones" in lines
+
+
+def test_the_readme_names_every_example() -> None:
+    readme = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.iterdir():
+        if path.suffix in (".py", ".sh") and path.name != "synthetic.py":
+            assert f"[{path.name}]({path.name})" in readme

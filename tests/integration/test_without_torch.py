@@ -1,0 +1,74 @@
+"""Without torch: what works, what says that it needs torch, and that importing the package does not bring torch in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zarrfeed
+from tests.support.paths import SUPPORT
+from tests.support.scripts import run_script
+
+SCRIPT = SUPPORT / "without_torch.py"
+PACKAGE = Path(zarrfeed.__file__).parent
+
+#: A module that is None in sys.modules cannot be imported.
+BLOCKED = "import sys; sys.modules['torch'] = None\n"
+
+
+def test_metadata_plans_and_the_engine_work_without_torch() -> None:
+    run = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    done = run_script(BLOCKED + run, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "arrays and a group read as zarr-python reads them" in done.stdout
+
+
+def test_the_script_refuses_to_run_where_torch_is() -> None:
+    run = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    done = run_script(run, timeout=120)
+    assert done.returncode == 1
+    assert "torch can be imported here" in done.stderr
+
+
+def test_importing_the_package_imports_neither_torch_nor_zarr() -> None:
+    code = "import sys, zarrfeed, zarrfeed.tools.cli\nprint({'torch', 'zarr', 'numpy'} & set(sys.modules))"
+    done = run_script(code)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_another_missing_module_is_not_taken_for_torch() -> None:
+    code = """
+        import sys
+        sys.modules["zarr"] = None
+        import zarrfeed
+        try:
+            zarrfeed.verify
+        except ModuleNotFoundError as error:
+            assert error.name == "zarr", error
+        else:
+            sys.exit("no error")
+    """
+    done = run_script(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Importing `zarrfeed.x` sets the attribute `x` of the package, whatever it was before."""
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert {"compat", "engine", "torch"} <= modules
+    assert modules & set(zarrfeed.__all__) == set()
+
+
+def test_every_public_name_is_found_and_listed() -> None:
+    for name in zarrfeed.__all__:
+        assert getattr(zarrfeed, name) is not None
+    assert set(zarrfeed.__all__) <= set(dir(zarrfeed))
+    namespace: dict[str, object] = {}
+    exec("from zarrfeed import *", namespace)
+    assert set(zarrfeed.__all__) <= set(namespace)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'zarrfeed' has no attribute 'ZarrIterableDatset'"):
+        zarrfeed.ZarrIterableDatset  # type: ignore[attr-defined]  # noqa: B018

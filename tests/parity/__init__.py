@@ -1,0 +1,1 @@
+"""What is delivered equals what zarr-python reads."""

@@ -1,0 +1,1 @@
+"""Ranks, workers, signals, exits: what needs processes of its own."""

@@ -1,0 +1,111 @@
+"""Rules about the code base that a reader should be able to rely on (docs/design.md section 5)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import zarrfeed
+from tests.support.paths import ROOT
+from zarrfeed import _core
+
+CPP = sorted(p for p in (ROOT / "cpp").rglob("*") if p.suffix in {".cc", ".h"})
+PYTHON = sorted((ROOT / "src").rglob("*.py"))
+
+
+def test_the_tree_is_where_it_is_looked_for() -> None:
+    assert len(CPP) > 15
+    assert len(PYTHON) > 10
+
+
+def test_only_the_bindings_know_python() -> None:
+    knowing = [p for p in CPP if re.search(r"pybind11/|Python\.h", p.read_text())]
+    assert [p.name for p in knowing] == ["bindings.cc", "bindings_specs.cc", "bindings_specs.h", "gil_release.h"]
+    assert {p.parent for p in knowing} == {ROOT / "cpp" / "bindings"}
+
+
+def test_no_cpp_file_knows_torch() -> None:
+    assert [p.name for p in CPP if re.search(r"#include\s*[<\"](torch|ATen|c10)/", p.read_text())] == []
+
+
+@pytest.mark.parametrize("path", CPP + PYTHON, ids=lambda p: p.name)
+def test_files_stay_below_500_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", CPP + PYTHON, ids=lambda p: p.name)
+def test_no_note_to_do_something_later_is_left(path: Path) -> None:
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", path.read_text())
+
+
+#: Attributes of zarr-python's objects that it does not document.
+_PRIVATE_ATTRIBUTES = {"_codec", "_ensure_open", "_store", "_with_store", "_async_array", "_zarr_v3_name"}
+
+
+def uses_internals_of_zarr(source: str) -> set[str]:
+    """Return the undocumented names of zarr and numcodecs that a module imports or reads."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id == "zarr" and node.attr == "core":
+                found.add("zarr.core")
+            if node.attr in _PRIVATE_ATTRIBUTES and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                found.add(node.attr)
+        for name in names:
+            first, *rest = name.split(".")
+            if first in ("zarr", "numcodecs") and (rest[:1] == ["core"] or any(part.startswith("_") for part in rest)):
+                found.add(name)
+    return found
+
+
+def test_one_module_uses_internals_of_zarr() -> None:
+    using = {p.name: uses_internals_of_zarr(p.read_text()) for p in PYTHON}
+    assert [name for name, names in using.items() if names] == ["zarr_internals.py"]
+    assert {"zarr.core.sync.sync", "_store"} <= using["zarr_internals.py"]
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert zarrfeed.__version__ == project["version"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_stub_matches_the_compiled_module() -> None:
+    stub = (ROOT / "src" / "zarrfeed" / "_core.pyi").read_text()
+    declared = set(re.findall(r"^(?:class|def) (\w+)", stub, flags=re.MULTILINE))
+    bodies = re.findall(r"^class (\w+):\n((?:    .*\n)+)", stub, flags=re.MULTILINE)
+    assert declared == {name for name in dir(_core) if not name.startswith("_")}
+    for name, body in bodies:
+        methods = set(re.findall(r"^    def (\w+)", body, flags=re.MULTILINE)) - {"__init__"}
+        assert methods == {name for name in dir(getattr(_core, name)) if not name.startswith("_")}
+    assert [name for name, _ in bodies] == ["Engine", "ChunkChecker"]
+    for name in declared - {name for name, _ in bodies}:
+        text = inspect.getdoc(getattr(_core, name)) or ""
+        in_module = re.findall(r"(\w+): ", text.splitlines()[0])
+        in_stub = re.search(rf"def {name}\((.*?)\) ->", stub, flags=re.DOTALL)
+        assert in_stub is not None
+        assert in_module == re.findall(r"(\w+): ", in_stub[1])
+
+
+def test_everything_public_is_documented() -> None:
+    for name in zarrfeed.__all__:
+        if name != "__version__":
+            assert inspect.getdoc(getattr(zarrfeed, name)), name
+
+
+def test_the_codecs_in_the_readme_are_the_native_ones() -> None:
+    from zarrfeed.metadata.codecs import NATIVE_CODECS
+
+    readme = (ROOT / "README.md").read_text()
+    for codec in NATIVE_CODECS:
+        assert f"`{codec}`" in readme

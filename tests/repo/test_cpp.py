@@ -1,0 +1,59 @@
+"""The engine's own tests: built without Python, run by ctest, one test here for each of theirs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+TESTS = sorted(
+    [path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").rglob("*_test.cc")]
+    + [path.stem for path in (ROOT / "cpp" / "fuzz").rglob("*_fuzz.cc")]
+)
+
+# The first test waits for the build.
+pytestmark = pytest.mark.timeout(600)
+
+
+def tool(name: str) -> str:
+    """Return the executable of a PyPI package (cmake, ninja) of the environment that runs this."""
+    path = Path(sysconfig.get_path("scripts")) / name
+    assert path.exists(), f"{path} is not there: pip install '.[test]'"
+    return str(path)
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("cpp")
+    run(
+        *(tool("cmake"), "-S", str(ROOT), "-B", str(directory), "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        *("-DZARRFEED_BINDINGS=OFF", "-DZARRFEED_TESTS=ON", "-DZARRFEED_WERROR=ON"),
+        # Compiling takes longer than running: -O1 costs little of both.
+        *("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"),
+    )
+    run(tool("cmake"), "--build", str(directory))
+    return directory
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_cpp(build: Path, name: str) -> None:
+    run(tool("ctest"), "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-R", f"^{name}$")
+
+
+def test_every_cpp_test_is_listed_here(build: Path) -> None:
+    listing = run(tool("ctest"), "--test-dir", str(build), "-N")
+    assert sorted(re.findall(r"Test +#\d+: (\w+)", listing)) == sorted(TESTS)

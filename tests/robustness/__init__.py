@@ -1,0 +1,1 @@
+"""Bad input, damaged and hostile stores, injected faults, the soak."""

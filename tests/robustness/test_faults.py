@@ -1,0 +1,56 @@
+"""Every row of the table of faults, a few tries of each; and the harness itself, which must not miss a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness.row import Row
+from tests.faults.harness.runner import run_row
+from tests.faults.io.shim import Calls, Fault, injected
+from tests.faults.rows import ROWS, SHORT
+from tests.faults.run import main, to_markdown
+from tests.support.fault_rows import mixed
+
+
+@pytest.mark.parametrize("row", SHORT, ids=lambda row: row.name)
+def test_row_ends_as_specified(row: Row) -> None:
+    count = run_row(row, row.short_runs)
+    assert count.is_good, (count.wrong, count.hangs)
+    assert count.runs == row.short_runs
+
+
+def test_the_harness_misses_nothing() -> None:
+    variables = {"FAULT": "in the environment"}
+    row = Row(
+        "mixed", "each kind of end", "each is counted", mixed, runs=6, patience_s=1.5, variables=lambda: variables
+    )
+    count = run_row(row, 6)
+    assert count.outcomes.total() == 2
+    assert count.outcomes["in the environment"] == 1
+    assert sorted(count.wrong) == [1, 2, 4]
+    assert count.wrong[1] == "a wrong value"
+    assert "KeyError: 'a surprise'" in count.wrong[2]
+    assert "status -11" in count.wrong[4]
+    assert count.hangs == [3]
+    assert "in mixed" in count.stuck[3]
+    assert not count.is_good
+    assert count.runs == 6
+    assert run_row(row, 1, first=5).outcomes == {what: 1 for what in count.outcomes if what.startswith("fine")}
+    assert to_markdown(row, count).endswith("| 3 | 1 |")
+
+
+def test_the_names_of_rows_are_distinct() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_a_fault_is_not_taken_for_injected_without_the_library(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="not preloaded"), injected(Fault(Calls.READ, tmp_path)):
+        pass
+
+
+def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--rows", "nonsense"])
+    assert "no such row: nonsense" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""What tests share: oracles, rank processes, and scripts that run in processes of their own."""
