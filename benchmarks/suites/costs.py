@@ -235,7 +235,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, default=_HERE / "stores", help="where stores are kept")
     add("--out", type=Path, default=_HERE / "results", help="where costs.json and costs.md go")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

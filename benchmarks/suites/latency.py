@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -243,7 +242,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--checksum-only", action="store_true", help="verify, and time nothing")
     add("--data", type=Path, default=_HERE / "stores", help="where the stores are kept, 2 GB at most")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

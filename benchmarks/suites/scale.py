@@ -102,7 +102,3 @@ def main() -> None:
     time_resuming(schedule, arguments.world_size, ranks)
     check_partition(make_schedule(1 << 20, 64, lanes=64, batch_size=32), 1024, 4)
     check_partition(make_schedule(360_000, 50, lanes=48, batch_size=7), 96, 5)
-
-
-if __name__ == "__main__":
-    main()

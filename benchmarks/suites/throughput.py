@@ -8,7 +8,6 @@ python -m benchmarks.run --scale small --checksum-only
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -171,7 +170,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, default=_HERE / "stores", help="where stores are kept; 2 GB at most")
     add("--out", type=Path, default=_HERE / "results", help="where results.json and results.png go")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
