@@ -1,7 +1,8 @@
 """The one module that uses what zarr-python does not document, for every release that pyproject.toml allows.
 
 What holds: no other module of the package imports `zarr.core` or a private module of zarr or numcodecs, or reads a
-private attribute of their objects (`tests/test_codebase.py`). So a new release of zarr-python can break this file only.
+private attribute of their objects (`tests/repo/test_codebase.py`). So a new release of zarr-python can break this file
+only.
 Names that zarr-python documents (`zarr.abc`, `zarr.buffer`, `zarr.codecs`, `zarr.dtype`, `zarr.storage`) are imported
 where they are used.
 """
