@@ -1,0 +1,111 @@
+"""Where each module is tested: in the file of its name below tests/unit/, or in the files that are named here.
+
+`src/zarrfeed/plan/order.py` is tested in `tests/unit/plan/test_order.py`. A module without such a file has a line in
+`TESTED_IN`; a package whose modules are tested together has one line, which ends in a slash.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT, TESTS
+
+PACKAGE = ROOT / "src" / "zarrfeed"
+
+#: module or package below src/zarrfeed -> files below tests/
+TESTED_IN: dict[str, tuple[str, ...]] = {
+    "__init__.py": ("integration/test_without_torch.py",),
+    "__main__.py": ("unit/tools/test_cli.py",),
+    "base/errors.py": ("robustness/test_bad_input.py", "unit/spec/test_error_policy.py"),
+    "base/native.py": ("unit/storage/test_zarr_internals.py",),
+    "base/optional_torch.py": ("integration/test_without_torch.py",),
+    "base/page.py": ("unit/report/test_display.py",),
+    "base/validate.py": ("robustness/test_bad_input.py",),
+    "spec/field.py": ("unit/metadata/test_fields.py", "unit/plan/test_blocks.py"),
+    "spec/record.py": ("unit/spec/test_records.py",),
+    "spec/sharding.py": ("parity/test_shards.py",),
+    "plan/batch_request.py": ("unit/torch/test_map_dataset.py",),
+    "plan/epoch_plan.py": ("unit/plan/test_partition.py", "process/test_resume_exact.py"),
+    "plan/left_out.py": ("unit/plan/test_window_rows.py",),
+    "plan/progress.py": ("unit/plan/test_partition.py", "unit/plan/test_runs.py"),
+    "storage/access.py": ("integration/test_remote_access.py", "unit/storage/test_concurrency.py"),
+    "storage/errors.py": ("unit/spec/test_error_policy.py", "integration/test_remote_access.py"),
+    "storage/guarded_chain.py": ("unit/storage/test_codec_guards.py",),
+    "storage/local_files.py": ("robustness/test_hostile.py", "robustness/test_corrupt.py"),
+    "storage/location.py": ("parity/test_stores.py",),
+    "storage/options.py": ("integration/test_remote_access.py",),
+    "storage/shard_reader.py": ("parity/test_shards.py", "parity/test_slow_shards.py"),
+    "storage/urls.py": ("integration/test_remote.py", "integration/test_remote_access.py"),
+    "storage/zarr_decoder.py": ("unit/storage/test_pipeline.py",),
+    "storage/zfp_guard.py": ("unit/storage/test_codec_guards.py",),
+    "metadata/cf.py": ("unit/metadata/test_xarray.py", "unit/metadata/test_coordinates.py"),
+    "metadata/codecs.py": ("unit/metadata/test_array.py", "repo/test_formats_table.py"),
+    "metadata/open.py": ("robustness/test_bad_input.py", "robustness/test_hostile.py"),
+    "metadata/open_errors.py": ("robustness/test_bad_input.py", "integration/test_remote_access.py"),
+    "metadata/sample_dims.py": ("unit/metadata/test_xarray.py", "unit/tools/test_cli.py"),
+    "engine/reader_pool.py": ("unit/torch/test_iterable_dataset.py", "process/test_process_life.py"),
+    "engine/stats.py": ("unit/engine/test_limits.py",),
+    "engine/store_bridge.py": ("parity/test_stores.py",),
+    "engine/substitution.py": ("unit/spec/test_error_policy.py",),
+    "engine/vlen.py": ("unit/engine/test_lists.py",),
+    "report/advice.py": ("unit/engine/test_limits.py", "unit/tools/test_bench_command.py"),
+    "report/notebook.py": ("unit/report/test_display.py",),
+    "torch/accelerate.py": ("integration/test_huggingface.py",),
+    "torch/collate.py": ("unit/torch/test_map_dataset.py",),
+    "torch/dtypes.py": ("unit/metadata/test_array.py", "parity/test_formats.py"),
+    "torch/epoch_iterator.py": ("process/test_process_life.py", "process/test_interrupts.py"),
+    "torch/interrupts.py": ("process/test_interrupts.py",),
+    "torch/options.py": ("robustness/test_bad_input.py",),
+    "torch/split.py": ("unit/plan/test_selection.py", "unit/plan/test_window_rows.py"),
+    "torch/worker_shutdown.py": ("process/test_process_life.py",),
+    "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),
+    "tools/bench/": ("unit/tools/test_bench_command.py",),
+    "tools/demo/": ("unit/tools/test_demo.py",),
+    "tools/verify/": ("unit/tools/test_verify.py",),
+}
+
+
+def defines_something(path: Path) -> bool:
+    """Return whether a module does more than to say what it is for and to import."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    if path.name != "__init__.py" or path.parent == PACKAGE:
+        return True
+    return any(isinstance(node, definitions) for node in ast.parse(path.read_text()).body)
+
+
+MODULES = sorted(p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py") if defines_something(p))
+
+
+def file_of_its_name(module: str) -> Path:
+    """Return the file that tests a module by its name."""
+    folder, _, name = module.rpartition("/")
+    return TESTS / "unit" / folder / f"test_{name}"
+
+
+def lines_for(module: str) -> list[str]:
+    """Return the lines of the table that say where a module is tested."""
+    return [line for line in TESTED_IN if line == module or (line.endswith("/") and module.startswith(line))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_it_is_told_once_where_a_module_is_tested(module: str) -> None:
+    told = [*lines_for(module), *([file_of_its_name(module).name] if file_of_its_name(module).exists() else [])]
+    assert told, f"src/zarrfeed/{module} has neither {file_of_its_name(module)} nor a line in TESTED_IN"
+    assert len(told) == 1, f"src/zarrfeed/{module} is told of more than once: {told}"
+
+
+@pytest.mark.parametrize("line", TESTED_IN)
+def test_a_line_names_modules_and_tests_that_exist(line: str) -> None:
+    assert any(line in lines_for(module) for module in MODULES), f"{line}: no such module"
+    assert TESTED_IN[line]
+    for name in TESTED_IN[line]:
+        assert (TESTS / name).is_file(), f"{line}: tests/{name} does not exist"
+
+
+def test_tests_lie_in_the_folder_of_a_layer() -> None:
+    layers = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    for path in (TESTS / "unit").rglob("test_*.py"):
+        assert path.parent.name in layers, f"{path}: src/zarrfeed has no folder of that name"
