@@ -98,7 +98,7 @@ class _Session(Session):
             )
         order = {**describe_order(self.schedule.order), "row_seed": None}
         key = json.dumps([order, describe_layout(self.schedule.fields.fields)])
-        store = torch.distributed.distributed_c10d._get_default_store()
+        store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way to it
         name = f"zarrfeed/buffer_shuffle_seed/{hashlib.sha256(key.encode()).hexdigest()}"
         self._set_row_seed(int(store.compare_set(name, "", str(self.schedule.order.row_seed))))
 
@@ -240,7 +240,7 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
     def in_batches(self, batch_size: int, *, drop_last: bool, pin_memory: bool) -> ZarrIterableDataset:
         """Return a dataset that yields the same samples in batches. Both count the same epochs."""
         batched = copy.copy(self)
-        session = batched._session = copy.copy(self._session)
+        session = batched._session = copy.copy(self._session)  # noqa: SLF001 - of the same class
         session.schedule = session.schedule.with_batch_size(batch_size, drop_last=drop_last)
         session.options = replace(session.options, pin_memory=pin_memory)
         session.reset_process()

@@ -183,7 +183,7 @@ class Reader:
 
         Waits without the GIL; signals are looked at while waiting.
         """
-        batch = self._next_arrays()
+        batch = self.next_arrays()
         if batch is None:
             return None
         arrays, skipped = batch
@@ -196,7 +196,7 @@ class Reader:
         self._list_s += time.perf_counter() - begin
         return values
 
-    def _next_arrays(self) -> tuple[tuple[Array, ...], Skipped | None] | None:
+    def next_arrays(self) -> tuple[tuple[Array, ...], Skipped | None] | None:
         """Return the next batch, with the index in place of lists, and what is not in it."""
         try:
             result = self._engine.next()
@@ -267,7 +267,7 @@ class Reader:
             )
         try:
             self._spare.start(plan_request(samples, self._order.num_samples, self._order.block_rows), 1)
-            batch = self._spare._next_arrays()
+            batch = self._spare.next_arrays()
         finally:
             self._spare.stop()
         assert batch is not None

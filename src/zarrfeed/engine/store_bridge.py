@@ -190,7 +190,7 @@ class _Session:
         """Let go of what a forked child inherited, without a word to the parent's loop."""
         for task in self._tasks:
             # It looks pending for ever here, and asyncio would complain when it is collected.
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no public switch
         self._forget()
 
     def _shut_down(self) -> None:

@@ -91,7 +91,7 @@ class _Part:
     def _array(self, name: str, variable: Any) -> zarr.Array[Any]:
         if variable.dtype.kind in "mM":
             raise ConfigError(f"{name}: is decoded as {variable.dtype}; leave it out, or open with decode_times=False")
-        array = _unwrap(name, variable._data)
+        array = _unwrap(name, variable._data)  # noqa: SLF001 - xarray loads the public `data`
         stored = dimension_names(array)
         if stored is not None and tuple(variable.dims) != stored:
             raise ConfigError(f"{name}: has the dimensions {variable.dims}, stored are {stored}: {_REOPEN}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import format_bytes
-from zarrfeed.engine.limits import CONSUMER, DECODE, MEMORY, STORAGE
-from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.stats import CONSUMER, DECODE, MEMORY, STORAGE, Stats
 from zarrfeed.report.explain import Explanation
 
 #: Of the ceiling: from here on the loader is not what to speed up.

@@ -50,7 +50,7 @@ class PreparableLoader(Protocol):
 
 def asking_accelerator() -> FrameType | None:
     """Return the frame of `Accelerator.prepare_data_loader`, if that reads the attribute that the caller computes."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # noqa: SLF001 - the documented name has an underscore
     accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
     method = getattr(accelerator, "prepare_data_loader", None)
     return frame if frame.f_code is getattr(method, "__code__", None) else None
@@ -98,7 +98,7 @@ def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iter
         synchronize_rng_states(list(preparation.rng_types))
     gradient_state = GradientState()
     loader.end_of_dataloader = False
-    gradient_state._add_dataloader(loader)
+    gradient_state._add_dataloader(loader)  # noqa: SLF001 - as accelerate's own loaders do
     try:
         feed = loader.own_batches()
         batch = next(feed, _END)
@@ -113,4 +113,4 @@ def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iter
             batch = following
         cursor.ended = True
     finally:
-        gradient_state._remove_dataloader(loader)
+        gradient_state._remove_dataloader(loader)  # noqa: SLF001 - as accelerate's own loaders do

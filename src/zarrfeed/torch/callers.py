@@ -224,7 +224,7 @@ def _readers_of_hugging_face() -> Iterator[tuple[FrameType, Any]]:
 
 def _frames() -> Iterator[FrameType]:
     """Yield the frames of the call stack from the innermost one that is not of this package."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented name has an underscore
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] != __name__.partition(".")[0]:
             yield frame

@@ -20,7 +20,7 @@ from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 class _FirstTensor(torch.Tensor):
     """A tensor like any other: what is computed from it is a plain one."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001 - torch documents this name
 
 
 class _FirstTuple(tuple[Any, ...]):

@@ -279,7 +279,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def with_selection(self, selection: Selection) -> Self:
         """Return a dataset of the same configuration that reads other samples, from its own first epoch on."""
         other = copy.copy(self)
-        other._read(self._session.schedule.fields, selection)
+        other._read(self._session.schedule.fields, selection)  # noqa: SLF001 - of the same class
         return other
 
     _assembler_class = BatchAssembler

@@ -73,7 +73,7 @@ def shared_memory(size: int) -> torch.Tensor:
     A view of them is sent as the whole of them with an offset, so a short batch costs no copy either. They are given
     back to the system when no process has a tensor over them any more.
     """
-    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    storage: Any = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001 - torch has no public allocator of it
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 

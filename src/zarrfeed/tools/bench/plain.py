@@ -292,7 +292,7 @@ def _shared_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size <= _PIPED_BYTES and dtype != torch.bfloat16:  # which NumPy lacks
         return torch.zeros(shape, dtype=dtype)
-    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # noqa: SLF001 - torch has no public allocator of it
     return torch.empty(0, dtype=dtype).set_(storage).view(shape).zero_()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 CPP = ROOT / "cpp"
 
 #: Folder -> the folders below it, whose headers it may include. A folder may include its own headers, too.

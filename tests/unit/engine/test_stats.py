@@ -15,7 +15,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.storage import MemoryStore, WrapperStore
 
 from zarrfeed import Stats, ZarrDataset, ZarrIterableDataset
-from zarrfeed.engine.limits import CONSUMER, DECODE, MEMORY, NOT_KNOWN, STORAGE
+from zarrfeed.engine.stats import CONSUMER, DECODE, MEMORY, NOT_KNOWN, STORAGE
 
 #: A run long enough to judge, whose consumer does nothing but wait.
 RUN: dict[str, Any] = {"batches": 100, "consumer_wait_s": 1.0, "consumer_busy_s": 0.01}
