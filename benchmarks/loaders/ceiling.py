@@ -17,7 +17,7 @@ from benchmarks.data.stores import Store
 from zarrfeed import _core
 from zarrfeed.metadata.conversion import ConversionOptions
 from zarrfeed.metadata.fields import read_fields
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.field import StoredField, sample_bytes
 
 #: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
 _WINDOW_CHUNKS = 64
@@ -75,11 +75,8 @@ class LibraryCeiling:
     """
 
     def __init__(self, store: Store) -> None:
-        self._fields = [
-            field.to_core()
-            for field in read_fields(store.samples_path, store.targets_path).fields
-            if isinstance(field, StoredField)
-        ]
+        fields = read_fields(store.samples_path, store.targets_path).fields
+        self._fields = [field for field in fields if isinstance(field, StoredField)]
         self._num_threads = usable_cores()
         self._window_chunks = _window_chunks(store, self._num_threads)
         self._num_samples = store.layout.num_samples
@@ -92,15 +89,14 @@ class LibraryCeiling:
         """Return the bytes that it copies, in the order of the samples: shape (samples, bytes), for each field."""
         rows = []
         for field in self._fields:
-            item_bytes = int(field["item_bytes"]) * int(np.prod(field["shape"][1:]))
-            out = np.zeros((self._num_samples, item_bytes), dtype=np.uint8)
+            out = np.zeros((self._num_samples, sample_bytes(field)), dtype=np.uint8)
             self._measure(field, out)
             rows.append(out)
         return rows
 
-    def _measure(self, field: dict[str, object], out: npt.NDArray[np.uint8] | None = None) -> tuple[float, int, int]:
+    def _measure(self, field: StoredField, out: npt.NDArray[np.uint8] | None = None) -> tuple[float, int, int]:
         return _core.measure_library_ceiling(
-            field, num_threads=self._num_threads, window_chunks=self._window_chunks, out=out
+            field.to_core(), num_threads=self._num_threads, window_chunks=self._window_chunks, out=out
         )
 
 

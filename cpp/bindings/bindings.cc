@@ -13,8 +13,8 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "bindings/bindings_specs.h"
 #include "bindings/gil_release.h"
+#include "bindings/spec_bindings.h"
 #include "engine/dlpack.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
@@ -199,6 +199,25 @@ py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
   return py::make_tuple(check.good, check.stored_bytes, check.decoded_bytes, findings);
 }
 
+EngineOptions make_options(int64_t batch_size, size_t num_threads, size_t num_fetch_threads, size_t max_requests,
+                           bool provides_memory, size_t cache_bytes, size_t carry_bytes, bool caller_runs,
+                           size_t max_block_bytes, size_t max_retries, double timeout_s, bool missing_is_error,
+                           bool skip_bad) {
+  return {.num_threads = num_threads,
+          .num_fetch_threads = num_fetch_threads,
+          .max_requests = max_requests,
+          .batch_size = batch_size,
+          .lent_memory = provides_memory,
+          .cache_bytes = cache_bytes,
+          .carry_bytes = carry_bytes,
+          .consumer_works = caller_runs,
+          .max_block_bytes = max_block_bytes,
+          .max_retries = max_retries,
+          .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)),
+          .missing_is_error = missing_is_error,
+          .skip_bad = skip_bad};
+}
+
 /// A forked child must not destroy an engine whose threads exist only in the parent: it leaks it instead.
 struct EngineDeleter {
   void operator()(Engine* engine) const {
@@ -212,37 +231,23 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The engine of zarrfeed. Private: use zarrfeed.ZarrIterableDataset.";
   py::register_exception_translator(translate);
 
-  py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
-      .def(py::init([](const py::list& fields, int64_t batch_size, size_t num_threads, size_t num_fetch_threads,
-                       size_t max_requests, bool lent_memory, size_t cache_bytes, size_t carry_bytes,
-                       bool consumer_works, size_t max_block_bytes, size_t max_retries, double timeout_s,
-                       bool missing_is_error, bool skip_bad) {
-             std::vector<FieldSpec> specs;
-             for (const py::handle field : fields) specs.push_back(parse_field(field.cast<py::dict>()));
-             const EngineOptions options{.num_threads = num_threads,
-                                         .num_fetch_threads = num_fetch_threads,
-                                         .max_requests = max_requests,
-                                         .batch_size = batch_size,
-                                         .lent_memory = lent_memory,
-                                         .cache_bytes = cache_bytes,
-                                         .carry_bytes = carry_bytes,
-                                         .consumer_works = consumer_works,
-                                         .max_block_bytes = max_block_bytes,
-                                         .max_retries = max_retries,
-                                         .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)),
-                                         .missing_is_error = missing_is_error,
-                                         .skip_bad = skip_bad};
-             return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(specs), options));
-           }),
-           py::arg("fields"), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
-           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("lent_memory"),
-           py::arg("cache_bytes") = 0, py::arg("carry_bytes") = 0, py::arg("consumer_works") = false,
+  bind_specs(m);
+  bind_plans(m);
+  py::class_<EngineOptions>(m, "EngineOptions")
+      .def(py::init(&make_options), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
+           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("provides_memory") = false,
+           py::arg("cache_bytes") = 0, py::arg("carry_bytes") = 0, py::arg("caller_runs") = false,
            py::arg("max_block_bytes") = std::numeric_limits<size_t>::max(), py::arg("max_retries") = 0,
-           py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false)
+           py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false);
+  py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
+      .def(py::init([](std::vector<FieldSpec> fields, const EngineOptions& options) {
+             return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(fields), options));
+           }),
+           py::arg("fields"), py::arg("options"))
       .def(
           "start",
-          [](Engine& engine, const py::dict& plan, int64_t max_open_batches, bool short_of_memory) {
-            auto owned = parse_plan(plan);
+          [](Engine& engine, const PythonPlan& plan, int64_t max_open_batches, bool short_of_memory) {
+            auto owned = plan.owned;
             const GilRelease release;
             engine.start(std::move(owned), max_open_batches, short_of_memory);
           },
@@ -267,8 +272,7 @@ PYBIND11_MODULE(_core, m) {
       .def("stats", &stats_dict);
 
   py::class_<ChunkChecker>(m, "ChunkChecker")
-      .def(py::init([](const py::dict& field) { return std::make_unique<ChunkChecker>(parse_field(field).array); }),
-           py::arg("field"))
+      .def(py::init([](const ArraySpec& array) { return std::make_unique<ChunkChecker>(array); }), py::arg("array"))
       .def("num_numbers", &ChunkChecker::num_numbers)
       .def("check", &check_chunks, py::arg("begin"), py::arg("end"))
       .def(
@@ -288,14 +292,14 @@ PYBIND11_MODULE(_core, m) {
       py::arg("tries"));
   m.def(
       "required_open_batches",
-      [](const py::dict& plan, int64_t batch_size) {
-        return Engine::required_open_batches(parse_plan(plan)->plan, batch_size);
+      [](const PythonPlan& plan, int64_t batch_size) {
+        return Engine::required_open_batches(plan.owned->plan, batch_size);
       },
       py::arg("plan"), py::arg("batch_size"));
   m.def(
       "sample_order",
-      [](const py::dict& plan) {
-        const auto owned = parse_plan(plan);
+      [](const PythonPlan& plan) {
+        const auto owned = plan.owned;
         py::array_t<int64_t> out(owned->plan.steps);
         const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
         const GilRelease release;
@@ -304,24 +308,11 @@ PYBIND11_MODULE(_core, m) {
       },
       py::arg("plan"));
   m.def(
-      "decode",
-      [](const py::dict& field, const py::bytes& stored) {
-        const FieldSpec spec = parse_field(field);
-        const FieldReader reader(spec);
-        const CodecPipeline pipeline(spec.array.codecs, reader.decoded_bytes());
-        DecodeScratch scratch;
-        std::vector<uint8_t> room(reader.decoded_bytes());
-        const auto in = static_cast<std::string_view>(stored);
-        const Bytes decoded = pipeline.decode({reinterpret_cast<const uint8_t*>(in.data()), in.size()}, room, scratch);
-        return py::bytes(reinterpret_cast<const char*>(decoded.data()), decoded.size());
-      },
-      py::arg("field"), py::arg("stored"));
-  m.def(
       "parse_shard_index",
-      [](const py::dict& shard, const py::buffer& stored) {
+      [](const ShardSpec& shard, const py::buffer& stored) {
         const py::buffer_info info = stored.request();
-        const ShardIndex index(parse_shard(shard),
-                               {static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)}, std::nullopt);
+        const ShardIndex index(shard, {static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)},
+                               std::nullopt);
         const auto n = static_cast<py::ssize_t>(index.num_chunks());
         py::array_t<int64_t> out({n, py::ssize_t{2}});
         auto ranges = out.mutable_unchecked<2>();
@@ -335,13 +326,12 @@ PYBIND11_MODULE(_core, m) {
       py::arg("shard"), py::arg("stored"));
   m.def(
       "measure_ceiling",
-      [](const py::dict& field, size_t num_threads, size_t window_chunks, bool scatter,
+      [](const FieldSpec& field, size_t num_threads, size_t window_chunks, bool scatter,
          const std::vector<int64_t>& blocks) {
-        const FieldSpec spec = parse_field(field);
         CeilingResult result;
         {
           const GilRelease release;
-          result = measure_ceiling(spec, {num_threads, window_chunks, scatter, blocks});
+          result = measure_ceiling(field, {num_threads, window_chunks, scatter, blocks});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
       },
@@ -349,19 +339,18 @@ PYBIND11_MODULE(_core, m) {
       py::arg("blocks") = std::vector<int64_t>{});
   m.def(
       "measure_library_ceiling",
-      [](const py::dict& field, size_t num_threads, size_t window_chunks,
+      [](const FieldSpec& field, size_t num_threads, size_t window_chunks,
          std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
-        const FieldSpec spec = parse_field(field);
         uint8_t* const memory = out ? out->mutable_data() : nullptr;
         if (out && static_cast<size_t>(out->nbytes()) !=
-                       FieldReader(spec).sample_bytes() * static_cast<size_t>(spec.array.shape.at(0))) {
+                       FieldReader(field).sample_bytes() * static_cast<size_t>(field.array.shape.at(0))) {
           throw Error(ErrorKind::kConfig,
                       "out has " + std::to_string(out->nbytes()) + " bytes, must have all samples'");
         }
         CeilingResult result;
         {
           const GilRelease release;
-          result = measure_library_ceiling(spec, {num_threads, window_chunks, memory});
+          result = measure_library_ceiling(field, {num_threads, window_chunks, memory});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
       },

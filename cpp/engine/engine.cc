@@ -96,7 +96,7 @@ int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size)
   return required;
 }
 
-void Engine::start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
+void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);

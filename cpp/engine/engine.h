@@ -134,7 +134,7 @@ class Engine {
   /// Begins to read an epoch, with at most `max_open_batches` batches open or waiting to be taken.
   /// `short_of_memory` says that more would be of use, and memory does not allow it: for the statistics alone.
   /// Throws Error(kBudget) if the plan needs more than that at once, Error(kIo) if an array is gone.
-  void start(std::unique_ptr<OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
+  void start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
   /// Waits at most `timeout` for the next batch. Throws the epoch's first error. One consumer thread.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
   /// Takes the next batch if it is ready. Never waits, not for the lock either, so that a caller may hold locks.
@@ -290,7 +290,7 @@ class Engine {
   std::atomic<size_t> scratch_bytes_{0};
 
   // One epoch. Written by start() before threads exist.
-  std::unique_ptr<OwnedPlan> plan_;
+  std::shared_ptr<const OwnedPlan> plan_;
   int64_t max_open_ = 0;
   bool short_of_memory_ = false;
   bool past_cache_ = false;  ///< open batches are more than the cache holds

@@ -1,43 +1,164 @@
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
+_TensorSpec = tuple[int, int, Sequence[int]]
+_BadRows = tuple[int, int, int, str, str, int, str]
 
-class Engine:
+class CodecSpec:
+    def __init__(self, name: str, *, checksum_at_start: bool = False) -> None: ...
+
+class ShardSpec:
     def __init__(
         self,
-        fields: list[Any],
+        *,
+        chunks: Sequence[int],
+        index_at_start: bool,
+        index_big_endian: bool,
+        index_has_crc32c: bool,
+        cache_bytes: int | None = None,
+    ) -> None: ...
+
+class ConversionSpec:
+    def __init__(
+        self,
+        *,
+        items: str,
+        result: str,
+        decode_in_double: bool,
+        fills: Sequence[float],
+        scale: float | None,
+        offset: float | None,
+        mean: Sequence[float],
+        std: Sequence[float],
+        channel_items: int,
+    ) -> None: ...
+
+class ArraySpec:
+    def __init__(
+        self,
+        *,
+        name: str,
+        shape: Sequence[int],
+        chunk_shape: Sequence[int],
+        storage_order: Sequence[int],
+        sample_axis: int,
+        item_bytes: int,
+        swap_bytes: int,
+        fill: bytes,
+        codecs: Sequence[CodecSpec],
+        root: bytes,
+        metadata_key: str,
+        key_prefix: str,
+        key_separator: str,
+        num_key_axes: int | None = None,
+        shard: ShardSpec | None = None,
+        in_python: bool = False,
+    ) -> None: ...
+
+class FieldSpec:
+    @staticmethod
+    def stored(
+        array: ArraySpec,
+        *,
+        conversion: ConversionSpec | None = None,
+        offsets: Sequence[int] = (),
+        tensor: _TensorSpec | None = None,
+    ) -> FieldSpec: ...
+    @staticmethod
+    def resident(
+        address: int,
+        *,
+        row_bytes: int,
+        bad_rows: Sequence[_BadRows] = (),
+        conversion: ConversionSpec | None = None,
+        offsets: Sequence[int] = (),
+        tensor: _TensorSpec | None = None,
+    ) -> FieldSpec: ...
+    @staticmethod
+    def index(*, tensor: _TensorSpec | None = None) -> FieldSpec: ...
+
+class CarryPlan:
+    def __init__(
+        self,
+        *,
+        next_group: npt.NDArray[np.int64],
+        begin: npt.NDArray[np.int64],
+        field: npt.NDArray[np.int64],
+        chunk: npt.NDArray[np.int64],
+        on: npt.NDArray[np.int64],
+    ) -> None: ...
+
+class EpochPlan:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        epoch: int,
+        shuffle: bool,
+        lanes: int,
+        length: int,
+        num_samples: int,
+        sample_step: int,
+        first: int,
+        stride: int,
+        begin: int,
+        count: int,
+        steps: int,
+        group_begin: npt.NDArray[np.int64],
+        group_lane: npt.NDArray[np.int64],
+        group_offset: npt.NDArray[np.int64],
+        group_number: npt.NDArray[np.int64],
+        group_turn: npt.NDArray[np.int64],
+        extra_position: npt.NDArray[np.int64],
+        extra_step: npt.NDArray[np.int64],
+        first_step: npt.NDArray[np.int64],
+        last_step: npt.NDArray[np.int64],
+        selected: npt.NDArray[np.int64],
+        segment_block: npt.NDArray[np.int64],
+        segment_first: npt.NDArray[np.int64],
+        segment_rows: npt.NDArray[np.int64],
+        segment_start: npt.NDArray[np.int64],
+        segment_length: npt.NDArray[np.int64],
+        carry: CarryPlan | None = None,
+    ) -> None: ...
+
+class EngineOptions:
+    def __init__(
+        self,
         *,
         batch_size: int,
         num_threads: int,
         num_fetch_threads: int,
         max_requests: int = 1,
-        lent_memory: bool,
+        provides_memory: bool = False,
         cache_bytes: int = 0,
         carry_bytes: int = 0,
-        consumer_works: bool = False,
+        caller_runs: bool = False,
         max_block_bytes: int = ...,
         max_retries: int = 0,
         timeout_s: float = 3600.0,
         missing_is_error: bool = False,
         skip_bad: bool = False,
     ) -> None: ...
-    def start(self, plan: dict[str, Any], max_open_batches: int, *, short_of_memory: bool = False) -> None: ...
-    def next(self) -> tuple[int, tuple[Any, ...], _Skipped | None] | None: ...
+
+class Engine:
+    def __init__(self, fields: Sequence[FieldSpec], options: EngineOptions) -> None: ...
+    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None: ...
+    def next(self) -> tuple[int, tuple[object, ...], _Skipped | None] | None: ...
     def stop(self) -> None: ...
     def lend(self, addresses: list[int]) -> None: ...
     def request_descriptor(self) -> int: ...
     def take_requests(self) -> tuple[list[tuple[int, int, str, int | None]], list[int]]: ...
-    def answer(self, answers: Sequence[tuple[int, npt.NDArray[Any] | None]]) -> None: ...
+    def answer(self, answers: Sequence[tuple[int, npt.NDArray[np.uint8] | None]]) -> None: ...
     def refuse(self, ticket: int, what: str, errno_value: int) -> None: ...
     def refuse_corrupt(self, ticket: int, what: str) -> None: ...
     def stats(self) -> dict[str, int]: ...
 
 class ChunkChecker:
-    def __init__(self, field: dict[str, Any]) -> None: ...
+    def __init__(self, array: ArraySpec) -> None: ...
     def num_numbers(self) -> int: ...
     def check(
         self, begin: int, end: int
@@ -47,13 +168,12 @@ class ChunkChecker:
 def is_transient(errno_value: int) -> bool: ...
 def is_of_chunk(errno_value: int) -> bool: ...
 def pause_after(tries: int) -> float: ...
-def required_open_batches(plan: dict[str, Any], batch_size: int) -> int: ...
-def sample_order(plan: dict[str, Any]) -> npt.NDArray[np.int64]: ...
-def decode(field: dict[str, Any], stored: bytes) -> bytes: ...
-def parse_shard_index(shard: dict[str, Any], stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]: ...
+def required_open_batches(plan: EpochPlan, batch_size: int) -> int: ...
+def sample_order(plan: EpochPlan) -> npt.NDArray[np.int64]: ...
+def parse_shard_index(shard: ShardSpec, stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]: ...
 def measure_ceiling(
-    field: dict[str, Any], *, num_threads: int, window_chunks: int, scatter: bool, blocks: Sequence[int] = ()
+    field: FieldSpec, *, num_threads: int, window_chunks: int, scatter: bool, blocks: Sequence[int] = ()
 ) -> tuple[float, int, int]: ...
 def measure_library_ceiling(
-    field: dict[str, Any], *, num_threads: int, window_chunks: int, out: npt.NDArray[np.uint8] | None = None
+    field: FieldSpec, *, num_threads: int, window_chunks: int, out: npt.NDArray[np.uint8] | None = None
 ) -> tuple[float, int, int]: ...

@@ -156,9 +156,10 @@ def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_th
         from zarrfeed.plan.order import Order
         spec = read_layout(sys.argv[1])
         # Lent no memory it never has a batch, and looks at signals, with the GIL, twenty times a second.
-        engine = _core.Engine(
-            [spec.to_core()], batch_size=16, num_threads=1, num_fetch_threads=1, lent_memory=True
+        options = _core.EngineOptions(
+            batch_size=16, num_threads=1, num_fetch_threads=1, provides_memory=True
         )
+        engine = _core.Engine([StoredField("samples", spec).to_core()], options)
         engine.start(Order(spec.num_samples, 10, shuffle=False, seed=0, lanes=1).plan(0).to_core(), 4)
 
         class Slow:

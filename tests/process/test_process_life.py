@@ -28,6 +28,7 @@ from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterabl
 from zarrfeed.engine.reader import Reader
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.plan.order import Order
+from zarrfeed.spec.field import StoredField
 
 N = 4000
 
@@ -109,7 +110,10 @@ def test_close_ends_a_running_iteration(store: str) -> None:
 def test_close_from_another_thread_ends_a_waiting_consumer(store: str) -> None:
     """An engine that is lent no memory never has a batch to give: its consumer waits until it is stopped."""
     spec = read_layout(store)
-    engine = _core.Engine([spec.to_core()], batch_size=16, num_threads=2, num_fetch_threads=1, lent_memory=True)
+    engine = _core.Engine(
+        [StoredField("samples", spec).to_core()],
+        _core.EngineOptions(batch_size=16, num_threads=2, num_fetch_threads=1, provides_memory=True),
+    )
     engine.start(Order(spec.num_samples, 10, shuffle=False, seed=0, lanes=1).plan(0).to_core(), 8)
     outcome: list[Exception] = []
 
@@ -213,9 +217,10 @@ def test_ctrl_c_interrupts_a_consumer_that_waits_without_end(store: str) -> None
         from zarrfeed.metadata.array import read_layout
         from zarrfeed.plan.order import Order
         spec = read_layout(sys.argv[1])
-        engine = _core.Engine(
-            [spec.to_core()], batch_size=16, num_threads=2, num_fetch_threads=1, lent_memory=True
+        options = _core.EngineOptions(
+            batch_size=16, num_threads=2, num_fetch_threads=1, provides_memory=True
         )
+        engine = _core.Engine([StoredField("samples", spec).to_core()], options)
         engine.start(Order(spec.num_samples, 10, shuffle=False, seed=0, lanes=1).plan(0).to_core(), 8)
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:

@@ -33,6 +33,7 @@ from benchmarks.suites.latency import verify_repeated
 from tests.support.paths import ROOT
 from zarrfeed import ConfigError, CorruptChunkError, _core
 from zarrfeed.base.system import usable_cores
+from zarrfeed.spec.codec import CodecSpec
 
 ROWS = 40
 ROWS_PER_CHUNK = 8
@@ -323,12 +324,12 @@ def test_the_ceiling_of_the_libraries_says_what_it_cannot_do(tmp_path: Path) -> 
     store = prepare_store(LAYOUTS["A"].scaled("small"), tmp_path, scale="small")
     (field,) = LibraryCeiling(store)._fields
     options: dict[str, Any] = {"num_threads": 1, "window_chunks": 1}
-    broken: list[list[dict[str, Any]]] = [[], [*field["codecs"], {"name": "crc32c", "location": "end"}]]
-    for codecs in broken:
+    for codecs in ((), (*field.spec.codecs, CodecSpec("crc32c", "crc32c"))):
+        broken = replace(field, spec=replace(field.spec, codecs=codecs)).to_core()
         with pytest.raises(ConfigError, match="one call of a codec's library does not make samples of its chunks"):
-            _core.measure_library_ceiling({**field, "codecs": codecs}, **options)
+            _core.measure_library_ceiling(broken, **options)
     with pytest.raises(ConfigError, match="out has 3 bytes"):
-        _core.measure_library_ceiling(field, **options, out=np.zeros(3, dtype=np.uint8))
+        _core.measure_library_ceiling(field.to_core(), **options, out=np.zeros(3, dtype=np.uint8))
     (chunk,) = (store.samples_path / "c" / "2").rglob("0/0/0")
     chunk.write_bytes(b"damaged")
     with pytest.raises(CorruptChunkError, match="c/2/0/0/0: the codec's library does not decode it"):

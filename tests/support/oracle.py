@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import struct
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.base.native import core
+from zarrfeed.engine.arrays import ByteArrays
+from zarrfeed.plan.order import Order
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 ZarrFormat: TypeAlias = Literal[2, 3]
@@ -205,25 +208,39 @@ def zstd_bomb(size: int) -> bytes:
     return b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x40" + b"".join(blocks)
 
 
+def encoded_array(size: int, codecs: Sequence[str | dict[str, Any]], root: Path) -> core.ArraySpec:
+    """Describe an array of one chunk of `size` bytes, below `root`, with codecs in the order of decoding."""
+    described: list[dict[str, Any]] = [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
+    return core.ArraySpec(
+        name="array",
+        shape=(1, size),
+        chunk_shape=(1, size),
+        storage_order=(0, 1),
+        sample_axis=0,
+        item_bytes=1,
+        swap_bytes=0,
+        fill=b"\0",
+        codecs=[core.CodecSpec(d["name"], checksum_at_start=d.get("at_start", False)) for d in described],
+        root=os.fsencode(root),
+        metadata_key="",
+        key_prefix="c",
+        key_separator=".",
+    )
+
+
 def decode(stored: bytes, size: int, *codecs: str | dict[str, Any]) -> bytes:
     """Decode with the engine: `codecs` in the order of decoding, `size` the bytes that the metadata implies."""
-    field = {
-        "kind": "stored",
-        "name": "array",
-        "shape": (size,),
-        "chunk_shape": (size,),
-        "storage_order": (0,),
-        "sample_axis": 0,
-        "item_bytes": 1,
-        "swap_bytes": 0,
-        "fill": b"\0",
-        "codecs": [{"name": codec} if isinstance(codec, str) else codec for codec in codecs],
-        "root": "/nonexistent",
-        "metadata_key": "",
-        "key_prefix": "c",
-        "key_separator": "/",
-    }
-    return core.decode(field, stored)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "c.0.0").write_bytes(stored)
+        field = core.FieldSpec.stored(encoded_array(size, codecs, Path(folder)))
+        engine = core.Engine([field], core.EngineOptions(batch_size=1, num_threads=1, num_fetch_threads=0))
+        engine.start(Order(1, 1, shuffle=False, seed=0, lanes=1).plan(0).to_core(), 1)
+        try:
+            batch = engine.next()
+        finally:
+            engine.stop()
+    assert batch is not None
+    return ByteArrays().from_capsule(batch[1][0]).tobytes()
 
 
 # --- stores -----------------------------------------------------------------------------------------------------

@@ -174,12 +174,13 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
         if isinstance(f, ListField)
     ]
     engine = core.Engine(
-        [f.to_core() for f in stored] or [{"kind": "index"}],
-        batch_size=BATCH,
-        num_threads=2,
-        num_fetch_threads=resources.memory.num_fetch_threads,
-        max_requests=max(1, resources.memory.max_requests),
-        lent_memory=False,
+        [f.to_core() for f in stored] or [core.FieldSpec.index()],
+        core.EngineOptions(
+            batch_size=BATCH,
+            num_threads=2,
+            num_fetch_threads=resources.memory.num_fetch_threads,
+            max_requests=max(1, resources.memory.max_requests),
+        ),
     )
     feeder = Feeder(
         engine,

@@ -7,19 +7,17 @@ handed out, also while only another process holds the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.spec.dtypes import dlpack_dtype
-from zarrfeed.spec.field import TensorField, dtype_name, item_bytes_of, sample_bytes
+from zarrfeed.spec.field import TensorField, TensorSpec, dtype_name, item_bytes_of, sample_bytes
 
 #: An array of the library; this layer knows it by `BatchArrays` alone.
 Array: TypeAlias = Any
-#: A field of a batch as DLPack describes it: code of the dtype, bits of an item, shape of a sample.
-TensorSpec: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class BatchArrays(Protocol):
@@ -31,7 +29,7 @@ class BatchArrays(Protocol):
     def tensor_spec(self, field: TensorField) -> TensorSpec:
         """Return how a field of a batch is described in a capsule."""
 
-    def from_capsule(self, capsule: object) -> Array:
+    def from_capsule(self, capsule: Any) -> Array:
         """Return the array of a DLPack capsule of the engine: shape (rows, *sample shape of `tensor_spec`)."""
 
     def allocate(self, size: int) -> tuple[Array, int]:

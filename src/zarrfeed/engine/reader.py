@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -127,16 +127,17 @@ class Reader:
         self._to_provide = 0  # batches of the epoch that have no memory yet
         self._engine = core.Engine(
             [_field_to_core(f, size, arrays) for f, size in zip(self._fields, index_sizes, strict=True)],
-            batch_size=batch_size,
-            num_threads=num_threads,
-            num_fetch_threads=memory.num_fetch_threads,
-            max_requests=memory.max_requests,
-            lent_memory=arrays.provides_memory,
-            cache_bytes=cache_bytes,
-            carry_bytes=memory.carry_bytes,
-            consumer_works=consumer_works,
-            max_block_bytes=memory.block_bytes,
-            **policy.to_core(),
+            policy.engine_options(
+                batch_size=batch_size,
+                num_threads=num_threads,
+                num_fetch_threads=memory.num_fetch_threads,
+                max_requests=memory.max_requests,
+                provides_memory=arrays.provides_memory,
+                cache_bytes=cache_bytes,
+                carry_bytes=memory.carry_bytes,
+                caller_runs=consumer_works,
+                max_block_bytes=memory.block_bytes,
+            ),
         )
         shards = {
             n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
@@ -169,8 +170,8 @@ class Reader:
         self.stop()
         for reader in self._lists.values():
             reader.open()
-        carried = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else {}
-        self._engine.start(plan.to_core() | carried, max_open_batches, short_of_memory=short_of_memory)
+        carry = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else None
+        self._engine.start(plan.to_core(carry), max_open_batches, short_of_memory=short_of_memory)
         self._feeder.start()
         self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
         if self._arrays.provides_memory:
@@ -207,8 +208,8 @@ class Reader:
             return None
         rows, buffers, skipped = result
         if not self._arrays.provides_memory:
-            return tuple(map(self._arrays.from_capsule, buffers)), skipped
-        provided = map(self._provided.pop, buffers)
+            return tuple([self._arrays.from_capsule(capsule) for capsule in buffers]), skipped
+        provided = [self._provided.pop(cast(int, address)) for address in buffers]
         arrays = tuple(view(buffer, rows) for view, buffer in zip(self._viewers, provided, strict=True))
         self._provide_buffer()
         return arrays, skipped
@@ -310,13 +311,11 @@ def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
     }
 
 
-def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArrays) -> dict[str, Any]:
-    described: dict[str, Any] = {"kind": "index"} if isinstance(field, IndexField) else field.to_core()
-    code, bits, shape = arrays.tensor_spec(field)
-    described["tensor"] = {"code": code, "bits": bits, "sample_shape": list(shape)}
-    if isinstance(field, StoredField) and field.spec.shard is not None:
-        described["shard"]["cache_bytes"] = index_cache_bytes
-    return described
+def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArrays) -> core.FieldSpec:
+    tensor = arrays.tensor_spec(field)
+    if isinstance(field, StoredField):
+        return field.to_core(tensor, index_cache_bytes if field.spec.shard is not None else None)
+    return field.to_core(tensor)
 
 
 def _stats_of(engine: core.Engine, feeder: Feeder) -> Stats:
@@ -341,15 +340,8 @@ def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> 
     spec = field.spec
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
-    engine = core.Engine(
-        [replace(field, window=None).to_core()],
-        batch_size=n,
-        num_threads=1,
-        num_fetch_threads=1,
-        max_requests=16,
-        lent_memory=False,
-        **policy.to_core(),
-    )
+    options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
+    engine = core.Engine([replace(field, window=None).to_core()], options)
     shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
     feeder = Feeder(engine, _sources([field]), shards, policy=policy)
     try:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from zarrfeed.base.native import core
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.windows import reach
@@ -98,15 +98,11 @@ class CarryPlan:
     chunk: Int64
     on: Int64
 
-    def to_core(self) -> dict[str, Any]:
-        """Return the arrays that a plan for the engine gets in addition."""
-        return {
-            "next_group": self.next_group,
-            "carry_begin": self.begin,
-            "carry_field": self.field,
-            "carry_chunk": self.chunk,
-            "carry_on": self.on,
-        }
+    def to_core(self) -> core.CarryPlan:
+        """Return the same in the form that the engine takes."""
+        return core.CarryPlan(
+            next_group=self.next_group, begin=self.begin, field=self.field, chunk=self.chunk, on=self.on
+        )
 
 
 def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.random import Philox  # named, since numpy imports it late: not while the first batch is awaited
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.plan.selection import Int64, Selection
 
 #: Planning an epoch takes about 460 bytes a block.
@@ -355,29 +356,39 @@ class EpochPlan:
         """The block of every segment."""
         return self.order.blocks_at(self.segment_place)
 
-    def to_core(self) -> dict[str, Any]:
-        """Return the plan in the form that the engine takes."""
-        order = self.order
-        selection = order.selection
-        return {
-            "seed": order.seed if order.row_seed is None else order.row_seed,
-            "epoch": self.epoch,
-            "shuffle": order.permutes_rows,
-            "lanes": order.lanes,
-            "length": order.length,
-            "num_samples": order.num_samples,
-            "sample_step": 1 if selection is None else selection.step,
-            "selected": _NONE if selection is None or selection.samples is None else selection.samples,
-            **{
-                name: getattr(self, name)
-                for name in (
-                    *("first", "stride", "begin", "count", "steps", "extra_position", "extra_step"),
-                    *("group_begin", "group_lane", "group_offset", "group_number", "group_turn"),
-                    *("first_step", "last_step", "segment_block", "segment_first", "segment_rows"),
-                    *("segment_start", "segment_length"),
-                )
-            },
-        }
+    def to_core(self, carry: core.CarryPlan | None = None) -> core.EpochPlan:
+        """Return the plan in the form that the engine takes, with chunks that are carried from group to group."""
+        order, selection = self.order, self.order.selection
+        return core.EpochPlan(
+            seed=order.seed if order.row_seed is None else order.row_seed,
+            epoch=self.epoch,
+            shuffle=order.permutes_rows,
+            lanes=order.lanes,
+            length=order.length,
+            num_samples=order.num_samples,
+            sample_step=1 if selection is None else selection.step,
+            selected=_NONE if selection is None or selection.samples is None else selection.samples,
+            first=self.first,
+            stride=self.stride,
+            begin=self.begin,
+            count=self.count,
+            steps=self.steps,
+            extra_position=self.extra_position,
+            extra_step=self.extra_step,
+            group_begin=self.group_begin,
+            group_lane=self.group_lane,
+            group_offset=self.group_offset,
+            group_number=self.group_number,
+            group_turn=self.group_turn,
+            first_step=self.first_step,
+            last_step=self.last_step,
+            segment_block=self.segment_block,
+            segment_first=self.segment_first,
+            segment_rows=self.segment_rows,
+            segment_start=self.segment_start,
+            segment_length=self.segment_length,
+            carry=carry,
+        )
 
 
 def open_steps(order: Order, stride: int = 1) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from zarrfeed.base.native import core
 from zarrfeed.spec.codec import CodecSpec
 from zarrfeed.spec.sharding import ShardSpec
 
@@ -140,24 +141,24 @@ class ArraySpec:
         """Bytes of one decoded read chunk, padding included."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
 
-    def to_core(self) -> dict[str, Any]:
-        """Return the specification in the form that the engine takes."""
-        return {
-            "kind": "stored",
-            "name": self.name,
-            "shape": self.shape,
-            "chunk_shape": self.chunk_shape,
-            "storage_order": self.storage_order,
-            "sample_axis": self.sample_axis,
-            "item_bytes": self.dtype.itemsize,
-            "swap_bytes": self.swap_bytes,
-            "fill": self.fill,
-            "codecs": [{"name": c.name, "at_start": c.checksum_at_start} for c in self.codecs if not self.slow_codecs],
-            "root": os.fsencode(self.root),
-            "metadata_key": self.metadata_key,
-            "key_prefix": self.key_prefix,
-            "key_separator": self.key_separator,
-            "key_axes": self.num_key_axes,
-            "fed": self.source is not None,
-            **({} if self.shard is None else {"shard": self.shard.to_core()}),
-        }
+    def to_core(self, index_cache_bytes: int | None = None) -> core.ArraySpec:
+        """Return the specification in the form that the engine takes, with memory for the indices of shards."""
+        codecs = () if self.slow_codecs else self.codecs
+        return core.ArraySpec(
+            name=self.name,
+            shape=self.shape,
+            chunk_shape=self.chunk_shape,
+            storage_order=self.storage_order,
+            sample_axis=self.sample_axis,
+            item_bytes=self.dtype.itemsize,
+            swap_bytes=self.swap_bytes,
+            fill=self.fill,
+            codecs=[core.CodecSpec(codec.name, checksum_at_start=codec.checksum_at_start) for codec in codecs],
+            root=os.fsencode(self.root),
+            metadata_key=self.metadata_key,
+            key_prefix=self.key_prefix,
+            key_separator=self.key_separator,
+            num_key_axes=self.num_key_axes,
+            shard=None if self.shard is None else self.shard.to_core(index_cache_bytes),
+            in_python=self.source is not None,
+        )

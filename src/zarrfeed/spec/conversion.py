@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from zarrfeed.base.native import core
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,20 @@ class Conversion:
     std: tuple[float, ...] = ()
     channel_items: int = 1
 
-    def to_core(self) -> dict[str, Any]:
+    def to_core(self) -> core.ConversionSpec:
         """Return the conversion in the form that the engine takes."""
         decoding = self.decoding
-        return {
-            "from": self.items,
-            "to": self.result,
-            "decode_in_double": decoding is not None and decoding.in_double,
-            "fills": [] if decoding is None else [float(value) for value in decoding.fills],
-            "scale": None if decoding is None else decoding.scale,
-            "offset": None if decoding is None else decoding.offset,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "channel_items": self.channel_items,
-        }
+        return core.ConversionSpec(
+            items=self.items,
+            result=self.result,
+            decode_in_double=decoding is not None and decoding.in_double,
+            fills=[] if decoding is None else [float(value) for value in decoding.fills],
+            scale=None if decoding is None else decoding.scale,
+            offset=None if decoding is None else decoding.offset,
+            mean=self.mean,
+            std=self.std,
+            channel_items=self.channel_items,
+        )
 
     def __str__(self) -> str:
         """Return one line for people."""

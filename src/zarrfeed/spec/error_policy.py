@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.base.validate import check_choice, check_int
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -57,11 +59,32 @@ class FaultPolicy:
         """Whether chunks that cannot be had are skipped."""
         return self.on_error == "skip"
 
-    def to_core(self) -> dict[str, Any]:
-        """Return the policy in the form that the engine takes."""
-        return {
-            "max_retries": self.retries,
-            "timeout_s": float(self.timeout),
-            "missing_is_error": self.missing == "raise",
-            "skip_bad": self.skips,
-        }
+    def engine_options(
+        self,
+        *,
+        batch_size: int,
+        num_threads: int,
+        num_fetch_threads: int,
+        max_requests: int,
+        provides_memory: bool = False,
+        cache_bytes: int = 0,
+        carry_bytes: int = 0,
+        caller_runs: bool = False,
+        max_block_bytes: int | None = None,
+    ) -> core.EngineOptions:
+        """Return the options of an engine that keeps to this policy."""
+        return core.EngineOptions(
+            batch_size=batch_size,
+            num_threads=num_threads,
+            num_fetch_threads=num_fetch_threads,
+            max_requests=max_requests,
+            provides_memory=provides_memory,
+            cache_bytes=cache_bytes,
+            carry_bytes=carry_bytes,
+            caller_runs=caller_runs,
+            max_block_bytes=sys.maxsize if max_block_bytes is None else max_block_bytes,
+            max_retries=self.retries,
+            timeout_s=float(self.timeout),
+            missing_is_error=self.missing == "raise",
+            skip_bad=self.skips,
+        )

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import item_bytes
@@ -19,6 +20,8 @@ from zarrfeed.spec.window import Window
 BlockUnit: TypeAlias = Literal["chunk", "shard"]
 BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
 
+#: A field of a batch as DLPack describes it: code of the dtype, bits of an item, shape of a sample.
+TensorSpec: TypeAlias = tuple[int, int, tuple[int, ...]]
 #: Rows of a chunk that could not be had: (first, end, index of the chunk along the sample axis, its key, class of the
 #: error, errno, message).
 BadRows: TypeAlias = tuple[int, int, int, str, str, int, str]
@@ -61,9 +64,14 @@ class StoredField:
         """Shape of one sample: of its rows, if it is a window."""
         return _window_shape(self.window) + self.row_shape
 
-    def to_core(self) -> dict[str, Any]:
-        """Return the field in the form that the engine takes."""
-        return self.spec.to_core() | _options_to_core(self)
+    def to_core(self, tensor: TensorSpec | None = None, index_cache_bytes: int | None = None) -> core.FieldSpec:
+        """Return the field in the form that the engine takes: described as a tensor, with memory for shard indices."""
+        return core.FieldSpec.stored(
+            self.spec.to_core(index_cache_bytes),
+            conversion=None if self.conversion is None else self.conversion.to_core(),
+            offsets=_offsets(self.window),
+            tensor=tensor,
+        )
 
 
 class HostRows:
@@ -126,13 +134,16 @@ class ResidentField:
         """Shape of one sample: of its rows, if it is a window."""
         return _window_shape(self.window) + self.row_shape
 
-    def to_core(self) -> dict[str, Any]:
+    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
         """Return the field in the form that the engine takes; `rows` must outlive the engine."""
-        row_bytes = math.prod(self.row_shape) * self.item_bytes
-        core: dict[str, Any] = {"kind": "resident", "address": self.rows.address, "sample_bytes": row_bytes}
-        if self.bad_rows:
-            core["bad_rows"] = list(self.bad_rows)
-        return core | _options_to_core(self)
+        return core.FieldSpec.resident(
+            self.rows.address,
+            row_bytes=math.prod(self.row_shape) * self.item_bytes,
+            bad_rows=self.bad_rows,
+            conversion=None if self.conversion is None else self.conversion.to_core(),
+            offsets=_offsets(self.window),
+            tensor=tensor,
+        )
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,10 @@ class IndexField:
     name: str = "index"
 
     sample_shape: tuple[int, ...] = ()
+
+    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
+        """Return the field in the form that the engine takes."""
+        return core.FieldSpec.index(tensor=tensor)
 
 
 @dataclass(frozen=True)
@@ -175,13 +190,8 @@ def _window_shape(window: Window | None) -> tuple[int, ...]:
     return () if window is None else window.shape
 
 
-def _options_to_core(field: StoredField | ResidentField) -> dict[str, Any]:
-    core: dict[str, Any] = {}
-    if field.conversion is not None:
-        core["conversion"] = field.conversion.to_core()
-    if field.window is not None:
-        core["offsets"] = list(field.window.offsets)
-    return core
+def _offsets(window: Window | None) -> tuple[int, ...]:
+    return () if window is None else window.offsets
 
 
 def dtype_name(field: Field) -> str:

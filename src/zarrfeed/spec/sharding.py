@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from zarrfeed.base.native import core
 
 #: One entry of an index as stored and in memory; and what keeping an index costs beside its entries.
 _ENTRY_BYTES = 16
@@ -55,14 +56,15 @@ class ShardSpec:
             places.append(str(place))
         return "/".join(reversed(places))
 
-    def to_core(self) -> dict[str, Any]:
-        """Return the specification in the form that the engine takes."""
-        return {
-            "chunks": self.chunks,
-            "index_at_start": self.index_at_start,
-            "index_big_endian": self.index_big_endian,
-            "index_has_crc32c": self.index_has_crc32c,
-        }
+    def to_core(self, cache_bytes: int | None = None) -> core.ShardSpec:
+        """Return the specification in the form that the engine takes, with memory for parsed indices."""
+        return core.ShardSpec(
+            chunks=self.chunks,
+            index_at_start=self.index_at_start,
+            index_big_endian=self.index_big_endian,
+            index_has_crc32c=self.index_has_crc32c,
+            cache_bytes=cache_bytes,
+        )
 
 
 @dataclass(frozen=True)

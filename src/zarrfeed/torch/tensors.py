@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from zarrfeed.engine.arrays import TensorSpec, tensor_spec
-from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
+from zarrfeed.engine.arrays import tensor_spec
+from zarrfeed.spec.field import TensorField, TensorSpec, dtype_name, sample_bytes
 from zarrfeed.torch.dtypes import torch_dtype
 
 #: Where memory that processes share lies on Linux.

@@ -122,7 +122,8 @@ def capsules_of(reader: Reader, epoch: int) -> Iterator[tuple[Any, Any]]:
     reader.start(order.plan(epoch), 2)
     while (batch := reader._engine.next()) is not None:
         assert batch[0] == 4
-        yield batch[1]
+        samples, index = batch[1]
+        yield samples, index
     reader.stop()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numcodecs
@@ -26,7 +28,7 @@ from tests.support.oracle import (
     chunk_files,
     read_all,
 )
-from zarrfeed import ConfigError
+from zarrfeed import ConfigError, _core
 from zarrfeed.metadata.array import open_array, read_layout
 from zarrfeed.torch.dtypes import TORCH_DTYPES
 
@@ -246,14 +248,16 @@ def test_a_layout_is_a_value_that_can_be_sent_to_a_worker(tmp_path: Path) -> Non
     assert hash(spec) == hash(read_layout(tmp_path / "a"))
 
 
-def test_what_goes_to_the_engine_is_plain_python(tmp_path: Path) -> None:
+def test_what_goes_to_the_engine_is_the_stored_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Layout(codec="crc32c-blosc-crc32c", big_endian=True, dtype="c8").write(tmp_path / "a")
-    core = read_layout(tmp_path / "a").to_core()
-    assert core["item_bytes"] == 8
-    assert core["swap_bytes"] == 4
-    assert [codec["name"] for codec in core["codecs"]] == ["crc32c", "blosc", "crc32c"]
-    for value in core.values():
-        assert isinstance(value, str | int | bytes | tuple | list)
+    spec = read_layout(tmp_path / "a")
+    assert isinstance(spec.to_core(), _core.ArraySpec)
+    recorder = SimpleNamespace(ArraySpec=lambda **options: options, CodecSpec=lambda name, **_: name)
+    monkeypatch.setattr("zarrfeed.spec.array.core", recorder)
+    handed: Any = spec.to_core()
+    assert (handed["item_bytes"], handed["swap_bytes"]) == (8, 4)
+    assert handed["codecs"] == ["crc32c", "blosc", "crc32c"]
+    assert handed["root"] == os.fsencode(tmp_path / "a")
 
 
 def test_an_item_of_one_byte_is_never_swapped(tmp_path: Path) -> None:

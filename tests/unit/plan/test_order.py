@@ -261,7 +261,7 @@ def test_mixing_spreads_the_rows_of_a_block_over_its_group() -> None:
 
 def test_the_engine_refuses_a_plan_that_understates_its_steps() -> None:
     """Rows behind the declared last step would be written to batches that are not open."""
-    plan = Order(100, 10, shuffle=True, seed=0, lanes=2).plan(0).to_core()
-    plan["last_step"] = plan["last_step"] - 1
+    plan = Order(100, 10, shuffle=True, seed=0, lanes=2).plan(0)
+    plan = replace(plan, last_step=plan.last_step - 1)
     with pytest.raises(ValueError, match="outside of what it declares"):
-        _core.sample_order(plan)
+        _core.sample_order(plan.to_core())

@@ -233,17 +233,14 @@ class _LocalCheck:
 
     def __init__(self, spec: ArraySpec, path: str, *, num_threads: int, budget: int) -> None:
         self._path = path
-        described = spec.to_core()
-        along = described["shard"]["chunks"] if spec.shard else ()
+        along = spec.shard.chunks if spec.shard else ()
         along += (1,) * (len(spec.shape) - len(along))
         grid = tuple(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True))
         self.numbering = Numbering(grid, along)
         index, kept = _index_bytes(spec.shard, spec.num_shards, budget)
         each = _COPIES * spec.decoded_bytes + _OVERHEAD + index
         count = _fit(spec.name, each, kept, num_threads, budget)
-        if spec.shard:
-            described["shard"]["cache_bytes"] = kept
-        self._described = described
+        self._described = spec.to_core(kept if spec.shard else None)
         self.step = max(1, min(_PART_CHUNKS, _PART_BYTES // spec.decoded_bytes))
         self.ahead = 2 * count
         self._pool = ThreadPoolExecutor(count, "zarrfeed-verify")

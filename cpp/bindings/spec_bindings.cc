@@ -1,0 +1,181 @@
+// Arrays and fields as Python describes them.
+
+#include "bindings/spec_bindings.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "spec/array_spec.h"
+#include "spec/codec_spec.h"
+#include "spec/conversion_spec.h"
+#include "spec/field_spec.h"
+#include "spec/shard_spec.h"
+
+namespace zarrfeed {
+namespace {
+
+namespace py = pybind11;
+
+CodecSpec make_codec(const std::string& name, bool checksum_at_start) {
+  const std::pair<const char*, CodecSpec::Kind> known[] = {
+      {"blosc", CodecSpec::Kind::kBlosc}, {"zstd", CodecSpec::Kind::kZstd}, {"gzip", CodecSpec::Kind::kGzip},
+      {"zlib", CodecSpec::Kind::kZlib},   {"lz4", CodecSpec::Kind::kLz4},   {"crc32c", CodecSpec::Kind::kCrc32c}};
+  for (const auto& [known_name, kind] : known) {
+    if (name == known_name) return {kind, checksum_at_start};
+  }
+  throw Error(ErrorKind::kUnsupported, "codec " + name);
+}
+
+ItemType parse_item_type(const std::string& name) {
+  const std::pair<const char*, ItemType> known[] = {
+      {"bool", ItemType::kBool},       {"int8", ItemType::kInt8},         {"uint8", ItemType::kUint8},
+      {"int16", ItemType::kInt16},     {"uint16", ItemType::kUint16},     {"int32", ItemType::kInt32},
+      {"uint32", ItemType::kUint32},   {"int64", ItemType::kInt64},       {"uint64", ItemType::kUint64},
+      {"float16", ItemType::kFloat16}, {"bfloat16", ItemType::kBfloat16}, {"float32", ItemType::kFloat32},
+      {"float64", ItemType::kFloat64}};
+  for (const auto& [known_name, type] : known) {
+    if (name == known_name) return type;
+  }
+  throw Error(ErrorKind::kUnsupported, "items of type " + name + " cannot be converted");
+}
+
+ConversionSpec make_conversion(const std::string& items, const std::string& result, bool decode_in_double,
+                               std::vector<double> fills, std::optional<double> scale, std::optional<double> offset,
+                               std::vector<double> mean, std::vector<double> std, size_t channel_items) {
+  return {.from = parse_item_type(items),
+          .to = parse_item_type(result),
+          .decode_in_double = decode_in_double,
+          .fills = std::move(fills),
+          .scale = scale,
+          .offset = offset,
+          .mean = std::move(mean),
+          .std = std::move(std),
+          .channel_items = channel_items};
+}
+
+ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<int64_t> chunk_shape,
+                     std::vector<int> storage_order, int sample_axis, size_t item_bytes, size_t swap_bytes,
+                     const py::bytes& fill, std::vector<CodecSpec> codecs, const py::bytes& root,
+                     std::string metadata_key, std::string key_prefix, const std::string& key_separator,
+                     std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python) {
+  const auto items = static_cast<std::string_view>(fill);
+  return {.name = std::move(name),
+          .shape = std::move(shape),
+          .chunk_shape = std::move(chunk_shape),
+          .storage_order = std::move(storage_order),
+          .sample_axis = sample_axis,
+          .item_bytes = item_bytes,
+          .swap_bytes = swap_bytes,
+          .fill = {items.begin(), items.end()},
+          .codecs = std::move(codecs),
+          .root = std::string(static_cast<std::string_view>(root)),
+          .metadata_key = std::move(metadata_key),
+          .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
+          .shard = shard.value_or(ShardSpec{}),
+          .fed = in_python};
+}
+
+/// (begin, end, chunk along the sample axis, key, class of the error, errno, message)
+using BadRowsTuple = std::tuple<int64_t, int64_t, int64_t, std::string, std::string, int, std::string>;
+/// (code of the dtype as DLPack has it, bits of an item, shape of a sample)
+using TensorTuple = std::tuple<uint8_t, uint8_t, std::vector<int64_t>>;
+
+std::optional<TensorSpec> make_tensor_spec(std::optional<TensorTuple> tensor) {
+  if (!tensor) return std::nullopt;
+  auto& [code, bits, sample_shape] = *tensor;
+  return TensorSpec{code, bits, std::move(sample_shape)};
+}
+
+FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
+                      std::optional<TensorTuple> tensor) {
+  FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kStored;
+  spec.array = std::move(array);
+  spec.conversion = std::move(conversion);
+  spec.offsets = std::move(offsets);
+  spec.tensor = make_tensor_spec(std::move(tensor));
+  return spec;
+}
+
+FieldSpec make_resident(uintptr_t address, size_t row_bytes, const std::vector<BadRowsTuple>& bad_rows,
+                        std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
+                        std::optional<TensorTuple> tensor) {
+  FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kResident;
+  spec.rows = reinterpret_cast<const uint8_t*>(address);
+  spec.sample_bytes = row_bytes;
+  for (const auto& [begin, end, chunk, key, name, errno_value, message] : bad_rows) {
+    const bool is_io = name == error_class(ErrorKind::kIo);
+    spec.bad_rows.push_back(
+        {begin, end, chunk, key, is_io ? Error::io(message, errno_value) : Error(ErrorKind::kCorrupt, message)});
+  }
+  spec.conversion = std::move(conversion);
+  spec.offsets = std::move(offsets);
+  spec.tensor = make_tensor_spec(std::move(tensor));
+  return spec;
+}
+
+FieldSpec make_index(std::optional<TensorTuple> tensor) {
+  FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kIndex;
+  spec.tensor = make_tensor_spec(std::move(tensor));
+  return spec;
+}
+
+}  // namespace
+
+const char* error_class(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kConfig:
+      return "ConfigError";
+    case ErrorKind::kBudget:
+      return "MemoryBudgetError";
+    case ErrorKind::kUnsupported:
+      return "UnsupportedError";
+    case ErrorKind::kCorrupt:
+      return "CorruptChunkError";
+    case ErrorKind::kIo:
+      return "StoreReadError";
+    case ErrorKind::kClosed:
+      return "ClosedError";
+  }
+  return "ZarrfeedError";
+}
+
+void bind_specs(py::module_& m) {
+  py::class_<CodecSpec>(m, "CodecSpec")
+      .def(py::init(&make_codec), py::arg("name"), py::kw_only(), py::arg("checksum_at_start") = false);
+  py::class_<ShardSpec>(m, "ShardSpec")
+      .def(py::init([](std::vector<int64_t> chunks, bool at_start, bool big_endian, bool has_crc32c,
+                       std::optional<size_t> cache_bytes) {
+             ShardSpec spec{std::move(chunks), at_start, big_endian, has_crc32c};
+             if (cache_bytes) spec.cache_bytes = *cache_bytes;
+             return spec;
+           }),
+           py::kw_only(), py::arg("chunks"), py::arg("index_at_start"), py::arg("index_big_endian"),
+           py::arg("index_has_crc32c"), py::arg("cache_bytes") = py::none());
+  py::class_<ConversionSpec>(m, "ConversionSpec")
+      .def(py::init(&make_conversion), py::kw_only(), py::arg("items"), py::arg("result"), py::arg("decode_in_double"),
+           py::arg("fills"), py::arg("scale"), py::arg("offset"), py::arg("mean"), py::arg("std"),
+           py::arg("channel_items"));
+  py::class_<ArraySpec>(m, "ArraySpec")
+      .def(py::init(&make_array), py::kw_only(), py::arg("name"), py::arg("shape"), py::arg("chunk_shape"),
+           py::arg("storage_order"), py::arg("sample_axis"), py::arg("item_bytes"), py::arg("swap_bytes"),
+           py::arg("fill"), py::arg("codecs"), py::arg("root"), py::arg("metadata_key"), py::arg("key_prefix"),
+           py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
+           py::arg("in_python") = false);
+  py::class_<FieldSpec>(m, "FieldSpec")
+      .def_static("stored", &make_stored, py::arg("array"), py::kw_only(), py::arg("conversion") = py::none(),
+                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none())
+      .def_static("resident", &make_resident, py::arg("address"), py::kw_only(), py::arg("row_bytes"),
+                  py::arg("bad_rows") = std::vector<BadRowsTuple>{}, py::arg("conversion") = py::none(),
+                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none())
+      .def_static("index", &make_index, py::kw_only(), py::arg("tensor") = py::none());
+}
+
+}  // namespace zarrfeed

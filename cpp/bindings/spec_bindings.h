@@ -1,0 +1,26 @@
+#pragma once
+// The descriptions that Python makes for the engine, bound as classes. Part of the bindings: knows Python.
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+namespace zarrfeed {
+
+/// The class in zarrfeed.base.errors.
+const char* error_class(ErrorKind kind);
+
+/// A plan as Python holds it. An engine that reads it shares it: nothing changes it after it was made.
+struct PythonPlan {
+  std::shared_ptr<const OwnedPlan> owned;
+};
+
+/// Binds CodecSpec, ShardSpec, ArraySpec, ConversionSpec and FieldSpec.
+void bind_specs(pybind11::module_& m);
+/// Binds EpochPlan and CarryPlan.
+void bind_plans(pybind11::module_& m);
+
+}  // namespace zarrfeed
