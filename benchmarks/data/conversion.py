@@ -7,12 +7,14 @@ called wrong for another order of operations.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+import zarrfeed
 from benchmarks.data.layouts import Layout
 
 #: CF attributes of packed samples: value = stored * scale_factor + add_offset.
@@ -46,9 +48,10 @@ def converted_dtype(layout: Layout) -> torch.dtype | None:
     return {None: None, "unpack": torch.float32, "normalize": torch.bfloat16}[layout.conversion]
 
 
-def conversion_options(layout: Layout) -> dict[str, Any]:
-    """Return the arguments with which zarrfeed converts; packed integers it knows by their attributes."""
-    return {"dtype": "bfloat16", "normalize": (MEAN, STD)} if layout.conversion == "normalize" else {}
+def open_converted(layout: Layout, samples: Path, targets: Path | None) -> zarrfeed.Data:
+    """Open what zarrfeed converts as the layout wants it; packed integers it knows by their attributes."""
+    data = zarrfeed.open(samples, targets)
+    return data.normalize((MEAN, STD)).cast("bfloat16") if layout.conversion == "normalize" else data
 
 
 def expected(layout: Layout, samples: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -11,12 +11,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.data.conversion import conversion_options
+import zarrfeed
+from benchmarks.data.conversion import open_converted
 from benchmarks.data.layouts import Layout
 from benchmarks.data.stores import Store
 from zarrfeed import _core
-from zarrfeed.metadata.conversion import ConversionOptions
-from zarrfeed.metadata.fields import read_fields
 from zarrfeed.spec.field import StoredField, sample_bytes
 
 #: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
@@ -41,12 +40,8 @@ class Ceiling:
     """
 
     def __init__(self, store: Store, *, scatter: bool, num_threads: int | None = None) -> None:
-        conversion = ConversionOptions(**conversion_options(store.layout))
-        self._fields = [
-            field.to_core()
-            for field in read_fields(store.samples_path, store.targets_path, conversion=conversion).fields
-            if isinstance(field, StoredField)
-        ]
+        data = open_converted(store.layout, store.samples_path, store.targets_path)
+        self._fields = [field.to_core() for field in data.resolved.fields if isinstance(field, StoredField)]
         self._scatter = scatter
         self._num_threads = num_threads or usable_cores()
         self._window_chunks = _window_chunks(store, self._num_threads)
@@ -75,7 +70,7 @@ class LibraryCeiling:
     """
 
     def __init__(self, store: Store) -> None:
-        fields = read_fields(store.samples_path, store.targets_path).fields
+        fields = zarrfeed.open(store.samples_path, store.targets_path).resolved.fields
         self._fields = [field for field in fields if isinstance(field, StoredField)]
         self._num_threads = usable_cores()
         self._window_chunks = _window_chunks(store, self._num_threads)

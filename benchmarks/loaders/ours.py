@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.data.conversion import conversion_options
+from benchmarks.data.conversion import open_converted
 from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch
 from zarrfeed import ZarrIterableDataset
@@ -16,11 +16,9 @@ class Zarrfeed:
 
     def __init__(self, store: Store, **options: Any) -> None:
         self._dataset = ZarrIterableDataset(
-            store.samples_path,
-            store.targets_path,
+            open_converted(store.layout, store.samples_path, store.targets_path),
             batch_size=store.layout.batch_size,
             shuffle=True,
-            **conversion_options(store.layout),
             **options,
         )
         self.samples_per_epoch = store.layout.num_samples

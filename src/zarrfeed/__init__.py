@@ -25,6 +25,7 @@ from zarrfeed.base.errors import (
 if TYPE_CHECKING:
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
+    from zarrfeed.metadata.data import Data, from_xarray, open
     from zarrfeed.report.explain import Explanation
     from zarrfeed.tools.verify import VerifyReport, verify
     from zarrfeed.torch.audit import Digest, audit
@@ -41,6 +42,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "CorruptChunkError",
+    "Data",
     "Digest",
     "Explanation",
     "MemoryBudgetError",
@@ -57,6 +59,8 @@ __all__ = [
     "ZarrfeedError",
     "__version__",
     "audit",
+    "from_xarray",
+    "open",
     "rank_from_slurm",
     "rank_from_torchrun",
     "split",
@@ -65,6 +69,7 @@ __all__ = [
 
 #: Public name -> the module that defines it. None is a module's own name: importing that module would replace it.
 _MODULES = {
+    "Data": "metadata.data",
     "Digest": "torch.audit",
     "Explanation": "report.explain",
     "SkippedChunk": "engine.substitution",
@@ -74,6 +79,8 @@ _MODULES = {
     "ZarrDataset": "torch.map_dataset",
     "ZarrIterableDataset": "torch.iterable_dataset",
     "audit": "torch.audit",
+    "from_xarray": "metadata.data",
+    "open": "metadata.data",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "split": "torch.split",

@@ -26,7 +26,6 @@ import zarrfeed
 from zarrfeed.base.native import core
 from zarrfeed.engine.store_bridge import Feeder
 from zarrfeed.engine.vlen import ListReader
-from zarrfeed.metadata.fields import read_fields
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import make_order
 from zarrfeed.plan.partition import RankInfo
@@ -142,7 +141,7 @@ NEW_CODECS: dict[str, dict[str, Any]] = {
 
 def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     """Read an epoch, shuffled; yield batches: the samples that the plan names, and the values of each field."""
-    fields = read_fields(source)
+    fields, _ = zarrfeed.open(source).resolved.planned(room=0)
     order = make_order(fields.num_samples, fields.block_rows, None, shuffle=True, seed=5, mix=2, lanes=None)
     schedule = Schedule.make(
         fields,

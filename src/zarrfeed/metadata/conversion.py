@@ -145,7 +145,7 @@ class ConversionOptions:
             plain = Conversion(decoding.items, decoding.result, decoding)
         wanted = plain.result
         if dtype is not None:
-            wanted = _parse_dtype(f"dtype of {field.name}", dtype)
+            wanted = parse_dtype(f"dtype of {field.name}", dtype)
         elif pair is not None and wanted not in _FLOATS:
             wanted = "float32"
         conversion = replace(plain, result=wanted)
@@ -242,7 +242,7 @@ def _find(argument: str, name: object, fields: Sequence[Items]) -> int:
     return found[0]
 
 
-def _parse_dtype(argument: str, value: Any) -> str:
+def parse_dtype(argument: str, value: Any) -> str:
     """Return the name of a dtype, given as torch's, NumPy's, its full name, or a code of NumPy's such as "f4"."""
     if is_torch_dtype(value):
         return str(value).removeprefix("torch.")

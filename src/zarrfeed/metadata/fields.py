@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,24 +24,18 @@ from zarrfeed.base.errors import (
 )
 from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.base.validate import check_choice, check_flags, check_int
+from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.array import ArrayLike, open_array, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
-from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
+from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import refusal, without_arrays
 from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_mapper, is_url, open_source
 from zarrfeed.metadata.sample_dims import sample_dim_advice
-from zarrfeed.plan.blocks import plan_blocks
-from zarrfeed.plan.windows import Offsets, parse_window
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
-    BLOCK_UNITS,
-    BlockUnit,
     Field,
-    FieldSet,
-    IndexField,
     ListField,
     ResidentField,
     StoredField,
@@ -71,7 +65,29 @@ _MOST_CELLS = 1 << 18
 _MOST_LIST_ITEMS = 1 << 27
 
 
-def read_fields(
+@dataclass(frozen=True, eq=False)
+class OpenedFields:
+    """All arrays of a dataset as they were opened: what is stored, before any conversion.
+
+    Attributes
+    ----------
+    fields
+        In the order of the tensors of a batch; all with the same number of samples.
+    items
+        What is known of the items of each.
+    parts
+        The parts of a batch (samples, targets): for each the keys of its dict, or None for a bare tensor.
+    num_sample_fields
+        How many of the fields, at the beginning, are of `samples`.
+    """
+
+    fields: tuple[StoredField | ResidentField | ListField, ...]
+    items: tuple[Items, ...]
+    parts: tuple[tuple[str, ...] | None, ...]
+    num_sample_fields: int
+
+
+def open_fields(
     samples: Source,
     targets: Source | None = None,
     *,
@@ -79,15 +95,9 @@ def read_fields(
     sample_dim: str | None = None,
     variables: Variables | None = None,
     decode_cf: bool = True,
-    conversion: ConversionOptions | None = None,
-    return_index: bool = False,
-    offsets: Offsets | Mapping[str, Offsets] | None = None,
-    room: int = 0,
-    block: BlockUnit = "chunk",
-    aligns: bool = True,
     access: StoreAccess | None = None,
-) -> FieldSet:
-    """Open and align all that a dataset consists of. Reads metadata only.
+) -> OpenedFields:
+    """Open and align all arrays that a dataset consists of. Reads metadata only.
 
     Parameters
     ----------
@@ -105,14 +115,6 @@ def read_fields(
         records: which members. Or a mapping of "samples" and "targets" to such lists. None: all.
     decode_cf
         Whether attributes such as `scale_factor` are heeded.
-    conversion
-        What else becomes of items.
-    return_index
-        Whether the sample's index is the last field.
-    offsets
-        The rows of a sample, in every array of `samples` or by name (`by_field`).
-    room, block, aligns
-        As of `plan_blocks`.
     access
         How stores are reached.
 
@@ -122,8 +124,7 @@ def read_fields(
         For an array that cannot be read, or lengths that differ; the message names the field.
     """
     check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
-    check_flags(return_index=return_index, decode_cf=decode_cf)
-    check_choice("block", block, BLOCK_UNITS)
+    check_flags(decode_cf=decode_cf)
     if sample_dim is not None and sample_axis != 0:
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     access = access or StoreAccess()
@@ -142,27 +143,22 @@ def read_fields(
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
     _check_lengths(arrays, items)
-    conversion = conversion or ConversionOptions()
-    conversions, spared = conversion.conversions(items), conversion.spared(items)
-    rows = by_field("offsets", offsets, items, of_rows=True)
-    windows = [parse_window(i.name, of) for i, of in zip(items, rows, strict=True)]
-    fields: list[Field] = [_with_options(*one) for one in zip(arrays, conversions, windows, spared, strict=True)]
-
-    blocks = plan_blocks(fields, num_sample_fields, block=block, room=room, aligns=aligns)
-    fields = list(blocks.fields)
-    num_samples = fields[0].num_samples
-    if return_index:
-        fields.append(IndexField(num_samples))
-        parts.append(None)
-    return FieldSet(tuple(fields), tuple(parts), blocks.driving, blocks.rows, block)
+    return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields)
 
 
-def _with_options(
+def with_options(
     field: StoredField | ResidentField | ListField,
     conversion: Conversion | None,
     window: Window | None,
     spared: bool,
 ) -> Field:
+    """Return a field with the conversion of its items and the rows of its samples.
+
+    Raises
+    ------
+    UnsupportedError
+        If samples are text, and are to be windows.
+    """
     if isinstance(field, StoredField):
         return replace(field, conversion=conversion, window=window, spared=spared)
     if isinstance(field, ResidentField):

@@ -39,12 +39,11 @@ from zarrfeed.plan.selection import (
     Selection,
     as_range,
     common_samples,
-    make_selection,
     select_samples,
-    selection_of,
 )
 from zarrfeed.plan.windows import check_segment_ends, offsets_of, samples_with_windows
 from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.window import Window
 
 #: What `window_rows=` may be.
 WindowRows: TypeAlias = "Literal['selected', 'all'] | Select"
@@ -52,32 +51,45 @@ WindowRows: TypeAlias = "Literal['selected', 'all'] | Select"
 _NO_PART = -1
 
 
-def choose_samples(
-    fields: FieldSet,
-    select: Select | None,
-    blocks: npt.ArrayLike | None = None,
+def choose_windows(
+    named: range | Int64,
+    windows: Sequence[Window | None],
+    num_samples: int,
     *,
+    selected: range | Int64,
+    by_list: bool,
     segment_ends: npt.ArrayLike | None,
     window_rows: WindowRows | None,
-) -> Selection | None:
-    """Return which samples a dataset delivers, from the arguments of its constructor; None for all.
+) -> tuple[range | Int64, tuple[LeftOut, ...]]:
+    """Return the samples, of some named ones, whose windows have all of their rows and read no others.
+
+    Parameters
+    ----------
+    named
+        Samples, ascending.
+    windows
+        The rows of a sample in each field; at least one is not None.
+    num_samples
+        Length of the sample axis.
+    selected
+        The rows that `window_rows` means by "selected", ascending.
+    by_list
+        Whether the samples were named by a list or a mask, or dealt at random; else by slices.
+    segment_ends, window_rows
+        As the user gave them.
+
+    Returns
+    -------
+    The samples, ascending, and why others are left out.
 
     Raises
     ------
     ConfigError
-        If no sample is left, or less than half of a list or a mask; or if an argument cannot be meant.
+        If no sample is left, or, unless `window_rows` is given, less than half of a list; or if an argument is wrong.
     """
-    n, block_rows = fields.num_samples, fields.block_rows
-    ends = None if segment_ends is None else check_segment_ends(segment_ends, n)
-    complete = samples_with_windows(fields.windows, n, ends)
-    if complete is None:
-        if window_rows is not None:
-            raise ConfigError("window_rows is given without offsets: a sample reads its own row alone")
-        return make_selection(select, blocks, num_samples=n, block_rows=block_rows)
-    if blocks is not None:
-        raise ConfigError("offsets and blocks: blocks of windows have several chunks, use select")
-
-    named = range(n) if select is None else select_samples(select, n)
+    ends = None if segment_ends is None else check_segment_ends(segment_ends, num_samples)
+    complete = samples_with_windows(windows, num_samples, ends)
+    assert complete is not None
     whole = common_samples(named, complete)
     if not len(whole):
         raise ConfigError("no sample that select names has all rows of its window in the array, and its segment")
@@ -85,11 +97,10 @@ def choose_samples(
     if len(whole) < len(named):
         left_out.append(_count_incomplete(named, whole, ends))
 
-    offsets = offsets_of(fields.windows)
-    rows, reason = _readable_rows(select, window_rows, named, n)
-    samples = _samples_reading_only(whole, offsets, rows)
+    rows, reason = _readable_rows(window_rows, selected, num_samples)
+    samples = _samples_reading_only(whole, offsets_of(windows), rows)
     lost = len(whole) - len(samples)
-    halves = window_rows is None and not isinstance(select, slice) and 2 * len(samples) < len(whole)
+    halves = window_rows is None and by_list and 2 * len(samples) < len(whole)
     if not len(samples) or halves:
         or_not = ", or window_rows='selected' to leave these samples out" if len(samples) else ""
         raise ConfigError(
@@ -99,8 +110,7 @@ def choose_samples(
         )
     if lost:
         left_out.append(LeftOut(lost, len(whole), reason))
-    selection = selection_of(samples, None, num_samples=n, block_rows=block_rows)
-    return selection and replace(selection, left_out=tuple(left_out))
+    return samples, tuple(left_out)
 
 
 def _count_incomplete(named: range | Int64, whole: range | Int64, ends: Int64 | None) -> LeftOut:
@@ -126,7 +136,7 @@ def _count_between(samples: range | Int64, begins: Int64, ends: Int64) -> Int64:
 
 
 def _readable_rows(
-    select: Select | None, window_rows: WindowRows | None, named: range | Int64, num_samples: int
+    window_rows: WindowRows | None, selected: range | Int64, num_samples: int
 ) -> tuple[range | Int64, str]:
     """Return the rows that windows may read, ascending, and why samples that read others are left out."""
     if isinstance(window_rows, str):
@@ -138,16 +148,20 @@ def _readable_rows(
                 f"{did_you_mean(window_rows, ('selected', 'all'))}"
             )
     elif window_rows is not None:
-        return _rows_named_by(window_rows, select_samples(window_rows, num_samples), num_samples), OUTSIDE_WINDOW_ROWS
-    return _rows_named_by(slice(None) if select is None else select, named, num_samples), OUTSIDE_SELECTION
+        return _rows_named_by(window_rows, num_samples), OUTSIDE_WINDOW_ROWS
+    return selected, OUTSIDE_SELECTION
 
 
-def _rows_named_by(select: Select, named: range | Int64, num_samples: int) -> range | Int64:
-    """Return the rows of a selection: of a slice all between its bounds, else those that it names."""
-    if not isinstance(select, slice):
-        return named
-    start, stop, step = select.indices(num_samples)
-    return range(start, stop) if step > 0 else range(stop + 1, start + 1)
+def _rows_named_by(rows: Select, num_samples: int) -> range | Int64:
+    """Return the rows that a user named: of a slice all between its bounds, else those that are listed."""
+    named = select_samples(rows, num_samples)
+    return range(*bounds_of(rows, num_samples)) if isinstance(rows, slice) else named
+
+
+def bounds_of(select: slice, length: int) -> tuple[int, int]:
+    """Return the bounds [start, stop) of a slice of a sequence, whatever its step."""
+    start, stop, step = select.indices(length)
+    return (start, stop) if step > 0 else (stop + 1, start + 1)
 
 
 def _samples_reading_only(samples: range | Int64, offsets: Sequence[int], rows: range | Int64) -> range | Int64:

@@ -89,6 +89,9 @@ class HostRows:
         self.array = array
         self.owner = owner
 
+    def __getstate__(self) -> Any:
+        return {"array": self.array, "owner": None}  # of which the array is a view: it would be sent twice
+
     def __deepcopy__(self, memo: dict[int, Any]) -> HostRows:
         return self  # rows are never written
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from zarrfeed.spec.field import FieldSet, HostRows, ResidentField
+from zarrfeed.metadata.data import Data
+from zarrfeed.spec.field import HostRows, ResidentField
 
 
 class SharedRows(HostRows):
@@ -38,10 +38,11 @@ class SharedRows(HostRows):
         self.owner = self._sent = sent
 
 
-def with_shared_rows(fields: FieldSet) -> FieldSet:
-    """Return the same fields, those in memory with rows that are shared with the processes that they are sent to."""
-    shared: list[Any] = [
+def with_shared_rows(data: Data) -> Data:
+    """Return the same samples, those in memory with rows that are shared with the processes that they are sent to."""
+    opened = data.resolved.opened
+    shared = tuple(
         replace(field, rows=SharedRows(field.rows)) if isinstance(field, ResidentField) else field
-        for field in fields.fields
-    ]
-    return replace(fields, fields=tuple(shared))
+        for field in opened.fields
+    )
+    return replace(data, resolved=replace(data.resolved, opened=replace(opened, fields=shared)))

@@ -14,31 +14,32 @@ import torch.utils.data
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.suggestions import checks_option_names
-from zarrfeed.base.validate import check_int
+from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
-from zarrfeed.metadata.conversion import ConversionOptions, Normalization, TorchDtypeLike
-from zarrfeed.metadata.fields import Source, Variables, read_fields
+from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.fields import Source, Variables
 from zarrfeed.metadata.xarray import stored_arrays
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import Even
 from zarrfeed.plan.selection import Int64, Select, Selection
 from zarrfeed.plan.state import EpochState
-from zarrfeed.plan.window_rows import WindowRows, choose_samples
+from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
 from zarrfeed.spec import error_policy
 from zarrfeed.spec.error_policy import FaultPolicy, Missing, OnError
-from zarrfeed.spec.field import BlockUnit, FieldSet
+from zarrfeed.spec.field import BLOCK_UNITS, BlockUnit, FieldSet
 from zarrfeed.spec.sharding import DEFAULT_COALESCE
-from zarrfeed.storage.access import StoreAccess
 from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate
 from zarrfeed.torch.distributed import RankFinder, RankSource, end_with_training_process, in_worker
 from zarrfeed.torch.epoch_iterator import Pass, SamplePass
+from zarrfeed.torch.flat_options import DataOptions, as_data
 from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import check_pin_memory, order_options, schedule_options
 from zarrfeed.torch.session import Session, SessionOptions
@@ -53,12 +54,9 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     Parameters
     ----------
     samples
-        An array, Zarr v2 or v3: a path, a URL (`file`, `s3`, `gs`, `az`, `https`; all but the first need the extra
-        `remote`), an open `zarr.Array`, a store with one at its root (of zarr-python, of obstore, a mapper of fsspec),
-        a NumPy array or a CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but
-        not for groups in it, or a mapping of names to arrays. The chunks along `sample_axis` are the blocks that are
-        shuffled; of several arrays, those of a large one with long chunks, which `explain()` names. Arrays in memory
-        are used where they lie, if they are contiguous in native byte order; do not resize or share them meanwhile.
+        A `Data`, or what `zarrfeed.open` takes: an array, a path, a URL, a group, a mapping of names to arrays. The
+        chunks along the sample axis are the blocks that are shuffled; of several arrays, those of a large one with long
+        chunks, which `explain()` names.
     targets
         The same, with as many samples along axis 0.
     batch_size
@@ -179,7 +177,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     @checks_option_names
     def __init__(
         self,
-        samples: Source,
+        samples: Source | Data,
         targets: Source | None = None,
         *,
         batch_size: int | None = None,
@@ -233,26 +231,40 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             coalesce_gap=coalesce_gap,
             coalesce_limit=coalesce_limit,
         )
-        fields = read_fields(
+        check_flags(return_index=return_index)
+        check_choice("block", block, BLOCK_UNITS)
+        data = as_data(
             samples,
             targets,
-            sample_axis=sample_axis,
-            sample_dim=sample_dim,
-            variables=variables,
-            decode_cf=decode_cf,
-            conversion=ConversionOptions(dtype, normalize, normalize_axis),
-            offsets=offsets,
-            return_index=return_index,
-            room=(self._options["budget"] or DEFAULT_BUDGET) // 16,
-            block=block,
-            aligns=self._aligns_blocks and blocks is None,
-            access=StoreAccess(self._policy, storage_options),
+            DataOptions(
+                sample_axis=sample_axis,
+                sample_dim=sample_dim,
+                variables=variables,
+                decode_cf=decode_cf,
+                dtype=dtype,
+                normalize=normalize,
+                normalize_axis=normalize_axis,
+                select=select,
+                blocks=blocks,
+                block=block,
+                offsets=offsets,
+                segment_ends=segment_ends,
+                window_rows=window_rows,
+                storage_options=storage_options,
+            ),
+            self._policy,
         )
-        selection = choose_samples(fields, select, blocks, segment_ends=segment_ends, window_rows=window_rows)
+        self._data = with_shared_rows(data)
+        fields, selection = self._data.resolved.planned(
+            return_index=bool(return_index),
+            room=(self._options["budget"] or DEFAULT_BUDGET) // 16,
+            block=None if isinstance(samples, Data) and block == "chunk" else block,
+            aligns=self._aligns_blocks,
+        )
         self._ranks = RankFinder(rank, world_size)
         self._pin_memory = pin_memory
         self._transform = prepare_transform(transform, len(fields.parts))
-        self._read(with_shared_rows(fields), selection)
+        self._read(fields, selection)
 
     def _read(self, fields: FieldSet, selection: Selection | None) -> None:
         """Let the dataset read these samples of these fields, from the first epoch on."""
@@ -403,6 +415,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def data(self) -> Data:
+        """The samples that this dataset reads."""
+        return self._data
 
     def __repr__(self) -> str:
         schedule = self._session.schedule

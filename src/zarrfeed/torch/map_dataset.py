@@ -25,27 +25,28 @@ from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, Za
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.system import physical_bytes, usable_cores
 from zarrfeed.base.units import format_bytes, parse_bytes
-from zarrfeed.base.validate import check_num_threads
+from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.stats import Stats
-from zarrfeed.metadata.conversion import ConversionOptions, Normalization, TorchDtypeLike
-from zarrfeed.metadata.fields import Source, Variables, read_fields
+from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.fields import Source, Variables
 from zarrfeed.metadata.xarray import stored_arrays
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.selection import Int64, Select
-from zarrfeed.plan.window_rows import WindowRows, choose_samples
+from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing
 from zarrfeed.spec.field import Field, ListField, StoredField, dtype_name
-from zarrfeed.storage.access import StoreAccess
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.collate import SampleList
 from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
+from zarrfeed.torch.flat_options import DataOptions, as_data
 from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, shared_memory
 
@@ -98,7 +99,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     @checks_option_names
     def __init__(
         self,
-        samples: Source,
+        samples: Source | Data,
         targets: Source | None = None,
         *,
         return_index: bool = False,
@@ -125,22 +126,31 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         check_num_threads(num_threads)
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
-        fields = read_fields(
+        check_flags(return_index=return_index)
+        data = as_data(
             samples,
             targets,
-            sample_axis=sample_axis,
-            sample_dim=sample_dim,
-            variables=variables,
-            decode_cf=decode_cf,
-            conversion=ConversionOptions(dtype, normalize, normalize_axis),
-            offsets=offsets,
-            return_index=return_index,
-            room=DEFAULT_BUDGET // 16,
-            access=StoreAccess(self._policy, storage_options),
+            DataOptions(
+                sample_axis=sample_axis,
+                sample_dim=sample_dim,
+                variables=variables,
+                decode_cf=decode_cf,
+                dtype=dtype,
+                normalize=normalize,
+                normalize_axis=normalize_axis,
+                select=select,
+                offsets=offsets,
+                segment_ends=segment_ends,
+                window_rows=window_rows,
+                storage_options=storage_options,
+            ),
+            self._policy,
         )
-        self._fields = with_shared_rows(fields)
+        self._data = with_shared_rows(data)
+        self._fields, self._selection = self._data.resolved.planned(
+            return_index=bool(return_index), room=DEFAULT_BUDGET // 16
+        )
         self._assembler = BatchAssembler(self._fields)
-        self._selection = choose_samples(fields, select, segment_ends=segment_ends, window_rows=window_rows)
         self._closed = False
         self._reset_process()
         self._resources(1)  # what no request can be read with is refused here
@@ -206,6 +216,11 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         with self._lock:
             self._closed = True
             self._drop_reader()
+
+    @property
+    def data(self) -> Data:
+        """The samples that this dataset reads."""
+        return self._data
 
     def __repr__(self) -> str:
         return f"ZarrDataset({describe(self._fields, self._selection)})"

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+import zarrfeed
 from tests.support.oracle import DTYPES, Layout, no_thread_left, numbered, raw_rows, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.engine.reader import load_resident
-from zarrfeed.metadata.fields import Source, read_fields
+from zarrfeed.metadata.fields import Source
 from zarrfeed.plan.state import describe_layout
 from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField, dtype_name, sample_bytes
 from zarrfeed.torch.batch import BatchAssembler
@@ -26,6 +27,11 @@ from zarrfeed.torch.dtypes import TORCH_DTYPES, torch_dtype
 from zarrfeed.torch.host_rows import SharedRows, with_shared_rows
 
 N = 20
+
+
+def read_fields(samples: Source, targets: Source | None = None, *, room: int = 0, **options: Any) -> FieldSet:
+    """Return the fields of a reader with so much room for fields in memory."""
+    return zarrfeed.open(samples, targets, **options).resolved.planned(room=room)[0]
 
 
 @pytest.fixture
@@ -131,7 +137,7 @@ def test_read_only_targets_are_read_where_they_lie(samples: Path) -> None:
     field = in_memory(array, samples)
     assert field.rows.array.view(np.int64).ravel().tolist() == list(range(N))
     assert field.rows.address == array.ctypes.data
-    assert pickle.loads(pickle.dumps(with_shared_rows(read_fields(samples, array)))).num_samples == N
+    assert len(pickle.loads(pickle.dumps(with_shared_rows(zarrfeed.open(samples, array))))) == N
 
 
 def test_bfloat16_targets_of_ml_dtypes_keep_their_bits(samples: Path) -> None:
@@ -244,7 +250,7 @@ def test_batches_and_samples_have_the_shape_of_what_was_passed() -> None:
 @pytest.mark.parametrize("dumps", [pickle.dumps, ForkingPickler.dumps], ids=["pickle", "ForkingPickler"])
 def test_sending_a_field_in_memory_does_not_move_what_engines_read(dumps: Any) -> None:
     """A tensor that is sent to a process is moved to shared memory, and its old memory is freed."""
-    field = with_shared_rows(read_fields(torch.arange(1000))).fields[0]
+    field = with_shared_rows(zarrfeed.open(torch.arange(1000))).resolved.fields[0]
     assert isinstance(field, ResidentField)
     address = field.rows.address
     for _ in range(2):
@@ -261,12 +267,12 @@ def sent_rows(field: Any) -> torch.Tensor:
 
 
 def test_sending_a_field_twice_copies_it_once_and_shared_rows_not_at_all() -> None:
-    field = with_shared_rows(read_fields(torch.arange(1000))).fields[0]
+    field = with_shared_rows(zarrfeed.open(torch.arange(1000))).resolved.fields[0]
     assert isinstance(field, ResidentField)
     first, second = (sent_rows(field) for _ in range(2))
     assert first.data_ptr() == second.data_ptr() != field.rows.address
     rows = torch.arange(1000)
     rows.share_memory_()  # type: ignore[no-untyped-call]
-    shared = with_shared_rows(read_fields(rows)).fields[0]
+    shared = with_shared_rows(zarrfeed.open(rows)).resolved.fields[0]
     assert sent_rows(shared).data_ptr() == rows.data_ptr()
     assert copy.deepcopy(field).rows is field.rows

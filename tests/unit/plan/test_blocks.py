@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+import zarrfeed
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.metadata.fields import read_fields
 from zarrfeed.plan.blocks import choose_driving, plan_blocks
 from zarrfeed.spec.field import HostRows, ResidentField, StoredField
 
@@ -59,14 +59,14 @@ def in_rows(name: str, row_bytes: int, *, n: int = 100_000) -> ResidentField:
 def test_the_longest_chunks_of_a_heavy_field_make_the_blocks(
     fields: list[tuple[int, int]], chosen: int, samples: Path
 ) -> None:
-    template = read_fields(samples).fields[0]
+    template = zarrfeed.open(samples).resolved.fields[0]
     assert isinstance(template, StoredField)
     described = [stored(str(i), rows, size, template) for i, (rows, size) in enumerate(fields)]
     assert choose_driving(described, described) == chosen
 
 
 def test_targets_make_the_blocks_only_if_no_field_of_the_samples_is_stored(samples: Path) -> None:
-    template = read_fields(samples).fields[0]
+    template = zarrfeed.open(samples).resolved.fields[0]
     assert isinstance(template, StoredField)
     light, heavy, memory = stored("a", 2, 10, template), stored("b", 8, 1000, template), in_rows("c", 5000)
     assert choose_driving([light], [light, heavy]) == 0
@@ -79,7 +79,7 @@ def test_targets_make_the_blocks_only_if_no_field_of_the_samples_is_stored(sampl
     ("shape", "rows"), [((1000,), 64), ((1000, 4), 64), ((50, 4), 50), ((100, 4 << 10), 63), ((9, 1 << 18), 1)]
 )
 def test_blocks_in_memory_are_64_rows_but_not_more_than_a_mebibyte(shape: tuple[int, ...], rows: int) -> None:
-    both = read_fields(torch.zeros(shape, dtype=torch.int32), np.zeros(shape[0], "i8"))
+    both, _ = zarrfeed.open(torch.zeros(shape, dtype=torch.int32), np.zeros(shape[0], "i8")).resolved.planned()
     assert both.driving is None
     assert both.block_rows == rows
     assert both.cells == 1
@@ -105,7 +105,7 @@ def test_blocks_in_memory_are_64_rows_but_not_more_than_a_mebibyte(shape: tuple[
 def test_blocks_grow_until_the_chunks_of_other_fields_nest(
     fields: list[tuple[int, int]], rows: int, samples: Path
 ) -> None:
-    template = read_fields(samples).fields[0]
+    template = zarrfeed.open(samples).resolved.fields[0]
     assert isinstance(template, StoredField)
     described = [stored(str(i), chunk, size, template) for i, (chunk, size) in enumerate(fields)]
     assert plan_blocks(described, len(described)).rows == rows

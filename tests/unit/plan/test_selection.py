@@ -17,7 +17,7 @@ from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset, _core, 
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
 from zarrfeed.plan.order import Order, open_batches
 from zarrfeed.plan.selection import Int64, Selection, make_selection, select_samples
-from zarrfeed.torch.split import split_blocks
+from zarrfeed.plan.split import split_blocks
 
 N, ROWS = 103, 8
 
@@ -415,7 +415,7 @@ def test_seeds_give_different_parts(store: Path) -> None:
         ([102.5, 0.5], {}, "numbers of samples"),
         ([0.999, 0.001], {"by": "sample"}, "every part must have one"),
         ([1 / 20] * 20, {}, '13 blocks of up to 8 samples cannot be split into 20 parts.*by="sample"'),
-        ([0.5, 0.5], {"by": "rows"}, "by = 'rows', must be one of 'chunk', 'sample', 'contiguous'"),
+        ([0.5, 0.5], {"by": "rows"}, "by = 'rows', must be one of 'chunk', 'shard', 'sample', 'contiguous'"),
         ([0.5, 0.5], {"seed": -1}, "seed = -1"),
     ],
 )

@@ -15,7 +15,7 @@ from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset, split
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.selection import Int64, Selection
-from zarrfeed.torch.split import By
+from zarrfeed.plan.split import By
 
 N = 60
 YEAR = slice(365, 730)

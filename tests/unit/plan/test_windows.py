@@ -23,8 +23,8 @@ from zarrfeed import (
     ZarrIterableDataset,
     split,
 )
+from zarrfeed.plan.split import By
 from zarrfeed.plan.windows import chunks_in_block, parse_window, samples_with_windows
-from zarrfeed.torch.split import By
 
 N = 60
 

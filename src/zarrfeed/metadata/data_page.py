@@ -1,0 +1,39 @@
+"""What a person is shown of a `Data`: its expression, its samples and its fields, by rows."""
+
+from __future__ import annotations
+
+from zarrfeed.base.page import Row
+from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.spec.data import Expression
+from zarrfeed.spec.field import Field, ListField, ResidentField, StoredField, described_dtype, shape_of, window_of
+
+
+def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
+    """Return the rows of the page of a `Data`."""
+    first, *others = expression.lines()
+    choice = resolved.choice
+    rows = [("expression", first), *(("", line) for line in others)]
+    rows += sample_rows(choice.length, choice.num_samples, choice.left_out)
+    return rows + field_rows(resolved.fields)
+
+
+def sample_rows(length: int, num_samples: int, left_out: tuple[LeftOut, ...]) -> list[Row]:
+    """Return how many samples there are, of how many, and why others were left out."""
+    count = str(num_samples) if length == num_samples else f"{length} of {num_samples}"
+    return [("samples", count), *(("", str(reason)) for reason in left_out)]
+
+
+def field_rows(fields: tuple[Field, ...]) -> list[Row]:
+    """Return what a batch has of each field, and where its values lie."""
+    rows: list[Row] = []
+    for f in fields:
+        rows.append((f.name, f"{described_dtype(f)} of shape {shape_of(f)}"))
+        window = window_of(f)
+        if window is not None:
+            rows.append(("", str(window)))
+        if isinstance(f, StoredField | ListField):
+            rows.append(("", f"{f.spec.name}, {f.spec.shape} in read chunks of {f.spec.chunk_shape}"))
+        elif isinstance(f, ResidentField):
+            rows.append(("", "in memory"))
+    return rows

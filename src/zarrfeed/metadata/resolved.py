@@ -1,0 +1,247 @@
+"""What a `Data` stands for: opened arrays, what becomes of their items, and which samples are chosen.
+
+What holds: all metadata were read by `open_fields`; nothing here reads a store. Each method returns another description
+or refuses what cannot work, so that a dataset has nothing left to refuse but what concerns feeding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_choice
+from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
+from zarrfeed.metadata.fields import OpenedFields, with_options
+from zarrfeed.plan.blocks import plan_blocks
+from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.plan.selection import Select, Selection
+from zarrfeed.plan.split import By
+from zarrfeed.plan.window_rows import WindowRows
+from zarrfeed.plan.windows import parse_window
+from zarrfeed.spec.conversion import Conversion
+from zarrfeed.spec.data import FieldInfo
+from zarrfeed.spec.field import (
+    BLOCK_UNITS,
+    BlockUnit,
+    Field,
+    FieldSet,
+    IndexField,
+    ResidentField,
+    described_dtype,
+    shape_of,
+)
+from zarrfeed.spec.window import Window
+
+#: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
+_USUAL_ROOM = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What was asked for the items of one field.
+
+    Attributes
+    ----------
+    dtype
+        Of `cast`. None: not cast.
+    mean_std, axis
+        Of `normalize`. None: not normalised.
+    spared_by
+        The methods that would convert the field if it were no coordinate.
+    """
+
+    dtype: Any = None
+    mean_std: Any = None
+    axis: int | str | None = None
+    spared_by: frozenset[str] = frozenset()
+
+    def conversion(self, items: Items) -> Conversion | None:
+        """Return what becomes of the items; None: they stay as they are.
+
+        Raises
+        ------
+        ConfigError
+            If it is impossible; the message names the field.
+        """
+        asked = ConversionOptions(
+            None if self.dtype is None else {items.name: self.dtype},
+            None if self.mean_std is None else {items.name: self.mean_std},
+            self.axis,
+        )
+        return asked.conversions([items])[0]
+
+    @property
+    def spared(self) -> bool:
+        """Whether a method for all fields leaves this one as it is."""
+        asked = {name for name, value in (("cast", self.dtype), ("normalize", self.mean_std)) if value is not None}
+        return bool(self.spared_by - asked)
+
+
+@dataclass(frozen=True, eq=False)
+class ResolvedData:
+    """The samples of a `Data`, in index space.
+
+    Attributes
+    ----------
+    opened
+        The arrays, as they were opened.
+    choice
+        Which samples are chosen.
+    wishes
+        For each field, what becomes of its items.
+    windows
+        For each field, the rows of a sample; None: its own row.
+    """
+
+    opened: OpenedFields
+    choice: SampleChoice
+    wishes: tuple[_Wish, ...]
+    windows: tuple[Window | None, ...]
+
+    @classmethod
+    def of(cls, opened: OpenedFields) -> Self:
+        """Return all samples of what was opened, as they are stored or decoded."""
+        count = len(opened.fields)
+        made = cls(opened, SampleChoice.all_of(opened.fields[0].num_samples), (_Wish(),) * count, (None,) * count)
+        return made._checked()
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The arrays with their conversions and windows."""
+        asked = zip(self.opened.fields, self.opened.items, self.wishes, self.windows, strict=True)
+        return tuple(with_options(f, wish.conversion(i), window, wish.spared) for f, i, wish, window in asked)
+
+    def infos(self) -> tuple[FieldInfo, ...]:
+        """Return what a batch has of each array."""
+        return tuple(
+            FieldInfo(items.key or items.part, items.part, shape_of(f), described_dtype(f))
+            for items, f in zip(self.opened.items, self.fields, strict=True)
+        )
+
+    def select(self, samples: Select) -> Self:
+        """Choose samples by their positions among those that are chosen."""
+        return replace(self, choice=self.choice.select(samples))
+
+    def blocks(self, blocks: npt.ArrayLike, of: BlockUnit) -> Self:
+        """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
+        check_choice("of", of, BLOCK_UNITS)
+        planned = plan_blocks(self.fields, self.opened.num_sample_fields, block=of, aligns=False)
+        return replace(self, choice=self.choice.blocks(blocks, planned.rows, of))
+
+    def window(self, offsets: Any, segment_ends: npt.ArrayLike | None, rows: WindowRows | None) -> Self:
+        """Make each sample the rows at some offsets from its own."""
+        if self.choice.windowed:
+            raise ConfigError("window() was called before: name the offsets of all arrays in one call")
+        items = self.opened.items
+        named = by_field("offsets", offsets, items, of_rows=True)
+        windows = tuple(parse_window(i.name, of) for i, of in zip(items, named, strict=True))
+        if all(window is None for window in windows):
+            raise ConfigError(f"offsets = {offsets!r}, must be an integer, a sequence of some, or a mapping of names")
+        windowed = replace(self, windows=windows)._checked()  # noqa: SLF001 - of the same class
+        return replace(windowed, choice=self.choice.window(windows, segment_ends=segment_ends, rows=rows))
+
+    def cast(self, dtype: Any) -> Self:
+        """Convert items to a dtype; a later cast of a field replaces an earlier one."""
+        if dtype is None:
+            raise ConfigError("dtype = None, must be a dtype, or a mapping of names to dtypes")
+        items = self.opened.items
+        dtypes, spared = by_field("dtype", dtype, items), ConversionOptions(dtype=dtype).spared(items)
+        return self._wishing(
+            [
+                replace(
+                    wish,
+                    dtype=wish.dtype if named is None else named,
+                    spared_by=wish.spared_by | ({"cast"} if is_spared else set()),
+                )
+                for wish, named, is_spared in zip(self.wishes, dtypes, spared, strict=True)
+            ]
+        )
+
+    def normalize(self, mean_std: Any, axis: int | str | None) -> Self:
+        """Subtract a mean and divide by a standard deviation."""
+        if mean_std is None:
+            raise ConfigError("mean_std = None, must be (mean, std), or a mapping of names to such pairs")
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int | np.integer | str)):
+            raise ConfigError(f"axis = {axis!r}, must be an axis or the name of a dimension")
+        items = self.opened.items
+        pairs = by_field("normalize", mean_std, items)
+        spared = ConversionOptions(normalize=mean_std).spared(items)
+        wishes = []
+        for item, wish, pair, is_spared in zip(items, self.wishes, pairs, spared, strict=True):
+            if pair is not None:
+                if wish.mean_std is not None:
+                    raise ConfigError(f"normalize of {item.name}: it was normalised before; give mean and std once")
+                wish = replace(wish, mean_std=pair, axis=axis)
+            wishes.append(replace(wish, spared_by=wish.spared_by | ({"normalize"} if is_spared else set())))
+        return self._wishing(wishes)
+
+    def split(self, parts: Sequence[float], *, by: By, seed: int, gap: int | None) -> tuple[Self, ...]:
+        """Deal the samples to parts."""
+        field_set, _ = self.planned(block="shard" if by == "shard" else None, room=_USUAL_ROOM)
+        unit: BlockUnit | None = "shard" if by == "shard" else self.choice.unit
+        choices = self.choice.split(parts, field_set, by=by, seed=seed, gap=gap)
+        return tuple(replace(self, choice=replace(choice, unit=unit)) for choice in choices)
+
+    def planned(
+        self,
+        *,
+        block: BlockUnit | None = None,
+        room: int = _USUAL_ROOM,
+        aligns: bool = True,
+        return_index: bool = False,
+    ) -> tuple[FieldSet, Selection | None]:
+        """Choose blocks for a reader: return the fields, and the chosen samples block by block.
+
+        Parameters
+        ----------
+        block
+            What blocks are made of. None: what the samples were chosen by, else chunks.
+        room, aligns
+            As of `plan_blocks`.
+        return_index
+            Whether the sample's index is the last field.
+
+        Returns
+        -------
+        The fields, and the samples that are chosen; None for all.
+
+        Raises
+        ------
+        ConfigError
+            If shards are to make the blocks, and there are none.
+        """
+        unit = block or self.choice.unit or "chunk"
+        check_choice("block", unit, BLOCK_UNITS)
+        aligns = aligns and self.choice.aligned
+        blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
+        fields, parts = list(blocks.fields), list(self.opened.parts)
+        if return_index:
+            fields.append(IndexField(self.choice.num_samples))
+            parts.append(None)
+        field_set = FieldSet(tuple(fields), tuple(parts), blocks.driving, blocks.rows, unit)
+        return field_set, self.choice.selection(blocks.rows)
+
+    def holds_same(self, other: ResolvedData) -> bool:
+        """Return whether both stand for the same arrays: equal metadata, and in memory equal values."""
+        ours, theirs = self.fields, other.fields
+        return len(ours) == len(theirs) and all(_same_field(a, b) for a, b in zip(ours, theirs, strict=True))
+
+    def _wishing(self, wishes: Sequence[_Wish]) -> Self:
+        return replace(self, wishes=tuple(wishes))._checked()  # noqa: SLF001 - of the same class
+
+    def _checked(self) -> Self:
+        """Return the same after every field was converted: what is impossible is refused here."""
+        assert self.fields
+        return self
+
+
+def _same_field(ours: Field, theirs: Field) -> bool:
+    if not isinstance(ours, ResidentField) or not isinstance(theirs, ResidentField):
+        return ours == theirs
+    return ours == replace(theirs, rows=ours.rows) and np.array_equal(ours.rows.array, theirs.rows.array)

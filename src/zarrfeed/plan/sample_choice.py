@@ -1,0 +1,193 @@
+"""`SampleChoice`: which samples of an array a `Data` names, settled in index space, one method call after the other.
+
+What holds: samples ascend, and a sample keeps its index in the array whatever was selected before. No block size is
+needed until somebody names blocks: samples that were named by slices and lists serve blocks of any size, and samples
+that were named by blocks remember the blocks, so that a state recognises them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.selection import Int64, Select, Selection, as_range, select_blocks, select_samples, selection_of
+from zarrfeed.plan.split import By, split_selection
+from zarrfeed.plan.window_rows import WindowRows, bounds_of, choose_windows
+from zarrfeed.spec.field import BlockUnit, FieldSet
+from zarrfeed.spec.window import Window
+
+
+@dataclass(frozen=True, eq=False)
+class SampleChoice:
+    """The samples that are chosen of an array.
+
+    Attributes
+    ----------
+    num_samples
+        Length of the sample axis of the array.
+    samples
+        Those that are chosen: a range or a list, ascending; or a selection that was made block by block.
+    block_rows
+        Rows of a block of that selection; 0 without one.
+    unit
+        What the user named or dealt blocks of. None: no blocks.
+    aligned
+        Whether the blocks of the selection may be several chunks; blocks that the user named are one chunk each.
+    bounds
+        The rows between the bounds of the slices that were selected, which windows may read. None: the samples
+        themselves, as they were listed, or dealt to parts.
+    windowed
+        Whether the samples are windows, so that which rows they read is settled.
+    left_out
+        What was left out because of the rows of windows.
+    """
+
+    num_samples: int
+    samples: range | Int64 | Selection
+    block_rows: int = 0
+    unit: BlockUnit | None = None
+    aligned: bool = True
+    bounds: range | None = None
+    windowed: bool = False
+    left_out: tuple[LeftOut, ...] = ()
+
+    @classmethod
+    def all_of(cls, num_samples: int) -> Self:
+        """Choose every sample."""
+        return cls(num_samples, range(num_samples), bounds=range(num_samples))
+
+    @property
+    def length(self) -> int:
+        """How many samples are chosen."""
+        return self.samples.length if isinstance(self.samples, Selection) else len(self.samples)
+
+    def ascending(self) -> range | Int64:
+        """Return the samples by their indices in the array."""
+        return as_range(self.samples.listed()) if isinstance(self.samples, Selection) else self.samples
+
+    def selection(self, block_rows: int) -> Selection | None:
+        """Return the samples in blocks of so many rows; None where all samples are chosen, and not by blocks."""
+        if isinstance(self.samples, Selection) and self.block_rows == block_rows:
+            return replace(self.samples, left_out=self.left_out)
+        samples = self.ascending()
+        if isinstance(samples, range) or len(samples) == self.num_samples:
+            made = selection_of(samples, None, num_samples=self.num_samples, block_rows=block_rows)
+        elif isinstance(self.samples, Selection):
+            made = Selection.of_runs(samples, block_rows)  # which keeps no list of what was dealt in runs
+        else:
+            made = Selection.of_samples(samples, block_rows)
+        return None if made is None else replace(made, left_out=self.left_out)
+
+    def select(self, select: Select) -> Self:
+        """Choose some of the samples by their positions among those that are chosen.
+
+        Raises
+        ------
+        ConfigError
+            If they are no positions, none, or twice the same; or after `window`.
+        """
+        self._check_rows_are_open("select")
+        positions = select_samples(select, self.length)
+        bounds = self._between(select) if isinstance(select, slice) and self.bounds is not None else None
+        return replace(self, samples=self._at(positions), block_rows=0, bounds=bounds)
+
+    def blocks(self, blocks: npt.ArrayLike, block_rows: int, unit: BlockUnit) -> Self:
+        """Choose what of the samples lies in some blocks of so many rows.
+
+        Raises
+        ------
+        ConfigError
+            If there are no such blocks, or no chosen sample lies in them; or after `window`.
+        """
+        self._check_rows_are_open("blocks")
+        named = select_blocks(blocks, -(-self.num_samples // block_rows))
+        whole = self.selection(block_rows)
+        if whole is None:
+            every = range(self.num_samples)
+            whole = selection_of(every, named, num_samples=self.num_samples, block_rows=block_rows)
+            assert whole is not None
+        return replace(self, samples=whole.within(named), block_rows=block_rows, unit=unit, aligned=False, bounds=None)
+
+    def window(
+        self,
+        windows: Sequence[Window | None],
+        *,
+        segment_ends: npt.ArrayLike | None = None,
+        rows: WindowRows | None = None,
+    ) -> Self:
+        """Choose those of the samples whose windows have all of their rows; `Data.window` says which rows these are.
+
+        Raises
+        ------
+        ConfigError
+            If no sample is left, or an argument is wrong; or after `window` or `blocks`.
+        """
+        if self.unit is not None and not self.aligned:
+            raise ConfigError("offsets and blocks: blocks of windows have several chunks, use select")
+        named = self.ascending()
+        samples, left_out = choose_windows(
+            named,
+            windows,
+            self.num_samples,
+            selected=named if self.bounds is None else self.bounds,
+            by_list=self.bounds is None,
+            segment_ends=segment_ends,
+            window_rows=rows,
+        )
+        return replace(self, samples=samples, block_rows=0, windowed=True, left_out=(*self.left_out, *left_out))
+
+    def split(
+        self, parts: Sequence[float], fields: FieldSet, *, by: By, seed: int, gap: int | None
+    ) -> tuple[Self, ...]:
+        """Deal the samples to parts, as `Data.split` describes it; by blocks of the fields where it deals blocks.
+
+        Raises
+        ------
+        ConfigError
+            As `Data.split` does.
+        """
+        selections = split_selection(
+            fields,
+            self.selection(fields.block_rows),
+            parts,
+            by=by,
+            seed=seed,
+            gap=gap,
+            left_out=self.left_out,
+        )
+        return tuple(
+            replace(self, samples=part, block_rows=fields.block_rows, bounds=None, left_out=part.left_out)
+            for part in selections
+        )
+
+    def _check_rows_are_open(self, method: str) -> None:
+        if self.windowed:
+            raise ConfigError(
+                f"{method}() follows window(), must precede it: windows read selected rows alone; write "
+                f"data.{method}(...).window(...)"
+            )
+
+    def _at(self, positions: range | Int64) -> range | Int64:
+        """Return samples by their positions, which ascend."""
+        if isinstance(self.samples, Selection):
+            return as_range(self.samples.samples_at(np.asarray(positions, dtype=np.int64)))
+        if isinstance(positions, range):
+            picked = self.samples[positions.start : positions.stop : positions.step]
+            return picked if isinstance(picked, range) else as_range(picked)
+        return as_range(np.asarray(self.samples, dtype=np.int64)[positions])
+
+    def _between(self, select: slice) -> range:
+        """Return the rows between the bounds of a slice of the samples."""
+        assert isinstance(self.samples, range)
+        assert self.bounds is not None
+        start, stop = bounds_of(select, len(self.samples))
+        return range(
+            self.bounds.start if start == 0 else self.samples[start],
+            self.bounds.stop if stop >= len(self.samples) else self.samples[stop],
+        )

@@ -1,0 +1,303 @@
+"""The expression that makes a `Data`: what was opened, and the methods that were called on it, as plain values.
+
+What holds: an expression has no arrays, stores or secrets in it, so that it compares, hashes, pickles and prints. Two
+expressions are equal if they would describe the same samples of the same sources. Sources in memory are told apart by
+their shapes and dtypes alone: `Data` compares their contents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+#: As many numbers of an array are printed; a longer array is printed as its length and its hash.
+_PRINTED_NUMBERS = 16
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """What a batch has of one array.
+
+    Attributes
+    ----------
+    name
+        The key in the dict of the batch, such as "t2m"; "samples" or "targets" for a single array.
+    part
+        The side of the batch: "samples" or "targets".
+    shape
+        Of one sample. A window has its rows along the first axis. Of text: the lengths of nested lists.
+    dtype
+        The name of torch's dtype, such as "float32"; "str" or "bytes" for text; for records, their members.
+    """
+
+    name: str
+    part: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value that is printed as a text: a source such as `<zarr.Array memory://1/x>`."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class FrozenSlice:
+    """A slice (slices have no hash before Python 3.12)."""
+
+    start: Hashable
+    stop: Hashable
+    step: Hashable
+
+    def __repr__(self) -> str:
+        shown = [self.stop] if self.start is None and self.step is None else [self.start, self.stop]
+        return f"slice({', '.join(map(repr, shown if self.step is None else [*shown, self.step]))})"
+
+
+@dataclass(frozen=True)
+class FrozenMapping:
+    """A mapping, in its order."""
+
+    items: tuple[tuple[str, Hashable], ...]
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{key!r}: {value!r}" for key, value in self.items) + "}"
+
+
+@dataclass(frozen=True)
+class FrozenArray:
+    """Numbers of an array, known by their shape, kind and hash.
+
+    Attributes
+    ----------
+    shape
+        Of the array.
+    digest
+        SHA-256 over the kind of the numbers and their bytes: integers of any width have one kind.
+    text
+        The numbers of a short array; what stands for them of a long one.
+    """
+
+    shape: tuple[int, ...]
+    digest: str
+    text: str = dataclasses.field(compare=False)
+
+    @classmethod
+    def of(cls, values: Any) -> FrozenArray:
+        """Return the numbers of a sequence, an array or a tensor."""
+        array = np.asarray(values)
+        if array.dtype.kind in "iu" or array.size == 0:
+            array = array.astype("<i8")
+        elif array.dtype.kind == "f":
+            array = array.astype("<f8")
+        digest = hashlib.sha256(array.dtype.str.encode() + np.ascontiguousarray(array).tobytes()).hexdigest()
+        text = repr(array.tolist())
+        if array.size > _PRINTED_NUMBERS:
+            text = f"<{'x'.join(map(str, array.shape))} {array.dtype.name}, sha256 {digest[:12]}>"
+        return cls(array.shape, digest, text)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Options whose values are neither kept nor printed: names, and a hash that tells the values apart."""
+
+    names: tuple[str, ...]
+    digest: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Secrets:
+        """Return the names of options, and the hash of their values."""
+        text = repr(sorted((str(name), repr(value)) for name, value in options.items()))
+        return cls(tuple(map(str, options)), hashlib.sha256(text.encode()).hexdigest())
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: ..." for name in self.names) + "}"
+
+
+@dataclass(frozen=True)
+class FrozenList:
+    """A list, such as the names of variables."""
+
+    values: tuple[Hashable, ...]
+
+    def __repr__(self) -> str:
+        return repr(list(self.values))
+
+
+def freeze(value: Any) -> Any:
+    """Return a hashable value that stands for an argument, and prints as it would be written.
+
+    >>> freeze({"t2m": (278.4, 21.1), "z": ([0.5, 1.5], 1)}), freeze(["t2m", "z"])
+    ({'t2m': (278.4, 21.1), 'z': ([0.5, 1.5], 1)}, ['t2m', 'z'])
+    """
+    if value is None or isinstance(value, str | bytes | bool | int | float):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return FrozenMapping(tuple((key, freeze(one)) for key, one in value.items()))
+    if isinstance(value, tuple) and len(value) <= _PRINTED_NUMBERS:
+        return tuple(map(freeze, value))
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return FrozenList(tuple(value))
+    return FrozenArray.of(value)
+
+
+def freeze_rows(rows: Any) -> Any:
+    """Return the same for an argument that names samples or rows: a slice, indices, or a mask.
+
+    >>> freeze_rows(slice(0, 40_000)), freeze_rows((3, 1)), freeze_rows(range(100))
+    (slice(0, 40000), [3, 1], <100 int64, sha256 11eb31b5c152>)
+    """
+    if isinstance(rows, slice):
+        return FrozenSlice(*map(freeze, (rows.start, rows.stop, rows.step)))
+    return rows if rows is None or isinstance(rows, str) else FrozenArray.of(rows)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the expression: arguments without a default are printed by position, others where they differ."""
+
+    def __str__(self) -> str:
+        return f"{self.function()}({', '.join(self._arguments())})"
+
+    def function(self) -> str:
+        """Return what is called."""
+        raise NotImplementedError
+
+    def _arguments(self) -> Iterator[str]:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not field.repr:
+                continue
+            if field.default is dataclasses.MISSING:
+                yield repr(value)
+            elif value != field.default:
+                yield f"{field.name}={value!r}"
+
+
+@dataclass(frozen=True)
+class OpenCall(Call):
+    """`zarrfeed.open(...)`, or with `is_xarray`, `zarrfeed.from_xarray(...)`."""
+
+    samples: Hashable
+    targets: Hashable = None
+    sample_axis: int = 0
+    sample_dim: str | None = None
+    variables: Hashable = None
+    decode_cf: bool = True
+    storage_options: Secrets | None = None
+    is_xarray: bool = dataclasses.field(default=False, repr=False)
+
+    def function(self) -> str:
+        """Return what is called."""
+        return "zarrfeed.from_xarray" if self.is_xarray else "zarrfeed.open"
+
+
+@dataclass(frozen=True)
+class SelectCall(Call):
+    """`.select(samples)`."""
+
+    samples: Hashable
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".select"
+
+
+@dataclass(frozen=True)
+class BlocksCall(Call):
+    """`.blocks(blocks, of=...)`."""
+
+    blocks: Hashable
+    of: str = "chunk"
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".blocks"
+
+
+@dataclass(frozen=True)
+class WindowCall(Call):
+    """`.window(offsets, segment_ends=..., rows=...)`."""
+
+    offsets: Hashable
+    segment_ends: Hashable = None
+    rows: Hashable = None
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".window"
+
+
+@dataclass(frozen=True)
+class CastCall(Call):
+    """`.cast(dtype)`, with the names of dtypes."""
+
+    dtype: Hashable
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".cast"
+
+
+@dataclass(frozen=True)
+class NormalizeCall(Call):
+    """`.normalize(mean_std, axis=...)`."""
+
+    mean_std: Hashable
+    axis: int | str | None = None
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".normalize"
+
+
+@dataclass(frozen=True)
+class SplitCall(Call):
+    """`.split(parts, by=..., seed=..., gap=...)[part]`."""
+
+    parts: Hashable
+    by: str = "chunk"
+    seed: int = 0
+    gap: int | None = 0
+    part: int = dataclasses.field(default=0, repr=False)
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".split"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}[{self.part}]"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What was opened, and what was called on it, in order."""
+
+    opened: OpenCall
+    calls: tuple[Call, ...] = ()
+
+    def then(self, call: Call) -> Expression:
+        """Return the expression with one more call."""
+        return Expression(self.opened, (*self.calls, call))
+
+    def lines(self) -> list[str]:
+        """Return one line for each call."""
+        return [str(self.opened), *map(str, self.calls)]
+
+    def __str__(self) -> str:
+        return "".join(self.lines())
