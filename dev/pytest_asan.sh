@@ -26,9 +26,9 @@ export LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -pri
 export ASAN_OPTIONS="detect_leaks=1:log_path=$PWD/$environment/logs/report:allocator_may_return_null=1"
 export LSAN_OPTIONS=exitcode=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=86
 # UBSan of GCC knows no log_path beside ASan. So standard error is left where it is, and kept: were it captured for the
-# test under way, its reports would be lost with the process.
+# test under way, its reports would be lost with the process. One process, as the one that writes them.
 status=0
-"$python" -m pytest -p no:cacheprovider --capture=sys -o timeout=1200 "$@" 2> "$environment/logs/stderr" || status=$?
+"$python" -m pytest -p no:cacheprovider --numprocesses=0 --capture=sys -o timeout=1200 "$@" 2> "$environment/logs/stderr" || status=$?
 cat "$environment/logs/stderr" >&2
 
 "$python" dev/sanitizer_report.py "$environment"/logs || status=1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +23,21 @@ settings.register_profile("large", parent=_DETERMINISTIC, max_examples=2000)
 settings.load_profile("ci")
 
 
+#: Test processes are not more than this: each takes 1 GB, and starts processes of its own.
+_MAX_PROCESSES = 4
+
+#: What forkserver's workers would import one by one, 2 s each; "spawn" is where tests start with nothing imported.
+_PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset", "zarrfeed.tools.bench.plain"]
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return 0, which is this process alone, where all that is to be run is in one file: to start others takes longer."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    if len(files) == 1 and Path(files.pop()).is_file():
+        return 0
+    return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--large", action="store_true", help="run tests marked slow, and many more random examples")
 
@@ -29,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("large" if config.getoption("--large") else "ci")
+    multiprocessing.set_forkserver_preload(_PRELOAD)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
