@@ -24,7 +24,7 @@ settings.load_profile("ci")
 
 
 #: Test processes are not more than this: each takes 1 GB, and starts processes of its own.
-_MAX_PROCESSES = 4
+_MAX_PROCESSES = 6
 
 #: What forkserver's workers would import one by one, 2 s each; "spawn" is where tests start with nothing imported.
 _PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset", "zarrfeed.tools.bench.plain"]
@@ -35,7 +35,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     files = {argument.partition("::")[0] for argument in config.args}
     if len(files) == 1 and Path(files.pop()).is_file():
         return 0
-    return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    return min(len(os.sched_getaffinity(0)) + 1, _MAX_PROCESSES)  # one more, as many tests wait
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

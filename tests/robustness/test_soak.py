@@ -1,4 +1,4 @@
-"""The soak for a minute: random configurations, every batch checked, nothing left; and that it would notice."""
+"""The soak in short: random configurations, every batch checked, nothing left; and that it would notice."""
 
 from __future__ import annotations
 
@@ -22,18 +22,24 @@ from tests.support.paths import ROOT
 #: As other random tests: the same each time, unless asked.
 SEED = os.environ.get("ZARRFEED_SOAK_SEED", "123271518")
 MINUTES = float(os.environ.get("ZARRFEED_SOAK_MINUTES", "1"))
+#: How many are made where no time is asked for; with --large it is MINUTES.
+CONFIGURATIONS = 60
 
 
 @pytest.mark.timeout(500 + 90 * MINUTES)
-def test_a_minute_of_random_configurations_delivers_nothing_wrong_and_leaves_nothing(tmp_path: Path) -> None:
+def test_random_configurations_deliver_nothing_wrong_and_leave_nothing(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    is_timed = pytestconfig.getoption("--large") or "ZARRFEED_SOAK_MINUTES" in os.environ
+    length = f"--minutes={MINUTES}" if is_timed else f"--count={CONFIGURATIONS}"
     # a process of its own: the memory, threads and descriptors are its own
-    command = [sys.executable, "-m", "tests.faults.soak", f"--minutes={MINUTES}", f"--seed={SEED}"]
+    command = [sys.executable, "-m", "tests.faults.soak", length, f"--seed={SEED}"]
     command.append(f"--json={tmp_path / 'report.json'}")
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=450 + 80 * MINUTES, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["wrong"] == []
-    assert report["configurations"] > 10
+    assert report["configurations"] >= (10 if is_timed else CONFIGURATIONS)
     assert report["counts"]["samples"] > 1000
     assert report["errors as specified"]
 
