@@ -31,7 +31,7 @@ _PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset", "zar
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return 0, which is this process alone, where all that is to be run is in one file: to start others takes longer."""
+    """Return 0, which is this process alone, where all that is to be run is in one file: others take long to start."""
     files = {argument.partition("::")[0] for argument in config.args}
     if len(files) == 1 and Path(files.pop()).is_file():
         return 0
