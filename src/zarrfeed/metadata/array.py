@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -136,14 +136,13 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     if not -ndim <= sample_axis < ndim:
         raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
     chunk_shape = regular_chunk_shape(metadata, name)
-    keys: dict[str, Any]
     shard: ShardSpec | None = None
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = array.dtype.byteorder == ">"
         storage_order = tuple(range(ndim)) if metadata.order == "C" else tuple(reversed(range(ndim)))
         codecs = codecs_v2(metadata, name)
         metadata_key = ".zarray"
-        keys = {"key_prefix": "", "key_separator": metadata.dimension_separator}
+        keys = _KeyEncoding("", metadata.dimension_separator)
     else:
         if metadata.storage_transformers:
             raise UnsupportedError(f"{name}: storage transformers are not supported")
@@ -164,6 +163,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         dtype = array.dtype.newbyteorder("=") if array.dtype.names and not native else array.dtype
         items = read_items(dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
         fill = read_fill(metadata.fill_value, array.dtype, items)
+    location = place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     return ArraySpec(
         name=name,
@@ -181,8 +181,11 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         num_key_axes=ndim,
         record=items.record,
         shard=shard,
-        **keys,
-        **place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access),
+        key_prefix=keys.prefix,
+        key_separator=keys.separator,
+        root=location.root,
+        metadata_key=location.metadata_key,
+        source=location.source,
     )
 
 
@@ -251,9 +254,16 @@ def _shard(
     return spec, inner_shape, [described(codec) for codec in config["codecs"]]
 
 
-def _key_encoding(metadata: ArrayV3Metadata, name: str) -> dict[str, str]:
+class _KeyEncoding(NamedTuple):
+    """How chunk indices become keys."""
+
+    prefix: str
+    separator: str
+
+
+def _key_encoding(metadata: ArrayV3Metadata, name: str) -> _KeyEncoding:
     encoding = metadata.chunk_key_encoding
     if encoding.name not in ("default", "v2"):
         raise UnsupportedError(f"{name}: chunk key encoding {encoding.name!r}, must be 'default' or 'v2'")
     separator = str(getattr(encoding, "separator"))  # noqa: B009 (the base class does not declare it)
-    return {"key_prefix": "c" if encoding.name == "default" else "", "key_separator": separator}
+    return _KeyEncoding("c" if encoding.name == "default" else "", separator)

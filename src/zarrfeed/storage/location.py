@@ -143,6 +143,15 @@ class StoreSource:
         return None
 
 
+@dataclass(frozen=True)
+class Location:
+    """Where an array is: a local directory with its metadata file, or a store that Python reads."""
+
+    root: str = ""
+    metadata_key: str = ""
+    source: StoreSource | None = None
+
+
 _NOT_AFTER_FORK = (
     "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
     "'forkserver' (multiprocessing_context of the DataLoader), or use none"
@@ -175,7 +184,7 @@ def place_array(
     native: bool,
     in_shards: bool,
     access: StoreAccess | None = None,
-) -> dict[str, Any]:
+) -> Location:
     """Return where an array is: a directory for the engine, or a store for Python, which decodes where it has to.
 
     Raises
@@ -187,7 +196,7 @@ def place_array(
     """
     store, path = array.store_path.store, array.store_path.path
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
-        return {"root": str((Path(store.root) / path).absolute()), "metadata_key": metadata_key}
+        return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
     prefix = f"{path}/" if path else ""
     try:  # consolidated metadata may be all there is
         has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)
@@ -198,4 +207,4 @@ def place_array(
         raise StoreReadError(errno_of(error), what) from error
     decoder = None if native else make_decoder(array, name, in_shards=in_shards)
     source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
-    return {"root": "", "metadata_key": "", "source": source}
+    return Location(source=source)

@@ -193,7 +193,8 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
     key = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
-    source = place_array(array, key, name, native=False, in_shards=False, access=access)["source"]
+    source = place_array(array, key, name, native=False, in_shards=False, access=access).source
+    assert source is not None  # zarr-python decodes
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""
     return _Stored(Numbering(grid, (1,) * len(grid)), source, math.prod(shape) * array.dtype.itemsize, None, text)
