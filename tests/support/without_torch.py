@@ -24,7 +24,7 @@ from zarr.storage import MemoryStore, ZipStore
 
 import zarrfeed
 from zarrfeed.base.native import core
-from zarrfeed.engine.store_bridge import Feeder
+from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.vlen import ListReader
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import make_order
@@ -181,7 +181,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
             max_requests=max(1, resources.memory.max_requests),
         ),
     )
-    feeder = Feeder(
+    feeder = StoreBridge(
         engine,
         {i: f.spec.source for i, f in enumerate(stored) if isinstance(f.spec.source, StoreSource)},
         {i: ShardReading(f.spec.shard) for i, f in enumerate(stored) if f.spec.source and f.spec.shard},

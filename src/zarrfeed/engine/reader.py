@@ -21,7 +21,7 @@ from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.stats import Stats
-from zarrfeed.engine.store_bridge import Feeder
+from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.engine.vlen import ListReader, skipped_of_lists
 from zarrfeed.plan.batch_request import plan_request
@@ -144,7 +144,7 @@ class Reader:
             for n, f in enumerate(self._fields)
             if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
         }
-        self._feeder = Feeder(
+        self._feeder = StoreBridge(
             self._engine,
             _sources(self._fields),
             shards,
@@ -318,7 +318,7 @@ def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArra
     return field.to_core(tensor)
 
 
-def _stats_of(engine: core.Engine, feeder: Feeder) -> Stats:
+def _stats_of(engine: core.Engine, feeder: StoreBridge) -> Stats:
     counts = feeder.counts
     fed = Stats(
         requests=counts.requests,
@@ -343,7 +343,7 @@ def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> 
     options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
     engine = core.Engine([replace(field, window=None).to_core()], options)
     shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
-    feeder = Feeder(engine, _sources([field]), shards, policy=policy)
+    feeder = StoreBridge(engine, _sources([field]), shards, policy=policy)
     try:
         engine.start(order.plan(0).to_core(), 1)
         feeder.start()

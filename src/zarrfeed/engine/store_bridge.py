@@ -7,8 +7,8 @@ thread of the engine ever takes the GIL. Inner chunks of shards go through `stor
 that were asked for together are read together where they lie close.
 
 What holds: tickets are never used twice, so that an answer which comes too late is for nobody; the bytes of an answer
-stay alive until the engine is done with them or was stopped; a `Feeder` in a forked child touches neither the loop nor
-the engine, which are its parent's.
+stay alive until the engine is done with them or was stopped; a `StoreBridge` in a forked child touches neither the loop
+nor the engine, which are its parent's.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
-from functools import partial
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 import numpy.typing as npt
-from zarr.abc.store import ByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.sharding import Piece, ShardReading
-from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
+from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.retry import retrying
-from zarrfeed.storage.shard_reader import FeedCounts, KeptIndices, ShardFeed
+from zarrfeed.storage.shard_reader import CachedIndices, ReadCounts, ShardReader
 from zarrfeed.storage.zarr_decoder import ChunkDecoder
 from zarrfeed.storage.zarr_internals import sync
 
@@ -45,7 +43,7 @@ _DEFAULT_POLICY = FaultPolicy()
 _PATIENCE_S = 1.0
 
 
-class Feeder:
+class StoreBridge:
     """Answers the requests of one engine, from the start of an epoch to its end.
 
     Parameters
@@ -77,13 +75,13 @@ class Feeder:
         self._engine = engine
         self.policy = policy
         self._shards = shards or {}
-        self._kept: dict[int, KeptIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
+        self._kept: dict[int, CachedIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
         self._max_decodes = max_decodes
         self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
         self._sessions: list[_Session] = []
         self._pid = os.getpid()
         self.failure: tuple[str, BaseException] | None = None
-        self.counts = FeedCounts()
+        self.counts = ReadCounts()
 
     def start(self) -> None:
         """Begin to answer. The engine was started before."""
@@ -127,21 +125,28 @@ class _Session:
 
     def __init__(
         self,
-        feeder: Feeder,
+        feeder: StoreBridge,
         engine: core.Engine,
         sources: Mapping[int, StoreSource],
         shards: Mapping[int, ShardReading],
         max_decodes: int,
-        kept: Mapping[int, KeptIndices],
+        kept: Mapping[int, CachedIndices],
     ) -> None:
         self._feeder = weakref.ref(feeder)
         self._engine = engine
-        self._sources = sources
         self._counts = feeder.counts
         self._policy = feeder.policy
-        self._shards = {
-            n: ShardFeed(reading, partial(self._get_part, sources[n]), self._spawn, feeder.counts, kept.get(n))
-            for n, reading in shards.items()
+        self._readers = {
+            n: ChunkReader(
+                source,
+                feeder.policy,
+                feeder.counts,
+                sharding=shards.get(n),
+                spawn=self._spawn,
+                is_watched=True,
+                cached_indices=kept.get(n),
+            )
+            for n, source in sources.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
@@ -155,8 +160,8 @@ class _Session:
 
     async def open(self) -> None:
         """Watch for requests."""
-        for source in self._sources.values():
-            await source.open()
+        for reader in self._readers.values():
+            await reader.source.open()
         self._loop = asyncio.get_running_loop()
         if self._given_up:  # by whoever waited for this, and was interrupted
             self._closing = True
@@ -212,7 +217,7 @@ class _Session:
                 os.close(descriptor)
         self._lent.clear()
         self._answers.clear()
-        self._shards.clear()
+        self._readers.clear()
 
     def _serve(self) -> None:
         if self._closing:
@@ -224,7 +229,7 @@ class _Session:
         in_shards: dict[tuple[int, str], list[tuple[int, int]]] = {}
         for ticket, number, key, position in requests:
             if position is None:
-                self._spawn(self._fetch(ticket, self._sources[number], key))
+                self._spawn(self._fetch(ticket, self._readers[number], key))
             else:
                 in_shards.setdefault((number, key), []).append((ticket, position))
         for (number, key), wanted in in_shards.items():
@@ -244,18 +249,20 @@ class _Session:
         if self._closing and not self._tasks:
             self._idle.set()
 
-    async def _fetch(self, ticket: int, source: StoreSource, key: str) -> None:
+    async def _fetch(self, ticket: int, reader: ChunkReader, key: str) -> None:
         try:
-            data = await self._get_part(source, key)
-            if data is not None and source.decoder is not None:
-                data = await self._decode(source.decoder, data)
+            data: npt.NDArray[Any] | None = await reader.get(key)
+            if data is not None and reader.source.decoder is not None:
+                data = await self._decode(reader.source.decoder, data)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(ticket, error)
             return
         self._answer([(ticket, data)])
 
     async def _fetch_inner(self, number: int, key: str, wanted: list[tuple[int, int]]) -> None:
-        shards = self._shards[number]
+        reader = self._readers[number]
+        shards = reader.shards
+        assert shards is not None
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
@@ -266,9 +273,11 @@ class _Session:
         if self._closing:
             return
         for group in groups:
-            self._spawn(self._fetch_group(shards, self._sources[number].decoder, key, group))
+            self._spawn(self._fetch_group(shards, reader.source.decoder, key, group))
 
-    async def _fetch_group(self, shards: ShardFeed, decoder: ChunkDecoder | None, key: str, group: list[Piece]) -> None:
+    async def _fetch_group(
+        self, shards: ShardReader, decoder: ChunkDecoder | None, key: str, group: list[Piece]
+    ) -> None:
         try:
             answers = await shards.read(key, group)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
@@ -300,17 +309,6 @@ class _Session:
             self._fail(ticket, error)
         else:
             self._answer([(ticket, decoded)])
-
-    async def _get_part(
-        self, source: StoreSource, key: str, byte_range: ByteRequest | None = None
-    ) -> npt.NDArray[Any] | None:
-        """Return a stored object, or a part of it; None if the array lacks it."""
-
-        def read() -> Awaitable[npt.NDArray[Any] | None]:
-            self._counts.requests += 1
-            return source.get(key, byte_range)
-
-        return await retrying(self._policy, read, self._counts.on_retry, is_far=source.is_far)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
@@ -347,19 +345,17 @@ class _Session:
             if isinstance(error, asyncio.CancelledError):
                 raise error
             return
-        corrupt = isinstance(error, CorruptChunkError | DecodeError)
-        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
-        what = known or f"the store cannot read it: {reason_of(error)}"
+        found = ReadFailure.of(error)
         feeder = self._feeder()
         if feeder is not None and feeder.failure is None:
-            feeder.failure = (what, (known and error.__cause__) or error)
-        if corrupt:
-            self._engine.refuse_corrupt(ticket, what)
+            feeder.failure = (found.text, found.cause)
+        if found.is_corrupt:
+            self._engine.refuse_corrupt(ticket, found.text)
         else:
-            self._engine.refuse(ticket, what, errno_of(error))
+            self._engine.refuse(ticket, found.text, found.errno_value)
 
 
-_live: weakref.WeakSet[Feeder] = weakref.WeakSet()
+_live: weakref.WeakSet[StoreBridge] = weakref.WeakSet()
 
 
 def _stop_all() -> None:

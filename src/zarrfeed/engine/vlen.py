@@ -12,24 +12,25 @@ import errno
 import itertools
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from zarr.buffer import cpu
 
-from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError, ZarrfeedError
+from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped
 from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.field import ListField
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
+from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.retry import is_of_chunk, reading
-from zarrfeed.storage.shard_reader import FeedCounts, ShardFeed
+from zarrfeed.storage.retry import is_of_chunk
+from zarrfeed.storage.shard_reader import ReadCounts
 from zarrfeed.storage.zarr_internals import sync
 
 Objects: TypeAlias = npt.NDArray[np.object_]
@@ -76,12 +77,14 @@ class ListReader:
         self._policy = policy
         self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
         self._kept_bytes = 0
-        self._counts = FeedCounts()
+        self._counts = ReadCounts()
         self._stats = Stats()
         others = [axis for axis in range(len(spec.shape)) if axis != spec.sample_axis]
         self._cells = list(itertools.product(*(range(-(-spec.shape[a] // spec.chunk_shape[a])) for a in others)))
         self._others = others
-        self._shards: ShardFeed | None = None
+        sharding = None if spec.shard is None else ShardReading(spec.shard)
+        self._make_reader = partial(ChunkReader, self._source, policy, self._counts, sharding=sharding)
+        self._reader = self._make_reader()
 
     @property
     def name(self) -> str:
@@ -101,9 +104,7 @@ class ListReader:
         StoreReadError
             If it cannot be opened. And ConfigError, if it does not live in a forked process.
         """
-        if self._spec.shard is not None:
-            reading = ShardReading(self._spec.shard)
-            self._shards = ShardFeed(reading, self._get, asyncio.create_task, self._counts)
+        self._reader = self._make_reader()
         try:
             sync(self._source.open())
         except ZarrfeedError:
@@ -132,8 +133,8 @@ class ListReader:
 
     def label(self, place: _Place) -> str:
         """Return the key of a chunk, and which inner chunk it is where there are such."""
-        key, position = self._locate(place)
-        return key if position is None or self._shards is None else f"{key} {self._shards.label(position)}"
+        key, position = locate_chunk(self._spec, self._grid(place))
+        return f"{key} {self._reader.inner_label(position)}".rstrip()
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
@@ -184,11 +185,12 @@ class ListReader:
         return kept.items
 
     async def _read(self, place: _Place, decoding: asyncio.Semaphore) -> _Kept:
-        key, position = self._locate(place)
-        inner = "" if position is None or self._shards is None else f"{self._shards.label(position)}: "
+        key, position = locate_chunk(self._spec, self._grid(place))
+        inner = self._reader.inner_label(position)
+        inner = f"{inner}: " if inner else ""
         where = f"{self._spec.name} chunk {key}: "
         try:
-            stored = await self._stored(key, position)
+            stored = await self._reader.read(key, position)
             if stored is None and self._policy.missing == "raise":
                 raise StoreReadError(errno.ENOENT, f"{inner}is missing from the store")
             async with decoding:
@@ -196,46 +198,15 @@ class ListReader:
                 items = await self._decoder.decode_items(buffer)
                 kept = await asyncio.to_thread(self._trimmed, items, place)
         except DecodeError as error:
-            raise CorruptChunkError(f"{where}{inner}{error}") from error.__cause__
-        except CorruptChunkError as error:
-            raise CorruptChunkError(f"{where}{error}") from error.__cause__
-        except StoreReadError as error:
-            raise StoreReadError(error.errno, f"{where}{error.strerror}") from error.__cause__ or error
-        except Exception as error:
-            what = f"{where}the store cannot read it: {reason_of(error)}"
-            raise StoreReadError(errno_of(error), what) from error
+            raise ReadFailure.of(error).named(f"{where}{inner}") from error.__cause__
+        except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+            failure = ReadFailure.of(error)
+            raise failure.named(where) from failure.cause
         if stored is None:
             self._stats += Stats(chunks_missing=1)
         else:
             self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=kept.size)
         return kept
-
-    async def _stored(self, key: str, position: int | None) -> npt.NDArray[np.uint8] | None:
-        if self._shards is None or position is None:
-            return await self._get(key)
-        missing, groups = self._shards.plan(await self._shards.index(key), [(0, position)])
-        if missing:
-            return None
-        ((_, stored),) = await self._shards.read(key, groups[0])
-        return stored
-
-    async def _get(self, key: str, byte_range: Any = None) -> npt.NDArray[np.uint8] | None:
-        def read() -> Awaitable[npt.NDArray[np.uint8] | None]:
-            self._counts.requests += 1
-            return self._source.get(key, byte_range)
-
-        # Only this thread waits for it, so that nobody else could say that it takes too long.
-        return await reading(self._policy, read, self._counts.on_retry, is_far=self._source.is_far)
-
-    def _locate(self, place: _Place) -> tuple[str, int | None]:
-        """Return the key of a chunk, or of its shard and its position there."""
-        spec, grid = self._spec, self._grid(place)
-        along = (1,) * len(grid) if spec.shard is None else spec.shard.chunks
-        parts = [str(i // n) for i, n in zip(grid, along, strict=True)]
-        key = spec.key_separator.join([spec.key_prefix, *parts] if spec.key_prefix else parts)
-        if spec.shard is None:
-            return key, None
-        return key, int(np.ravel_multi_index([i % n for i, n in zip(grid, along, strict=True)], along))
 
     def _grid(self, place: _Place) -> list[int]:
         grid = list(place[1])

@@ -27,7 +27,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Begin and size of each inner chunk, int64 of shape (inner chunks, 2); begin -1: there is none. None: no such shard.
 Index: TypeAlias = "npt.NDArray[np.int64] | None"
 #: Key of the shard -> its index, those used last at the end.
-KeptIndices: TypeAlias = "OrderedDict[str, Index]"
+CachedIndices: TypeAlias = "OrderedDict[str, Index]"
 #: Reads a part of a stored object, named by its key below the array; None if there is no such object.
 Get: TypeAlias = Callable[[str, ByteRequest], Coroutine[Any, Any, "Bytes | None"]]
 #: Runs a coroutine as a task that ends with the epoch.
@@ -35,7 +35,7 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 
 
 @dataclass
-class FeedCounts:
+class ReadCounts:
     """How often stores were asked, and again; for how many indices; how long zarr-python's decoders had chunks."""
 
     requests: int = 0
@@ -48,7 +48,7 @@ class FeedCounts:
         self.retries += 1
 
 
-class ShardFeed:
+class ShardReader:
     """Reads inner chunks of one array.
 
     Parameters
@@ -64,7 +64,7 @@ class ShardFeed:
     """
 
     def __init__(
-        self, reading: ShardReading, get: Get, spawn: Spawn, counts: FeedCounts, kept: KeptIndices | None = None
+        self, reading: ShardReading, get: Get, spawn: Spawn, counts: ReadCounts, kept: CachedIndices | None = None
     ) -> None:
         self._reading = reading
         self._get = get

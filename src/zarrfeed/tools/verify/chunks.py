@@ -19,12 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.abc.store import ByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import (
-    CorruptChunkError,
-    DecodeError,
     MemoryBudgetError,
     StoreReadError,
     UnsupportedError,
@@ -37,10 +34,10 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import FaultPolicy
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
+from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource, place_array
-from zarrfeed.storage.retry import reading
-from zarrfeed.storage.shard_reader import FeedCounts, ShardFeed
+from zarrfeed.storage.shard_reader import ReadCounts
 from zarrfeed.storage.zarr_decoder import make_decoder
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 from zarrfeed.tools.verify.report import Cause, Finding
@@ -280,7 +277,7 @@ class _StoreCheck:
         num_threads: int,
         budget: int,
     ) -> None:
-        self._path, self._metadata, self._policy = path, array.metadata, policy
+        self._path, self._metadata = path, array.metadata
         self._source, self.numbering = stored.source, stored.numbering
         self._is_text, self._chunk_bytes = bool(stored.item_type), stored.chunk_bytes
         objects = math.prod(self.numbering.objects)
@@ -295,10 +292,9 @@ class _StoreCheck:
         self._requests, self._decodes = asyncio.Semaphore(requests), asyncio.Semaphore(num_threads)
         self._pool = ThreadPoolExecutor(num_threads, "zarrfeed-verify")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._shards = None
-        if stored.shard is not None:
-            reading = ShardReading(stored.shard, kept, coalesce)
-            self._shards = ShardFeed(reading, self._get, self._spawn, FeedCounts())
+        sharding = None if stored.shard is None else ShardReading(stored.shard, kept, coalesce)
+        self._reader = ChunkReader(stored.source, policy, ReadCounts(), sharding=sharding, spawn=self._spawn)
+        self._shards = self._reader.shards
 
     def start(self) -> None:
         try:
@@ -339,13 +335,7 @@ class _StoreCheck:
 
     async def _check_chunk(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
         async with self._requests:
-            return await self._judge(part, partial(self._whole, key), key, "", len(chunks))
-
-    async def _whole(self, key: str) -> npt.NDArray[np.uint8] | None:
-        return await self._get(key)
-
-    async def _get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
-        return await reading(self._policy, partial(self._source.get, key, byte_range), is_far=self._source.is_far)
+            return await self._judge(part, partial(self._reader.get, key), key, "", len(chunks))
 
     async def _check_shard(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
         shards = self._shards
@@ -435,7 +425,6 @@ class _StoreCheck:
         return Finding(self._path, key, inner, "missing", chunks, "the store does not have it")
 
     def _bad(self, key: str, inner: str, chunks: int, error: Exception) -> Finding:
-        corrupt = isinstance(error, CorruptChunkError | DecodeError)
-        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
-        what = known or f"the store cannot read it: {reason_of(error)}"
-        return Finding(self._path, key, inner, "corrupt" if corrupt else "unreadable", chunks, what)
+        failure = ReadFailure.of(error)
+        cause: Cause = "corrupt" if failure.is_corrupt else "unreadable"
+        return Finding(self._path, key, inner, cause, chunks, failure.text)

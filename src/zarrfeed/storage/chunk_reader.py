@@ -1,0 +1,153 @@
+"""`ChunkReader`: the chunks of one array in a store that Python reads.
+
+Every reader of such a store goes through it: the bridge to the engine, variable-length data, and `verify`. It alone
+knows how chunk indices become keys, that a read is tried again, how long a read may take, how shards are indexed, and
+what an error of a store says. Everything here runs on zarr-python's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from zarr.abc.store import ByteRequest
+
+from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.retry import reading, retrying
+from zarrfeed.storage.shard_reader import CachedIndices, ReadCounts, ShardReader, Spawn
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class ChunkReader:
+    """Reads the chunks of one array.
+
+    Parameters
+    ----------
+    source
+        Where the chunks are.
+    policy
+        How often a read is tried again, and how long it may take.
+    counts
+        Counts requests, retries and indices.
+    sharding
+        How shards are read; None: each chunk is an object of its own.
+    spawn
+        Runs a coroutine as a task that ends with the reader. None: a task of the event loop.
+    is_watched
+        Whether somebody else ends the wait for a read that takes longer than the timeout, as the engine does.
+    cached_indices
+        Indices of shards that were read before; those that are read now are added. None: they are forgotten with this.
+    """
+
+    def __init__(
+        self,
+        source: StoreSource,
+        policy: FaultPolicy,
+        counts: ReadCounts,
+        *,
+        sharding: ShardReading | None = None,
+        spawn: Spawn | None = None,
+        is_watched: bool = False,
+        cached_indices: CachedIndices | None = None,
+    ) -> None:
+        self.source = source
+        self._policy = policy
+        self._counts = counts
+        self._attempts: Callable[..., Coroutine[Any, Any, Bytes | None]] = retrying if is_watched else reading
+        self.shards = None
+        if sharding is not None:
+            self.shards = ShardReader(sharding, self.get, spawn or asyncio.create_task, counts, cached_indices)
+
+    async def get(self, key: str, byte_range: ByteRequest | None = None) -> Bytes | None:
+        """Return a stored object below the array, or a part of it; None if the array lacks the object.
+
+        Raises
+        ------
+        StoreReadError
+            If the last attempt failed, or the timeout is over. And whatever the store raises.
+        """
+
+        def read() -> Awaitable[Bytes | None]:
+            self._counts.requests += 1
+            return self.source.get(key, byte_range)
+
+        return await self._attempts(self._policy, read, self._counts.on_retry, is_far=self.source.is_far)
+
+    async def read(self, key: str, position: int | None) -> Bytes | None:
+        """Return a chunk, or with a position the inner chunk there of a shard; None if there is none."""
+        if self.shards is None or position is None:
+            return await self.get(key)
+        missing, groups = self.shards.plan(await self.shards.index(key), [(0, position)])
+        if missing:
+            return None
+        ((_, stored),) = await self.shards.read(key, groups[0])
+        return stored
+
+    def inner_label(self, position: int | None) -> str:
+        """Return what messages call the inner chunk at a position, behind the key of its shard; "" for none."""
+        return "" if position is None or self.shards is None else self.shards.label(position)
+
+
+def locate_chunk(spec: ArraySpec, chunk: Sequence[int]) -> tuple[str, int | None]:
+    """Return the key of a read chunk below its array, or the key of its shard and its position there.
+
+    Parameters
+    ----------
+    spec
+        The array.
+    chunk
+        Index of the read chunk along each axis that the array has in the store.
+    """
+    along = (1,) * len(chunk) if spec.shard is None else spec.shard.chunks
+    parts = [str(i // n) for i, n in zip(chunk, along, strict=True)]
+    key = spec.key_separator.join([spec.key_prefix, *parts] if spec.key_prefix else parts)
+    if spec.shard is None:
+        return key, None
+    return key, int(np.ravel_multi_index([i % n for i, n in zip(chunk, along, strict=True)], along))
+
+
+@dataclass(frozen=True)
+class ReadFailure:
+    """What an error of a store, or of decoding what it returned, says of a chunk.
+
+    Attributes
+    ----------
+    is_corrupt
+        Whether the bytes are there, and cannot be decoded.
+    text
+        One sentence, without the name of the array or the key.
+    errno_value
+        Which errno stands for an error of the store.
+    cause
+        The store's or the codec's own exception.
+    """
+
+    is_corrupt: bool
+    text: str
+    errno_value: int
+    cause: BaseException
+
+    @classmethod
+    def of(cls, error: BaseException) -> ReadFailure:
+        """Describe an exception of whatever class: a store is anybody's code."""
+        corrupt = isinstance(error, CorruptChunkError | DecodeError)
+        known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
+        text = known or f"the store cannot read it: {reason_of(error)}"
+        return cls(corrupt, text, 0 if corrupt else errno_of(error), (known and error.__cause__) or error)
+
+    def named(self, where: str) -> CorruptChunkError | StoreReadError:
+        """Return the error that a user gets; `where` says which chunk it is."""
+        text = f"{where}{self.text}"
+        made = CorruptChunkError(text) if self.is_corrupt else StoreReadError(self.errno_value, text)
+        made.__cause__ = self.cause
+        return made
