@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.examples import LARGE, USUAL
+
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
 
 pytest.register_assert_rewrite("tests.support.oracle", "tests.support.shares")
 
 _DETERMINISTIC = settings(derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", parent=_DETERMINISTIC, max_examples=60)
-settings.register_profile("large", parent=_DETERMINISTIC, max_examples=2000)
+settings.register_profile("ci", parent=_DETERMINISTIC, max_examples=USUAL)
+settings.register_profile("large", parent=_DETERMINISTIC, max_examples=LARGE)
 settings.load_profile("ci")
 
 
@@ -31,11 +33,40 @@ _PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset", "zar
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return 0, which is this process alone, where all that is to be run is in one file: others take long to start."""
+    """Return 0, which is this process alone, where all to be run is in one file: to start others takes longer."""
     files = {argument.partition("::")[0] for argument in config.args}
     if len(files) == 1 and Path(files.pop()).is_file():
         return 0
     return min(len(os.sched_getaffinity(0)) + 1, _MAX_PROCESSES)  # one more, as many tests wait
+
+
+#: Files that take longest: they begin first, so that no process is left alone with one in the end.
+_LONG = (
+    "repo/test_cpp.py",
+    "integration/test_huggingface.py",
+    "process/test_ranks.py",
+    "process/test_process_life.py",
+    "robustness/test_faults.py",
+    "parity/test_parity.py",
+    "process/test_resume.py",
+    "integration/test_lightning.py",
+    "integration/test_readme.py",
+    "integration/test_examples.py",
+    "unit/tools/test_bench_command.py",
+    "integration/test_compat_ranks.py",
+    "unit/metadata/test_groups.py",
+    "parity/test_stores.py",
+    "integration/test_torchdata.py",
+    "robustness/test_soak.py",
+    "unit/tools/test_demo.py",
+    "repo/test_costs.py",
+)
+
+
+def _begins_late(item: pytest.Item) -> int:
+    """Return the place of an item's file among those that begin first; a sort by it keeps the order of the others."""
+    name = item.path.relative_to(Path(__file__).parent).as_posix()
+    return _LONG.index(name) if name in _LONG else len(_LONG)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_begins_late)
     if config.getoption("--large"):
         return
     for item in items:

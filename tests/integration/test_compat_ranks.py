@@ -70,9 +70,10 @@ def main(rank, world_size, directory):
             epochs.append([y.tolist() for _, y in loader])
             assert len(epochs[-1]) == len(loader)
         result[f"{case}/{workers}"] = epochs
-    spawned = ZarrIterableDataset(samples=samples, targets=targets, chunks_shuffle_seed=7)
-    loader = ZarrDataLoader(dataset=spawned, batch_size=8, num_workers=1, multiprocessing_context="spawn")
-    result["spawn/spawn"] = [[y.tolist() for _, y in loader] for _ in range(2)]
+    if world_size == 2:  # each worker imports torch, which takes seconds
+        spawned = ZarrIterableDataset(samples=samples, targets=targets, chunks_shuffle_seed=7)
+        loader = ZarrDataLoader(dataset=spawned, batch_size=8, num_workers=1, multiprocessing_context="spawn")
+        result["spawn/spawn"] = [[y.tolist() for _, y in loader] for _ in range(2)]
     # outside of our loader, in a worker, nobody can be asked
     try:
         list(DataLoader(late, batch_size=8, num_workers=1, multiprocessing_context="fork"))
@@ -145,7 +146,7 @@ def ranks(request: pytest.FixtureRequest, directory: Path) -> Iterator[list[dict
 def test_every_sample_comes_once_and_ranks_have_as_many(ranks: list[dict[str, Any]]) -> None:
     size_of = {"some chunks": N - 3 * CHUNK, "one chunk": N % CHUNK}
     cases = [case for case in ranks[0] if "/" in case]
-    assert len(cases) == 14
+    assert len(cases) == (14 if len(ranks) == 2 else 13)
     for case in cases:
         n = size_of.get(case.split("/")[0], N)
         orders = []

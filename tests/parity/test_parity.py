@@ -18,6 +18,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.oracle import (
     CODECS,
     DTYPES,
@@ -223,7 +224,7 @@ from zarrfeed import ZarrIterableDataset
 
 array, num_threads = Path(sys.argv[1]), int(sys.argv[2])
 with ZarrIterableDataset(array, batch_size=4, num_threads=num_threads, return_index=True) as dataset:
-    for _ in range(300):
+    for _ in range(int(sys.argv[3])):
         drop_from_page_cache(chunk_files(array))
         index = [i for _, part in dataset for i in part.tolist()]
         assert index == list(range(64)), index
@@ -231,7 +232,9 @@ with ZarrIterableDataset(array, batch_size=4, num_threads=num_threads, return_in
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
-def test_epochs_that_begin_with_nothing_in_the_page_cache_do_not_crash(num_threads: int, tmp_path: Path) -> None:
+def test_epochs_that_begin_with_nothing_in_the_page_cache_do_not_crash(
+    num_threads: int, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     """A decode thread added the fetch threads to the list to which start() was still adding decode threads.
 
     One cold epoch in about 40 ended in a segmentation fault, or in a RuntimeError out of the join of a thread that was
@@ -244,6 +247,7 @@ def test_epochs_that_begin_with_nothing_in_the_page_cache_do_not_crash(num_threa
         _COLD_EPOCHS_SCRIPT,
         str(tmp_path / "a"),
         str(num_threads),
+        "300" if pytestconfig.getoption("--large") else "100",
     ]
     run = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 0, run.stderr
@@ -558,7 +562,7 @@ def check_any(layout: Layout, target: Layout, data: st.DataObject) -> None:
         shutil.rmtree(folder)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(layout=layouts(), target=layouts(), data=st.data())
 def test_any_combination_equals_zarr_python(layout: Layout, target: Layout, data: st.DataObject) -> None:
     check_any(layout, target, data)

@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.abc.buffer import Buffer
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
+from tests.support.examples import examples
 from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
 from zarrfeed.plan.memory import plan_memory
@@ -138,7 +139,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(case=cases())
 def test_any_grid_of_shards_reads_as_zarr_python_reads_it(case: dict[str, Any], tmp_path_factory: Any) -> None:
     written = {k: case[k] for k in ("location", "crc32c", "index_endian", "endian", "codec", "transpose")}
@@ -268,7 +269,7 @@ def test_more_inner_chunks_than_requests_at_once_still_go_together() -> None:
     assert len(store.ranges()) < 100  # of 2000 inner chunks
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 30), st.booleans()), max_size=30),
     gap=st.integers(0, 25),

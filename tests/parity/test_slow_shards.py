@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 from torch.utils.data import DataLoader
@@ -19,6 +19,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
+from tests.support.examples import examples
 from tests.support.oracle import (
     NUMCODECS_WARNING,
     AnyArray,
@@ -206,7 +207,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(case=cases())
 def test_any_levels_of_shards_read_as_zarr_python_reads_them(case: dict[str, Any], tmp_path_factory: Any) -> None:
     axis, ndim = case["sample_axis"], len(case["shape"])

@@ -130,3 +130,9 @@ def test_tests_lie_in_the_folder_of_a_layer() -> None:
     layers = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     for path in (TESTS / "unit").rglob("test_*.py"):
         assert path.parent.name in layers, f"{path}: src/zarrfeed has no folder of that name"
+
+
+def test_files_that_begin_first_exist() -> None:
+    from tests.conftest import _LONG
+
+    assert all((TESTS / name).is_file() for name in _LONG)

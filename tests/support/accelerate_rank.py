@@ -211,7 +211,7 @@ def identity(store: str) -> dict[str, Any]:
 def main(store: str, output: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    multiprocessing.set_forkserver_preload(["zarrfeed", "accelerate.data_loader"])
+    multiprocessing.set_forkserver_preload(["zarrfeed.torch.loader", "accelerate.data_loader"])
     directory = Path(output).parent
     result = {
         "read": read_all(store),

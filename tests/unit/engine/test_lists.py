@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from zarr.abc.store import Store
@@ -24,6 +24,7 @@ from zarr.codecs import TransposeCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import FsspecStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
+from tests.support.examples import examples
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, ZarrFormat, chunk_files, numbered
 from zarrfeed import (
     ConfigError,
@@ -205,7 +206,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(case=cases())
 def test_any_array_of_text_reads_as_zarr_python_reads_it(case: dict[str, Any]) -> None:
     array = write(MemoryStore(), case["data"], case["kind"], case["zarr_format"], **case["options"])

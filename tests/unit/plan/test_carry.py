@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 from numcodecs import Delta
 from zarr.storage import MemoryStore
 
+from tests.support.examples import examples
 from zarrfeed import ConfigError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.plan import blocks
 from zarrfeed.plan.carry import Overlap, next_groups
@@ -94,7 +95,7 @@ def test_windows_in_order_decode_every_chunk_once(store: Path) -> None:
         assert dataset.explain().fields[0].amplification == 1.0
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_more_is_decoded_than_explain_says(data: st.DataObject, tmp_path: Path) -> None:
     """For windows of any reach, lanes, mix, threads, ranks and selections, where the memory has room."""

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
+from tests.support.examples import examples
 from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset, _core
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
@@ -222,7 +223,7 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> list[Field]:
         max_size=3,
     ),
 )
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_every_stop(
     n: int, rows: int, lanes: int, mix: int, runs: bool, legs: list[tuple[int, int, int, Even, float]]
 ) -> None:
@@ -286,7 +287,7 @@ def test_requests_for_several_inner_chunks_are_counted(fields: list[Field]) -> N
     required=st.integers(1, 9),
     more=st.one_of(st.integers(0, 1000), st.integers(0, 1 << 31)),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_budget_that_suffices_suffices_with_more_and_is_never_exceeded(
     fields: list[Field], which: set[int], threads: int, batch_size: int, required: int, more: int
 ) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from zarrfeed import ConfigError, ZarrIterableDataset
 from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH, choose_lanes, choose_mixing, expected_mix, perfect_mix
 from zarrfeed.plan.order import Order, open_batches
@@ -90,7 +91,7 @@ def test_an_idle_budget_is_used_to_mix(store: str) -> None:
         assert dataset.stats().chunks_read < 1.1 * BLOCKS
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     num_samples=st.integers(1, 100_000),
     block_rows=st.integers(1, 5000),

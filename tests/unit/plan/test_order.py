@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from zarrfeed import _core
 from zarrfeed.plan.order import Order, open_steps
 from zarrfeed.plan.selection import Int64, make_selection
 
-SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
+SETTINGS = examples(150)
 
 
 @st.composite

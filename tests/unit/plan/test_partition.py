@@ -6,13 +6,14 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.progress import Cut, Int64, Progress
 
-SETTINGS = settings(max_examples=300, deadline=None, derandomize=True)
+SETTINGS = examples(300)
 
 
 @st.composite

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset, _core, split
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
@@ -85,7 +86,7 @@ def selecting_orders(draw: st.DrawFn) -> tuple[Order, Int64]:
     return order, chosen
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(selecting_orders(), st.integers(0, 5), st.integers(1, 7), st.integers(1, 20))
 def test_the_selected_samples_stand_on_the_line_once_and_strides_partition_it(
     of: tuple[Order, Int64], epoch: int, stride: int, batch_size: int
@@ -104,7 +105,7 @@ def test_the_selected_samples_stand_on_the_line_once_and_strides_partition_it(
     assert np.array_equal(np.unique(order.plan(epoch).segment_block), np.unique(chosen // order.block_rows))
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.integers(1, 120), st.data())
 def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataObject) -> None:
     select = data.draw(selects(n).filter(lambda s: len(selected(s, n)) > 0))
@@ -166,7 +167,7 @@ def test_selections_that_differ_have_other_digests() -> None:
 # --- the dataset ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     select=selects().filter(lambda s: len(selected(s)) > 0),
     shuffle=st.booleans(),
@@ -197,7 +198,7 @@ def test_every_selected_sample_is_delivered_once_as_zarr_reads_it(store: Path, *
     assert np.array_equal(np.sort(np.concatenate(seen)), chosen)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(select=selects().filter(lambda s: len(selected(s)) > 0), shuffle=st.booleans(), data=st.data())
 def test_a_run_over_a_selection_resumes_on_other_ranks(
     store: Path, select: Any, shuffle: bool, data: st.DataObject
@@ -317,7 +318,7 @@ def test_indices_beyond_int64_are_out_of_range_and_not_wrapped() -> None:
 # --- split ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     by=st.sampled_from(["chunk", "sample", "contiguous"]),
     fractions=st.lists(st.integers(1, 10), min_size=1, max_size=4),
@@ -350,7 +351,7 @@ def test_parts_are_disjoint_and_cover_what_was_split(
         assert np.array_equal(np.concatenate(indexes), chosen)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(n=st.integers(1, 150), data=st.data())
 def test_no_part_of_whole_blocks_is_ever_empty(n: int, data: st.DataObject) -> None:
     """However uneven the lengths are, as [1, 1, 101] of 103 samples in blocks of 8."""

@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset, split
 from zarrfeed.plan.left_out import LeftOut
@@ -75,7 +76,7 @@ def rows_of(select: Any, n: int = N) -> set[int]:
 # --- select -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(select=st.none() | selects(), offsets=offsets_, ends=segments(), window_rows=st.data())
 def test_a_sample_is_left_out_exactly_if_a_row_of_its_window_may_not_be_read(
     select: Any, offsets: list[int], ends: list[int] | None, window_rows: st.DataObject
@@ -200,7 +201,7 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {int(one.name): one for one in path.iterdir()}
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     chunk=st.sampled_from([1, 3, 8, 20]),
     select=st.booleans(),

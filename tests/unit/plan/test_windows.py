@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pytest
 import torch
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import (
     ConfigError,
@@ -64,7 +65,7 @@ def segment_ends(draw: st.DrawFn) -> list[int] | None:
     return [*sorted(draw(st.lists(st.integers(0, N), max_size=4))), N]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(x=offsets_, y=st.none() | st.integers(-4, 4) | offsets_, ends=segment_ends(), data=st.data())
 def test_every_window_is_what_numpy_cuts_out(
     x: list[int], y: int | list[int] | None, ends: list[int] | None, data: st.DataObject, store: Path

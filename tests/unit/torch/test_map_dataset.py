@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -24,6 +24,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from tests.support.examples import examples
 from tests.support.oracle import Layout, no_thread_left, raw_rows, read_all
 from zarrfeed import ClosedError, ConfigError, CorruptChunkError, ZarrDataset
 
@@ -54,7 +55,7 @@ def dataset(store: Path, **options: Any) -> ZarrDataset:
 requests = st.lists(st.integers(-N, N - 1), min_size=1, max_size=80)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(several=st.lists(requests, min_size=1, max_size=4), cache=st.sampled_from([0, 1000, "30 kB", "1MiB"]))
 def test_every_request_gives_the_samples_in_its_order(store: Path, several: list[list[int]], cache: Any) -> None:
     data = dataset(store, cache=cache)
