@@ -11,7 +11,7 @@ namespace zarrfeed {
 
 #if defined(__x86_64__)
 
-void copy_past_cache(uint8_t* dest, const uint8_t* source, size_t bytes) {
+void copy_streaming(uint8_t* dest, const uint8_t* source, size_t bytes) {
   constexpr size_t kVector = 16;  // every x86-64 processor has these, and joins four of them to a line
   const size_t head = std::min(bytes, (kVector - reinterpret_cast<uintptr_t>(dest) % kVector) % kVector);
   std::memcpy(dest, source, head);
@@ -23,17 +23,17 @@ void copy_past_cache(uint8_t* dest, const uint8_t* source, size_t bytes) {
   std::memcpy(dest + i, source + i, bytes - i);
 }
 
-void finish_stores_past_cache() {
+void fence_streaming_stores() {
   _mm_sfence();
 }
 
 #else
 
-void copy_past_cache(uint8_t* dest, const uint8_t* source, size_t bytes) {
+void copy_streaming(uint8_t* dest, const uint8_t* source, size_t bytes) {
   std::memcpy(dest, source, bytes);
 }
 
-void finish_stores_past_cache() {}
+void fence_streaming_stores() {}
 
 #endif
 

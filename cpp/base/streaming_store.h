@@ -6,10 +6,10 @@
 
 namespace zarrfeed {
 
-/// Copies bytes, with such stores where this processor has them. finish_stores_past_cache() must follow.
-void copy_past_cache(uint8_t* dest, const uint8_t* source, size_t bytes);
+/// Copies bytes, with such stores where this processor has them. fence_streaming_stores() must follow.
+void copy_streaming(uint8_t* dest, const uint8_t* source, size_t bytes);
 
 /// Orders this thread's stores past the cache before its later ones: a release operation alone does not.
-void finish_stores_past_cache();
+void fence_streaming_stores();
 
 }  // namespace zarrfeed

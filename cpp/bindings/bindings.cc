@@ -102,7 +102,7 @@ py::object next_batch(Engine& engine) {
   if (status == NextStatus::kEnd) return py::none();
   py::tuple out(batch.buffers.size());
   for (size_t f = 0; f < batch.buffers.size(); ++f) {
-    if (engine.lends_memory()) {
+    if (engine.uses_provided_memory()) {
       out[f] = reinterpret_cast<uintptr_t>(batch.buffers[f]);
     } else {
       out[f] = borrow(engine, f, batch.buffers[f], batch.rows);
@@ -113,9 +113,9 @@ py::object next_batch(Engine& engine) {
   return py::make_tuple(batch.rows, std::move(out), std::move(skipped));
 }
 
-Exchange& exchange_of(const Engine& engine) {
-  if (engine.exchange() == nullptr) throw Error(ErrorKind::kConfig, "no field of this engine is fed");
-  return *engine.exchange();
+PythonStore& exchange_of(const Engine& engine) {
+  if (engine.python_store() == nullptr) throw Error(ErrorKind::kConfig, "no field of this engine is fed");
+  return *engine.python_store();
 }
 
 /// ([(ticket, field, key, position in the shard or None)], [tickets whose bytes are no longer needed]); never waits.
@@ -128,7 +128,7 @@ py::tuple take_requests(Engine& engine) {
   }
   py::list wanted;
   for (const FetchRequest& request : requests) {
-    wanted.append(py::make_tuple(request.ticket, request.field, request.key, request.position));
+    wanted.append(py::make_tuple(request.request_id, request.field, request.key, request.position));
   }
   return py::make_tuple(wanted, finished);
 }
@@ -141,7 +141,7 @@ void answer(Engine& engine, const py::list& pairs) {
   for (const py::handle item : pairs) {
     const auto pair = item.cast<py::tuple>();
     FetchAnswer& one = answers.emplace_back();
-    one.ticket = pair[0].cast<uint64_t>();
+    one.request_id = pair[0].cast<uint64_t>();
     if (pair[1].is_none()) continue;
     const py::buffer_info info = pair[1].cast<py::buffer>().request();
     if (info.itemsize != 1 || info.ndim != 1 || (info.size > 1 && info.strides[0] != 1)) {
@@ -207,10 +207,10 @@ EngineOptions make_options(int64_t batch_size, size_t num_threads, size_t num_fe
           .num_fetch_threads = num_fetch_threads,
           .max_requests = max_requests,
           .batch_size = batch_size,
-          .lent_memory = provides_memory,
+          .provided_memory = provides_memory,
           .cache_bytes = cache_bytes,
           .carry_bytes = carry_bytes,
-          .consumer_works = caller_runs,
+          .caller_runs = caller_runs,
           .max_block_bytes = max_block_bytes,
           .max_retries = max_retries,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)),
@@ -260,7 +260,7 @@ PYBIND11_MODULE(_core, m) {
             std::vector<uint8_t*> buffers;
             for (const uintptr_t address : addresses) buffers.push_back(reinterpret_cast<uint8_t*>(address));
             const GilRelease release;
-            engine.lend(buffers);
+            engine.provide_buffers(buffers);
           },
           py::arg("addresses"))
       .def("request_descriptor", [](const Engine& engine) { return exchange_of(engine).descriptor(); })

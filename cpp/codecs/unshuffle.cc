@@ -95,9 +95,9 @@ ZARRFEED_AVX2 inline void run_rounds(const uint8_t* source, size_t plane_bytes, 
 
 template <size_t kTypesize, Round kCached, Round kPastCache>
 ZARRFEED_AVX2 void unshuffle_range(const uint8_t* planes, size_t plane_bytes, size_t first, size_t count, uint8_t* dest,
-                                   bool past_cache) {
+                                   bool streaming) {
   constexpr uintptr_t kVectorBytes = 32;  // stores past the cache have to be aligned
-  if (past_cache && reinterpret_cast<uintptr_t>(dest) % kVectorBytes == 0) {
+  if (streaming && reinterpret_cast<uintptr_t>(dest) % kVectorBytes == 0) {
     run_rounds<kTypesize, kPastCache>(planes + first, plane_bytes, count, dest);
   } else {
     run_rounds<kTypesize, kCached>(planes + first, plane_bytes, count, dest);

@@ -15,26 +15,26 @@
 
 namespace zarrfeed {
 
-class BatchMemory {
+class BufferPool {
  public:
-  /// Buffers of `buffer_bytes` each. With `lent`, the pool allocates nothing and hands out what lend() gave it.
-  BatchMemory(size_t buffer_bytes, bool lent);
-  ~BatchMemory();
-  BatchMemory(const BatchMemory&) = delete;
-  BatchMemory& operator=(const BatchMemory&) = delete;
+  /// Buffers of `buffer_bytes` each. With `provided`, the pool allocates nothing and hands out what provide() gave it.
+  BufferPool(size_t buffer_bytes, bool provided);
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
 
-  /// Returns a buffer, the one released last if there is any; nullptr if all lent buffers are out.
+  /// Returns a buffer, the one released last if there is any; nullptr if all provided buffers are out.
   /// Throws std::bad_alloc if the system gives no memory. Thread-safe.
   uint8_t* acquire();
   /// Takes a buffer back. Thread-safe; in a process forked from the owner it does nothing.
   void release(uint8_t* buffer);
   /// Adds a buffer that the caller owns and keeps alive until the engine has handed it back or was closed.
-  void lend(uint8_t* buffer);
+  void provide(uint8_t* buffer);
   /// Gives all free memory back to the system, now and whenever a buffer comes back from here on.
   void retire();
 
   [[nodiscard]] size_t buffer_bytes() const { return buffer_bytes_; }
-  /// Bytes mapped by this pool, in use or free. Lent memory does not count.
+  /// Bytes mapped by this pool, in use or free. Provided memory does not count.
   [[nodiscard]] size_t mapped_bytes() const;
 
  private:
@@ -54,7 +54,7 @@ class BatchMemory {
 
   const size_t buffer_bytes_;
   const size_t spacing_;  ///< bytes between buffers of a slab
-  const bool lent_;
+  const bool provided_;
   const pid_t owner_;
   mutable std::mutex mutex_;
   bool retired_ = false;

@@ -4,11 +4,11 @@ namespace zarrfeed {
 
 CarryMemory::CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes) : max_bytes_(max_bytes) {
   pools_.reserve(chunk_bytes.size());
-  for (const size_t size : chunk_bytes) pools_.push_back(std::make_unique<BatchMemory>(size, false));
+  for (const size_t size : chunk_bytes) pools_.push_back(std::make_unique<BufferPool>(size, false));
 }
 
 uint8_t* CarryMemory::acquire(size_t field) {
-  BatchMemory& pool = *pools_[field];
+  BufferPool& pool = *pools_[field];
   const size_t size = pool.buffer_bytes();
   if (in_use_.fetch_add(size) + size <= max_bytes_) {
     try {

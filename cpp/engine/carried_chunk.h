@@ -36,7 +36,7 @@ class CarryMemory {
  private:
   const size_t max_bytes_;
   std::atomic<size_t> in_use_{0};
-  std::vector<std::unique_ptr<BatchMemory>> pools_;
+  std::vector<std::unique_ptr<BufferPool>> pools_;
 };
 
 struct CarriedChunk {

@@ -39,7 +39,6 @@ inline constexpr const char* kDLPackCapsule = "dltensor";
 
 /// Makes a tensor of shape (rows, *spec.sample_shape), in C order, over a buffer. Its deleter, which may be called by any
 /// thread, gives the buffer back to `memory`, which lives as long.
-DLManagedTensor* make_tensor(std::shared_ptr<BatchMemory> memory, uint8_t* buffer, int64_t rows,
-                             const TensorSpec& spec);
+DLManagedTensor* make_tensor(std::shared_ptr<BufferPool> memory, uint8_t* buffer, int64_t rows, const TensorSpec& spec);
 
 }  // namespace zarrfeed

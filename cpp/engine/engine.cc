@@ -14,14 +14,14 @@ namespace zarrfeed {
 namespace {
 
 /// With more memory than this in open batches, rows have left the cache when their batch is delivered.
-constexpr size_t kPastCacheBytes = size_t{32} << 20;
+constexpr size_t kStreamingBytes = size_t{32} << 20;
 
 /// To decode this much, or to copy this much, a consumer that works takes less time than other threads to start.
 constexpr size_t kAloneDecodedBytes = size_t{512} << 10;
 constexpr size_t kAloneCopiedBytes = size_t{4} << 20;
 
 /// How long stop() waits for threads that wait for storage. An interrupt has to take effect within a second.
-constexpr std::chrono::milliseconds kPatience{500};
+constexpr std::chrono::milliseconds kStopTimeout{500};
 constexpr std::chrono::milliseconds kPollInterval{20};
 
 std::shared_ptr<WorkerScratch> make_scratch(const EngineOptions& options) {
@@ -61,10 +61,10 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(
   for (FieldSpec& field : fields) {
     const FieldReader& reader = fields_->emplace_back(std::move(field));
     const size_t bytes = reader.sample_bytes() * static_cast<size_t>(options_.batch_size);
-    memory_.push_back(std::make_shared<BatchMemory>(bytes, options_.lent_memory));
+    memory_.push_back(std::make_shared<BufferPool>(bytes, options_.provided_memory));
     pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()) * reader.num_offsets());
     group_bytes_ += reader.decoded_bytes() * reader.num_cells();
-    if (reader.is_fed() && exchange_ == nullptr) exchange_ = std::make_unique<Exchange>();
+    if (reader.is_fed() && python_store_ == nullptr) python_store_ = std::make_unique<PythonStore>();
   }
   reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
   requests_.limit = std::max<size_t>(1, options_.max_requests);
@@ -106,7 +106,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
                                         std::to_string(max_open_batches));
   }
   if (lost_threads_) renew_sources();
-  for (FieldReader& field : *fields_) field.open(options_.consumer_works);
+  for (FieldReader& field : *fields_) field.open(options_.caller_runs);
   plan_ = std::move(plan);
   const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
@@ -115,14 +115,14 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
   for (const FieldReader& field : *fields_) sample_bytes += field.sample_bytes();
-  past_cache_ = static_cast<size_t>(max_open_) * batch_bytes > kPastCacheBytes;
+  streaming_ = static_cast<size_t>(max_open_) * batch_bytes > kStreamingBytes;
   // Steps of a lane are as far apart as this consumer has lanes.
   const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
   ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_->size());
   stopping_ = fetchers_started_ = false;
   error_ = nullptr;
   next_group_ = 0;
-  opened_ = delivered_ = lent_sets_ = 0;
+  opened_ = delivered_ = provided_sets_ = 0;
   taken_at_.reset();
   reads_.count = requests_.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
@@ -133,7 +133,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   cold_credit_ = 0;
   running_ = true;
   try {
-    if (!options_.consumer_works) {
+    if (!options_.caller_runs) {
       start_decode_threads(num_threads);
     } else if (static_cast<size_t>(std::min(plan_->plan.steps, options_.batch_size)) * sample_bytes >
                kAloneCopiedBytes) {
@@ -152,7 +152,7 @@ void Engine::start_decode_threads(size_t count) {
   // Decode threads that run already may start the fetch threads, hence the lock.
   const std::lock_guard lock(mutex_);
   if (stopping_) return;
-  for (size_t i = options_.consumer_works ? 1 : 0; count > 0; ++i, --count) {
+  for (size_t i = options_.caller_runs ? 1 : 0; count > 0; ++i, --count) {
     start_thread([this, i](Worker& self) { work(self, i); });
     ++busy_threads_;
   }
@@ -214,7 +214,7 @@ void Engine::stop_locked() {
     requests_.waiting.clear();
     awaited_.clear();
     skipped_.clear();
-    if (exchange_) exchange_->clear();
+    if (python_store_) python_store_->clear();
     for (int64_t b = delivered_; b < opened_; ++b) {
       for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
     }
@@ -229,19 +229,19 @@ void Engine::stop_locked() {
     running_ = false;
   }
   ready_cv_.notify_all();
-  if (options_.lent_memory) {
-    for (const auto& memory : memory_) memory->retire();  // every epoch is lent its memory anew
+  if (options_.provided_memory) {
+    for (const auto& memory : memory_) memory->retire();  // every epoch gets its memory anew
   }
   if (lost_threads_) return;  // they may be using the directories
   for (FieldReader& field : *fields_) field.close();
 }
 
 void Engine::end_threads(std::unique_lock<std::mutex>& lock) {
-  const auto patience_ends = Clock::now() + kPatience;
+  const auto stop_deadline = Clock::now() + kStopTimeout;
   // `workers_` grows under the lock and only while not stopping, so it is final now.
   for (Worker& worker : workers_) {
     while (!worker.ended) {
-      const auto until = std::max(patience_ends, Clock::now() + kPollInterval);
+      const auto until = std::max(stop_deadline, Clock::now() + kPollInterval);
       if (ended_cv_.wait_until(lock, until, [&] { return worker.ended; })) break;
       if (worker.watch->abandon()) break;
     }
@@ -271,11 +271,11 @@ uint64_t Engine::indices_read() const {
   return indices;
 }
 
-void Engine::lend(const std::vector<uint8_t*>& buffers) {
-  for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->lend(buffers[f]);
+void Engine::provide_buffers(const std::vector<uint8_t*>& buffers) {
+  for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->provide(buffers[f]);
   {
     const std::lock_guard lock(mutex_);
-    ++lent_sets_;
+    ++provided_sets_;
   }
   work_cv_.notify_one();
 }
@@ -293,7 +293,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
     const auto interval = std::max<Clock::duration>(kPollInterval, options_.timeout / 8);
     while (!is_over() && Clock::now() < deadline) {
       const auto until = std::min(deadline, Clock::now() + interval);
-      if (options_.consumer_works) work_until_ready(lock, until);
+      if (options_.caller_runs) work_until_ready(lock, until);
       if (!ready_cv_.wait_until(lock, until, is_over)) check_waits();
     }
   }
@@ -351,12 +351,12 @@ void Engine::answer(std::span<const FetchAnswer> answers) {
     const std::lock_guard lock(mutex_);
     const auto now = Clock::now();
     for (const FetchAnswer& answer : answers) {
-      const auto entry = awaited_.find(answer.ticket);
+      const auto entry = awaited_.find(answer.request_id);
       if (entry == awaited_.end()) continue;
       Task& task = fetched_.emplace_back(std::move(entry->second));
       awaited_.erase(entry);
       task.status = answer.bytes ? ReadStatus::kOk : ReadStatus::kMissing;
-      if (answer.bytes) task.lent = *answer.bytes;
+      if (answer.bytes) task.answer = *answer.bytes;
       const auto waited = std::chrono::duration_cast<std::chrono::nanoseconds>(now - task.asked).count();
       stats_.fetch_ns.fetch_add(static_cast<uint64_t>(waited), std::memory_order_relaxed);
       ++taken;
@@ -366,17 +366,17 @@ void Engine::answer(std::span<const FetchAnswer> answers) {
   if (taken > 1) work_cv_.notify_all();
 }
 
-void Engine::refuse(uint64_t ticket, const std::string& what, int errno_value) {
-  fail_request(ticket, Error::io(what, errno_value));
+void Engine::refuse(uint64_t request_id, const std::string& what, int errno_value) {
+  fail_request(request_id, Error::io(what, errno_value));
 }
 
-void Engine::refuse_corrupt(uint64_t ticket, const std::string& what) {
-  fail_request(ticket, Error(ErrorKind::kCorrupt, what));
+void Engine::refuse_corrupt(uint64_t request_id, const std::string& what) {
+  fail_request(request_id, Error(ErrorKind::kCorrupt, what));
 }
 
-void Engine::fail_request(uint64_t ticket, const Error& error) {
+void Engine::fail_request(uint64_t request_id, const Error& error) {
   const std::lock_guard lock(mutex_);
-  const auto entry = awaited_.find(ticket);
+  const auto entry = awaited_.find(request_id);
   if (entry == awaited_.end()) return;
   const Error at = at_chunk(entry->second, error);
   if (!skips(at)) {

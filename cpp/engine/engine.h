@@ -9,16 +9,16 @@
 //   * Writes to slots are disjoint: a (field, cell, sample) belongs to one task, and no two samples have one slot.
 //   * A batch is ready when the ring has it complete, which is the only thing that orders scatter before delivery.
 //   * The first error wins; it reaches the next call of next() that finds no ready batch.
-//   * A chunk that has to be fetched, by a fetch thread or through the exchange, counts against the limit of its kind
+//   * A chunk that has to be fetched, by a fetch thread or through the Python store, counts against the limit of its kind
 //     from then until it is decoded; what finds no room waits without memory of its own.
 //   * Without fetch threads a decode thread waits for storage itself, with the buffer that it has.
-//   * Requests for several read chunks of one group are posted at once, so that the feeder can see which of them lie side
+//   * Requests for several read chunks of one group are posted at once, so that the reader behind the Python store can see which of them lie side
 //     by side in a shard. For the same reason requests for inner chunks of one shard that waited for room are posted
 //     once half of it is free. What waits is served before what comes later: while anything waits, there is no room for
 //     another.
 //   * While there is room for requests, decode threads admit groups before they decode answers: else a burst of answers
 //     would be decoded with nothing under way, and each burst would cost a round trip.
-//   * With `consumer_works` the consumer is decode thread 0 while it is in next(), and stop() waits until it has left the
+//   * With `caller_runs` the consumer is decode thread 0 while it is in next(), and stop() waits until it has left the
 //     work. Others are started when there is much to do: starting one takes longer than to copy what is in the cache.
 //   * Every step is claimed in its batch before rows are made tasks, so a plan that serves a step twice is an error
 //     before anything is written; when nothing is left to do and a batch is not complete, the plan left a step out.
@@ -66,13 +66,13 @@ struct EngineOptions {
   size_t num_threads = 1;  ///< decode threads
   /// Threads that wait for storage, started when the first chunk is not in the cache. 0: decode threads wait themselves.
   size_t num_fetch_threads = 16;
-  size_t max_requests = 64;  ///< chunks asked for through the exchange at once
+  size_t max_requests = 64;  ///< chunks asked of the Python store at once
   int64_t batch_size = 1;
-  bool lent_memory = false;  ///< batches are written to memory that lend() provides
-  size_t cache_bytes = 0;    ///< decoded chunks that are kept, over epochs; 0: none
-  size_t carry_bytes = 0;    ///< decoded chunks that are kept from a group to the next one of its lane; 0: none
+  bool provided_memory = false;  ///< batches are written to memory that provide_buffers() provides
+  size_t cache_bytes = 0;        ///< decoded chunks that are kept, over epochs; 0: none
+  size_t carry_bytes = 0;        ///< decoded chunks that are kept from a group to the next one of its lane; 0: none
   /// For plans that are small and many: next() decodes, too, and indices of shards are kept between them.
-  bool consumer_works = false;
+  bool caller_runs = false;
   /// Larger Blosc blocks are errors, as there is no memory for them.
   size_t max_block_bytes = std::numeric_limits<size_t>::max();
   size_t max_retries = 6;  ///< further tries after a read that failed with an error that may pass
@@ -141,18 +141,18 @@ class Engine {
   bool take_ready(ReadyBatch& out);
   /// Ends the epoch: threads finish the chunk they are at and are joined; batches not taken are recycled.
   void stop();
-  /// Lends one buffer a field. For engines with lent memory.
-  void lend(const std::vector<uint8_t*>& buffers);
+  /// Provides one buffer a field. For engines with provided memory.
+  void provide_buffers(const std::vector<uint8_t*>& buffers);
 
   /// Where chunks of fed fields are asked for; null if there is no such field.
-  [[nodiscard]] Exchange* exchange() const { return exchange_.get(); }
-  /// Takes the bytes of requests. A ticket that nobody waits for any more is passed over.
+  [[nodiscard]] PythonStore* python_store() const { return python_store_.get(); }
+  /// Takes the bytes of requests. A request_id that nobody waits for any more is passed over.
   void answer(std::span<const FetchAnswer> answers);
   /// Says that a request cannot be answered, which ends the epoch with Error(kIo); with Error(kCorrupt) for
   /// `errno_value` 0, which says that the chunk was read and does not decode.
-  void refuse(uint64_t ticket, const std::string& what, int errno_value);
+  void refuse(uint64_t request_id, const std::string& what, int errno_value);
   /// Says that what was read for a request is not what the array's metadata promises: Error(kCorrupt).
-  void refuse_corrupt(uint64_t ticket, const std::string& what);
+  void refuse_corrupt(uint64_t request_id, const std::string& what);
 
   /// False in a process forked from the one that made the engine: its threads do not exist there.
   [[nodiscard]] bool is_owner() const;
@@ -166,12 +166,12 @@ class Engine {
   /// Temporary memory of all threads, bytes read and not decoded included, at the end of the last epoch: the most that
   /// there ever was, since it only grows.
   [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
-  [[nodiscard]] const std::shared_ptr<BatchMemory>& memory(size_t field) const { return memory_[field]; }
+  [[nodiscard]] const std::shared_ptr<BufferPool>& memory(size_t field) const { return memory_[field]; }
   /// Shard indices that the engine itself read.
   [[nodiscard]] uint64_t indices_read() const;
   /// The same until start() is called.
   [[nodiscard]] const std::vector<FieldReader>& fields() const { return *fields_; }
-  [[nodiscard]] bool lends_memory() const { return options_.lent_memory; }
+  [[nodiscard]] bool uses_provided_memory() const { return options_.provided_memory; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -196,7 +196,7 @@ class Engine {
   /// A thread of one epoch.
   struct Worker {
     std::thread thread;
-    std::shared_ptr<ReadWatch> watch = std::make_shared<ReadWatch>();
+    std::shared_ptr<StallWatch> watch = std::make_shared<StallWatch>();
     bool ended = false;  ///< under `mutex_`; not set by a thread that was left behind
   };
 
@@ -212,14 +212,14 @@ class Engine {
   void end_of_busy_time();
   void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
   void take_work(Claim& claim);
-  void run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch);
+  void run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch);
   void start_decode_threads(size_t count);
   void ask_for_help();
   void fetch(Worker& self);
   template <typename Read>
-  ReadStatus read_watched(const Task& task, ReadWatch& watch, Clock::time_point since, const Read& read);
-  void read_cached(Task& task, Buffer& out, ReadWatch& watch);
-  void read_patiently(Task& task, Buffer& out, ReadWatch& watch, std::atomic<uint64_t>& time);
+  ReadStatus read_watched(const Task& task, StallWatch& watch, Clock::time_point since, const Read& read);
+  void read_cached(Task& task, Buffer& out, StallWatch& watch);
+  void read_patiently(Task& task, Buffer& out, StallWatch& watch, std::atomic<uint64_t>& time);
   bool pause(size_t tries, Clock::time_point since);
   void check_waits();
 
@@ -234,7 +234,7 @@ class Engine {
   [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
-  void run(Task& task, WorkerScratch& scratch, ReadWatch& watch);
+  void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
   void scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored);
   [[nodiscard]] const FieldReader& field_of(const Task& task) const { return (*fields_)[task.field]; }
   [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
@@ -269,19 +269,19 @@ class Engine {
   void check_complete();
   void fail(std::exception_ptr error);
   void fail_locked(std::exception_ptr error);
-  void fail_request(uint64_t ticket, const Error& error);
+  void fail_request(uint64_t request_id, const Error& error);
   void start_fetch_threads();
 
   const EngineOptions options_;
   const pid_t owner_;
   std::shared_ptr<std::vector<FieldReader>> fields_;  ///< threads hold them while they read
-  std::vector<std::shared_ptr<BatchMemory>> memory_;
-  std::unique_ptr<Exchange> exchange_;
+  std::vector<std::shared_ptr<BufferPool>> memory_;
+  std::unique_ptr<PythonStore> python_store_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::shared_ptr<CarryMemory> carry_memory_;            ///< null: nothing is carried from group to group
   std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   Claim consumer_claim_;                                 ///< of the consumer's work
-  ReadWatch consumer_watch_;
+  StallWatch consumer_watch_;
   bool lost_threads_ = false;      ///< since the sources were made, a thread was left behind with them
   uint64_t past_indices_ = 0;      ///< read by sources that were given up
   int64_t pieces_per_sample_ = 0;  ///< rows of chunks that one sample needs
@@ -293,7 +293,7 @@ class Engine {
   std::shared_ptr<const OwnedPlan> plan_;
   int64_t max_open_ = 0;
   bool short_of_memory_ = false;
-  bool past_cache_ = false;  ///< open batches are more than the cache holds
+  bool streaming_ = false;  ///< open batches are more than the cache holds
   std::optional<BatchRing> ring_;
 
   std::mutex lifecycle_mutex_;  ///< start() and stop(), from whatever threads; taken before mutex_
@@ -313,14 +313,14 @@ class Engine {
   size_t next_group_ = 0;
   int64_t opened_ = 0;     ///< batches [0, opened_) were opened
   int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
-  int64_t lent_sets_ = 0;
+  int64_t provided_sets_ = 0;
   std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
   size_t max_tasks_ = 0;                       ///< there are no more in the epoch
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
   InFlight reads_;                             ///< with the fetch threads
-  InFlight requests_;                          ///< with the exchange
-  uint64_t last_ticket_ = 0;
-  std::map<uint64_t, Task> awaited_;    ///< ticket -> what its answer is for; the oldest first
+  InFlight requests_;                          ///< with the Python store
+  uint64_t last_request_id_ = 0;
+  std::map<uint64_t, Task> awaited_;    ///< request_id -> what its answer is for; the oldest first
   std::map<int64_t, Skipped> skipped_;  ///< batch -> what is not in it
   std::map<size_t, CarriedChunks>
       carried_;  ///< group that is not admitted yet -> what it shares with the one before it

@@ -61,7 +61,7 @@ void Engine::scatter_carried(Task& task, WorkerScratch& scratch) {
   if (task.carried->bytes == nullptr) {
     field.scatter_fill(task.cell, scratch.targets);
   } else {
-    field.scatter_decoded(task.chunk, task.cell, task.carried->bytes, scratch.targets, stats_, past_cache_);
+    field.scatter_decoded(task.chunk, task.cell, task.carried->bytes, scratch.targets, stats_, streaming_);
   }
 }
 

@@ -1,4 +1,4 @@
-// How the engine's threads wait for bytes: reads by fetch threads, requests to the exchange, tries after errors, and how long
+// How the engine's threads wait for bytes: reads by fetch threads, requests to the Python store, tries after errors, and how long
 // any of that may take.
 
 #include <algorithm>
@@ -24,7 +24,7 @@ uint64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 template <typename Read>
-ReadStatus Engine::read_watched(const Task& task, ReadWatch& watch, Clock::time_point since, const Read& read) {
+ReadStatus Engine::read_watched(const Task& task, StallWatch& watch, Clock::time_point since, const Read& read) {
   watch.enter({task.field, task.chunk, task.cell, since});
   ReadStatus status = ReadStatus::kWouldBlock;
   try {
@@ -37,7 +37,7 @@ ReadStatus Engine::read_watched(const Task& task, ReadWatch& watch, Clock::time_
   return status;
 }
 
-void Engine::read_cached(Task& task, Buffer& out, ReadWatch& watch) {
+void Engine::read_cached(Task& task, Buffer& out, StallWatch& watch) {
   const auto begin = Clock::now();
   const FieldReader& field = field_of(task);
   try {
@@ -51,7 +51,7 @@ void Engine::read_cached(Task& task, Buffer& out, ReadWatch& watch) {
   stats_.fetch_ns.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
 }
 
-void Engine::read_patiently(Task& task, Buffer& out, ReadWatch& watch, std::atomic<uint64_t>& time) {
+void Engine::read_patiently(Task& task, Buffer& out, StallWatch& watch, std::atomic<uint64_t>& time) {
   const auto begin = Clock::now();
   const FieldReader& field = field_of(task);
   for (size_t tries = 0;; ++tries) {
@@ -126,18 +126,19 @@ void Engine::fetch_later(std::span<Task> tasks) {
       kind.waiting.push_back(std::move(task));
     }
   }
-  if (exchange_) exchange_->post(std::move(requests));
+  if (python_store_) python_store_->post(std::move(requests));
 }
 
 void Engine::begin_fetch(Task task, std::vector<FetchRequest>& requests) {
   ++in_flight(task).count;
   const FieldReader& field = field_of(task);
   if (field.is_fed()) {
-    const uint64_t ticket = ++last_ticket_;
-    requests.push_back({ticket, task.field, field.key(task.chunk, task.cell), field.position(task.chunk, task.cell)});
-    task.ticket = ticket;
+    const uint64_t request_id = ++last_request_id_;
+    requests.push_back(
+        {request_id, task.field, field.key(task.chunk, task.cell), field.position(task.chunk, task.cell)});
+    task.request_id = request_id;
     task.asked = Clock::now();
-    awaited_.emplace(ticket, std::move(task));
+    awaited_.emplace(request_id, std::move(task));
     return;
   }
   if (!fetchers_started_) start_fetch_threads();
@@ -154,7 +155,7 @@ void Engine::begin_fetch(Task task, std::vector<FetchRequest>& requests) {
 void Engine::end_fetch(Task& task) {
   const std::lock_guard lock(mutex_);
   if (task.stored != nullptr) spare_buffers_.push_back(std::move(task.stored));
-  if (task.ticket != 0) exchange_->finish(task.ticket);
+  if (task.request_id != 0) python_store_->finish(task.request_id);
   InFlight& kind = in_flight(task);
   --kind.count;
   if (kind.waiting.empty() || stopping_) return;
@@ -165,7 +166,7 @@ void Engine::end_fetch(Task& task) {
     kind.waiting.pop_front();
     begin_fetch(std::move(next), requests);
   }
-  if (exchange_) exchange_->post(std::move(requests));
+  if (python_store_) python_store_->post(std::move(requests));
 }
 
 bool Engine::has_neighbour(const std::deque<Task>& waiting) const {

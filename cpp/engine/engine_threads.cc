@@ -31,7 +31,7 @@ bool Engine::can_admit() const {
   if (!reads_.has_room() || !requests_.has_room()) return false;
   const int64_t last_batch = plan.last_step[next_group_] / options_.batch_size;
   if (last_batch - delivered_ >= max_open_) return false;
-  return !options_.lent_memory || last_batch - opened_ < lent_sets_;
+  return !options_.provided_memory || last_batch - opened_ < provided_sets_;
 }
 
 std::atomic<uint64_t>& Engine::idle_counter() {
@@ -63,7 +63,7 @@ void Engine::open_batches_until(int64_t last) {
       throw;
     }
     ring_->open(opened_, pieces_per_sample_);
-    if (options_.lent_memory) --lent_sets_;
+    if (options_.provided_memory) --provided_sets_;
   }
 }
 
@@ -221,7 +221,7 @@ void Engine::take_work(Claim& claim) {
   claim.carried.clear();
   claim.tasks.clear();
   // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
-  const bool asks = exchange_ != nullptr && can_admit();
+  const bool asks = python_store_ != nullptr && can_admit();
   std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
   if (queue != nullptr) {
     claim.tasks.push_back(std::move(queue->front()));
@@ -231,7 +231,7 @@ void Engine::take_work(Claim& claim) {
   }
 }
 
-void Engine::run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch) {
+void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
   std::vector<Task>& tasks = claim.tasks;
   if (!claim.groups.empty()) {
     const StageTimer timer(stats_.order_ns);
@@ -247,7 +247,7 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, ReadWatch& watch) {
   for (Task& task : tasks) run(task, scratch, watch);
 }
 
-void Engine::run(Task& task, WorkerScratch& scratch, ReadWatch& watch) {
+void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
   const FieldReader& field = field_of(task);
   if (!field.is_stored()) {
     scatter(task, scratch, {});
@@ -380,7 +380,7 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
     field.scatter_fill(task.cell, scratch.targets);
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
   } else {
-    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, past_cache_, scratch, stats_);
+    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, streaming_, scratch, stats_);
   }
   publish(task);
 }
@@ -404,7 +404,7 @@ void Engine::publish(const Task& task) {
   ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) {
     const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
     if (batch == delivered_) ready_cv_.notify_one();
-    if (options_.consumer_works) work_cv_.notify_all();
+    if (options_.caller_runs) work_cv_.notify_all();
   });
 }
 

@@ -75,9 +75,9 @@ FieldReader::FieldReader(FieldSpec spec) : spec_(std::move(spec)) {
   for (const auto& cell : cells_) boxes_.emplace_back(array, cell, converter_.get());
   pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
   if (array.fed) return;
-  source_ = std::make_unique<LocalSource>(array.root, array.metadata_key, pipeline_->max_stored_bytes());
+  source_ = std::make_unique<FileStore>(array.root, array.metadata_key, pipeline_->max_stored_bytes());
   if (!array.shard.is_sharded()) return;
-  shards_ = std::make_unique<ShardSource>(*source_, array.shard, pipeline_->max_stored_bytes());
+  shards_ = std::make_unique<ShardReader>(*source_, array.shard, pipeline_->max_stored_bytes());
 }
 
 void FieldReader::open(bool keep_indices) {
@@ -127,7 +127,7 @@ ReadStatus FieldReader::read_blocking(int64_t chunk, size_t cell, Buffer& out, P
 }
 
 void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
-                                     bool past_cache, WorkerScratch& scratch, Stats& stats) const {
+                                     bool streaming, WorkerScratch& scratch, Stats& stats) const {
   const BoxCopy& box = boxes_[cell];
   const size_t size = pipeline_->decoded_bytes();
   for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
@@ -144,13 +144,13 @@ void FieldReader::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, s
       const Bytes decoded = pipeline_->decode(stored, {targets[0].dest, size}, scratch.codecs);
       if (decoded.data() != targets[0].dest) std::memcpy(targets[0].dest, decoded.data(), size);
     } else if (box.is_plain() && box.bytes() >= kMinFusedRow && pipeline_->is_blosc()) {
-      scatter_blosc(stored, size, box.bytes(), targets, past_cache, scratch.codecs, scratch.blosc);
+      scatter_blosc(stored, size, box.bytes(), targets, streaming, scratch.codecs, scratch.blosc);
     } else {
       const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
       const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
       timer.lap(stats.scatter_ns);
-      box.copy_rows(decoded.data(), targets, past_cache);
-      if (past_cache) finish_stores_past_cache();
+      box.copy_rows(decoded.data(), targets, streaming);
+      if (streaming) fence_streaming_stores();
     }
   } catch (const Error& error) {
     throw error.at(spec_.array.name, label(chunk, cell));
@@ -198,10 +198,10 @@ void FieldReader::decode_into(int64_t chunk, size_t cell, Bytes stored, MutableB
 }
 
 void FieldReader::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
-                                  Stats& stats, bool past_cache) const {
+                                  Stats& stats, bool streaming) const {
   for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
-  boxes_[cell].copy_rows(decoded, targets, past_cache);
-  if (past_cache) finish_stores_past_cache();
+  boxes_[cell].copy_rows(decoded, targets, streaming);
+  if (streaming) fence_streaming_stores();
   stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
 }
 

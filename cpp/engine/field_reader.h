@@ -58,7 +58,7 @@ class FieldReader {
   [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
   [[nodiscard]] size_t decoded_bytes() const { return pipeline_ ? pipeline_->decoded_bytes() : 0; }
   [[nodiscard]] bool is_stored() const { return spec_.kind == FieldSpec::Kind::kStored; }
-  /// True if the engine cannot read the chunks itself: they come through its exchange.
+  /// True if the engine cannot read the chunks itself: they come through the Python store.
   [[nodiscard]] bool is_fed() const { return is_stored() && spec_.array.fed; }
 
   /// Reads chunk (`chunk` on the sample axis, `cell` over the others) from the page cache into `out`.
@@ -68,9 +68,9 @@ class FieldReader {
   ReadStatus read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
 
   /// Decodes `stored` and copies the rows that `placements` name to their slots.
-  /// `past_cache` says that the slots are more than the cache holds.
+  /// `streaming` says that the slots are more than the cache holds.
   /// `targets[i].dest` is where the row of placement i goes; targets[i].row is the global sample index and becomes the row.
-  void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool past_cache,
+  void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool streaming,
                           WorkerScratch& scratch, Stats& stats) const;
   /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
   DecodedChunk decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const;
@@ -78,7 +78,7 @@ class FieldReader {
   void decode_into(int64_t chunk, size_t cell, Bytes stored, MutableBytes out, WorkerScratch& scratch,
                    Stats& stats) const;
   void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets, Stats& stats,
-                       bool past_cache = false) const;
+                       bool streaming = false) const;
   /// The same for a chunk that does not exist: the fill value.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
   /// The same for fields that are not stored.
@@ -104,8 +104,8 @@ class FieldReader {
   std::vector<std::vector<int64_t>> cells_;  ///< grid index of each cell; the sample axis is 0
   std::vector<BoxCopy> boxes_;
   std::unique_ptr<CodecPipeline> pipeline_;
-  std::unique_ptr<LocalSource> source_;
-  std::unique_ptr<ShardSource> shards_;  ///< over source_, if the array is sharded
+  std::unique_ptr<FileStore> source_;
+  std::unique_ptr<ShardReader> shards_;  ///< over source_, if the array is sharded
 };
 
 }  // namespace zarrfeed

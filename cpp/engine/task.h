@@ -21,7 +21,7 @@ namespace zarrfeed {
 
 struct CarriedChunk;
 
-/// After fetching it carries the bytes, or a loan of them. Where samples are windows of `w` rows, `rows` are these: row k of
+/// After fetching it carries the bytes, or a view of them. Where samples are windows of `w` rows, `rows` are these: row k of
 /// the sample of a step is the row of step * w + k.
 struct Task {
   size_t field = 0;
@@ -34,14 +34,14 @@ struct Task {
   bool decodes_carried = false;           ///< this task decodes it for them
   PendingRead pending;
   std::unique_ptr<Buffer> stored;  ///< set while a fetch thread works on the task and after
-  uint64_t ticket = 0;             ///< of the request, where there is one; from 1
-  Bytes lent;                      ///< the answer to it
+  uint64_t request_id = 0;         ///< of the request, where there is one; from 1
+  Bytes answer;                    ///< to the request: bytes of the Python store's
   std::chrono::steady_clock::time_point asked;
   ReadStatus status = ReadStatus::kWouldBlock;
   std::optional<Error> error;  ///< why it was not fetched, where it is to be skipped
 
-  [[nodiscard]] bool is_fetched() const { return stored != nullptr || ticket != 0; }
-  [[nodiscard]] Bytes bytes() const { return stored != nullptr ? Bytes{stored->data(), pending.size} : lent; }
+  [[nodiscard]] bool is_fetched() const { return stored != nullptr || request_id != 0; }
+  [[nodiscard]] Bytes bytes() const { return stored != nullptr ? Bytes{stored->data(), pending.size} : answer; }
   [[nodiscard]] std::span<const Placement> placements() const { return std::span(*rows).subspan(begin, end - begin); }
 };
 

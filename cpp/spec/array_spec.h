@@ -33,7 +33,7 @@ struct ArraySpec {
   std::string metadata_key;  ///< file below `root` that must exist as long as the array does
   KeySpec key;
   ShardSpec shard;
-  bool fed = false;  ///< not in a local directory: its chunks are asked for through the engine's exchange
+  bool fed = false;  ///< not in a local directory: its chunks are asked of the Python store
 };
 
 }  // namespace zarrfeed

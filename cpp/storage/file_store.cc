@@ -74,26 +74,26 @@ void PendingRead::close() {
   fd = -1;
 }
 
-LocalSource::LocalSource(std::string root, std::string metadata_key, size_t max_bytes)
+FileStore::FileStore(std::string root, std::string metadata_key, size_t max_bytes)
     : root_(std::move(root)), metadata_key_(std::move(metadata_key)), max_bytes_(max_bytes) {}
 
-LocalSource::~LocalSource() {
+FileStore::~FileStore() {
   close();
 }
 
-void LocalSource::close() {
+void FileStore::close() {
   if (directory_ >= 0) ::close(directory_);
   directory_ = -1;
 }
 
-void LocalSource::open() {
+void FileStore::open() {
   close();
   directory_ = open_retrying(AT_FDCWD, root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_ < 0) throw io_error(root_ + " cannot be opened", errno);
   check_array_exists();
 }
 
-void LocalSource::check_array_exists() const {
+void FileStore::check_array_exists() const {
   if (metadata_key_.empty()) return;
   // Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
   if (faccessat(directory_, metadata_key_.c_str(), F_OK, 0) != 0) {
@@ -102,7 +102,7 @@ void LocalSource::check_array_exists() const {
   }
 }
 
-void LocalSource::check_no_link_to_nothing(const std::string& key) const {
+void FileStore::check_no_link_to_nothing(const std::string& key) const {
   // A link to a disk that is not mounted leads nowhere, and what it leads to is not missing but out of reach.
   for (size_t end = 0; end != std::string::npos;) {
     end = key.find('/', end + 1);
@@ -116,8 +116,8 @@ void LocalSource::check_no_link_to_nothing(const std::string& key) const {
   }
 }
 
-ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
-                                   const ByteRange& range) const {
+ReadStatus FileStore::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
+                                 const ByteRange& range) const {
   // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
   pending.fd = open_retrying(directory_, key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (pending.fd < 0) {
@@ -158,8 +158,8 @@ ReadStatus LocalSource::open_chunk(const std::string& key, Buffer& out, PendingR
   return ReadStatus::kOk;
 }
 
-ReadStatus LocalSource::read_cached(const std::string& key, Buffer& out, PendingRead& pending,
-                                    const ByteRange& range) const {
+ReadStatus FileStore::read_cached(const std::string& key, Buffer& out, PendingRead& pending,
+                                  const ByteRange& range) const {
 #ifdef RWF_NOWAIT
   const ReadStatus opened = open_chunk(key, out, pending, range);
   if (opened != ReadStatus::kOk) return opened;
@@ -177,8 +177,8 @@ ReadStatus LocalSource::read_cached(const std::string& key, Buffer& out, Pending
 #endif
 }
 
-ReadStatus LocalSource::read_blocking(const std::string& key, Buffer& out, PendingRead& pending,
-                                      const ByteRange& range) const {
+ReadStatus FileStore::read_blocking(const std::string& key, Buffer& out, PendingRead& pending,
+                                    const ByteRange& range) const {
   if (pending.fd < 0) {
     const ReadStatus opened = open_chunk(key, out, pending, range);
     if (opened != ReadStatus::kOk) return opened;

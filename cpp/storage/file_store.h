@@ -12,7 +12,7 @@ namespace zarrfeed {
 enum class ReadStatus {
   kOk,
   kMissing,     ///< no such chunk: it is the fill value
-  kWouldBlock,  ///< not in the page cache; finish with LocalSource::read_blocking
+  kWouldBlock,  ///< not in the page cache; finish with FileStore::read_blocking
   kChanged,     ///< another version of the object than the one that a part was wanted of
 };
 
@@ -65,13 +65,13 @@ struct PendingRead {
 };
 
 /// Thread-safe but for open() and close().
-class LocalSource {
+class FileStore {
  public:
   /// `max_bytes`: a larger file is refused as no chunk of this array, where all of it is wanted.
-  LocalSource(std::string root, std::string metadata_key, size_t max_bytes);
-  ~LocalSource();
-  LocalSource(const LocalSource&) = delete;
-  LocalSource& operator=(const LocalSource&) = delete;
+  FileStore(std::string root, std::string metadata_key, size_t max_bytes);
+  ~FileStore();
+  FileStore(const FileStore&) = delete;
+  FileStore& operator=(const FileStore&) = delete;
 
   /// Opens the array's directory anew. Throws Error(kIo) if it, or the array's metadata in it, is gone.
   void open();

@@ -13,7 +13,7 @@
 
 namespace zarrfeed {
 
-Exchange::Exchange() {
+PythonStore::PythonStore() {
   int ends[2];
   if (pipe(ends) != 0) {
     const int code = errno;
@@ -27,25 +27,25 @@ Exchange::Exchange() {
   }
 }
 
-Exchange::~Exchange() {
+PythonStore::~PythonStore() {
   ::close(write_end_);
   ::close(read_end_);
 }
 
-void Exchange::post(std::vector<FetchRequest> requests) {
+void PythonStore::post(std::vector<FetchRequest> requests) {
   if (requests.empty()) return;
   const std::lock_guard lock(mutex_);
   std::move(requests.begin(), requests.end(), std::back_inserter(requests_));
   signal();
 }
 
-void Exchange::finish(uint64_t ticket) {
+void PythonStore::finish(uint64_t request_id) {
   const std::lock_guard lock(mutex_);
-  finished_.push_back(ticket);
+  finished_.push_back(request_id);
   signal();
 }
 
-void Exchange::take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished) {
+void PythonStore::take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished) {
   requests.clear();
   finished.clear();
   const std::lock_guard lock(mutex_);
@@ -54,14 +54,14 @@ void Exchange::take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& 
   finished.swap(finished_);
 }
 
-void Exchange::clear() {
+void PythonStore::clear() {
   const std::lock_guard lock(mutex_);
   drain();
   requests_.clear();
   finished_.clear();
 }
 
-void Exchange::signal() {
+void PythonStore::signal() {
   if (signalled_) return;
   const char byte = 0;
   ssize_t written = -1;
@@ -71,7 +71,7 @@ void Exchange::signal() {
   signalled_ = true;  // the pipe has room for a byte: there is never more than one in it
 }
 
-void Exchange::drain() {
+void PythonStore::drain() {
   if (!signalled_) return;
   char byte = 0;
   ssize_t got = -1;

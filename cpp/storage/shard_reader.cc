@@ -32,32 +32,32 @@ std::string inner_chunk_name(const ShardSpec& spec, size_t position) {
   return name;
 }
 
-ShardSource::ShardSource(const LocalSource& source, ShardSpec spec, size_t max_chunk_bytes)
+ShardReader::ShardReader(const FileStore& source, ShardSpec spec, size_t max_chunk_bytes)
     : source_(&source),
       spec_(std::move(spec)),
       max_chunk_bytes_(max_chunk_bytes),
       capacity_(std::max<size_t>(1, spec_.cache_bytes / slot_bytes(spec_))) {}
 
-void ShardSource::clear() {
+void ShardReader::clear() {
   slots_.clear();
   recent_.clear();
 }
 
-ReadStatus ShardSource::read_cached(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
+ReadStatus ShardReader::read_cached(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
   return read<false>(key, position, out, pending);
 }
 
-ReadStatus ShardSource::read_blocking(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
+ReadStatus ShardReader::read_blocking(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
   if (pending.fd >= 0) return source_->read_blocking(key, out, pending);  // finishes what read_cached began
   return read<true>(key, position, out, pending);
 }
 
-bool ShardSource::exists(const std::string& key) {
+bool ShardReader::exists(const std::string& key) {
   return find_blocking(key, *slot(key))->index.has_value();
 }
 
 template <bool kBlocking>
-ReadStatus ShardSource::read(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
+ReadStatus ShardReader::read(const std::string& key, size_t position, Buffer& out, PendingRead& pending) {
   for (int attempt = 0; attempt < kMaxVersions; ++attempt) {
     const SlotPtr place = slot(key);
     const ShardPtr shard = kBlocking ? find_blocking(key, *place) : find_cached(key, *place);
@@ -79,7 +79,7 @@ ReadStatus ShardSource::read(const std::string& key, size_t position, Buffer& ou
   throw Error::io("the shard was changed again and again while being read", EIO);
 }
 
-ShardSource::SlotPtr ShardSource::slot(const std::string& key) {
+ShardReader::SlotPtr ShardReader::slot(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto known = slots_.find(key);
   if (known != slots_.end()) {
@@ -95,7 +95,7 @@ ShardSource::SlotPtr ShardSource::slot(const std::string& key) {
   return recent_.front().second;
 }
 
-void ShardSource::drop(const std::string& key, const SlotPtr& slot) {
+void ShardReader::drop(const std::string& key, const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   const auto known = slots_.find(key);
   if (known == slots_.end() || known->second->second != slot) return;
@@ -103,13 +103,13 @@ void ShardSource::drop(const std::string& key, const SlotPtr& slot) {
   slots_.erase(known);
 }
 
-ShardSource::ShardPtr ShardSource::find_cached(const std::string& key, Slot& slot) {
+ShardReader::ShardPtr ShardReader::find_cached(const std::string& key, Slot& slot) {
   const std::lock_guard lock(slot.mutex);
   if (slot.shard == nullptr && !slot.is_read) slot.shard = load<false>(key);
   return slot.shard;
 }
 
-ShardSource::ShardPtr ShardSource::find_blocking(const std::string& key, Slot& slot) {
+ShardReader::ShardPtr ShardReader::find_blocking(const std::string& key, Slot& slot) {
   std::unique_lock lock(slot.mutex);
   slot.changed.wait(lock, [&] { return !slot.is_read; });
   if (slot.shard != nullptr) return slot.shard;
@@ -132,7 +132,7 @@ ShardSource::ShardPtr ShardSource::find_blocking(const std::string& key, Slot& s
 }
 
 template <bool kBlocking>
-ShardSource::ShardPtr ShardSource::load(const std::string& key) {
+ShardReader::ShardPtr ShardReader::load(const std::string& key) {
   Buffer stored;
   PendingRead pending;
   const size_t size = stored_index_bytes(spec_);

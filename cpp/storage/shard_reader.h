@@ -27,15 +27,15 @@
 namespace zarrfeed {
 
 /// Thread-safe but for clear().
-class ShardSource {
+class ShardReader {
  public:
   /// `source` outlives this; `max_chunk_bytes`: a larger inner chunk is refused.
-  ShardSource(const LocalSource& source, ShardSpec spec, size_t max_chunk_bytes);
+  ShardReader(const FileStore& source, ShardSpec spec, size_t max_chunk_bytes);
 
   /// Forgets all indices.
   void clear();
 
-  /// As those of LocalSource, for the inner chunk at `position` (C order) of the shard `key`. A shard that does not exist
+  /// As those of FileStore, for the inner chunk at `position` (C order) of the shard `key`. A shard that does not exist
   /// and one that lacks the inner chunk are both kMissing.
   ReadStatus read_cached(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
   ReadStatus read_blocking(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
@@ -71,7 +71,7 @@ class ShardSource {
   template <bool kBlocking>
   ShardPtr load(const std::string& key);
 
-  const LocalSource* source_;
+  const FileStore* source_;
   const ShardSpec spec_;
   const size_t max_chunk_bytes_;
   const size_t capacity_;  ///< slots that are kept

@@ -16,7 +16,7 @@
 namespace zarrfeed {
 
 /// Thread-safe. The lock is the thread's own but for moments, so that it costs next to nothing.
-class ReadWatch {
+class StallWatch {
  public:
   /// What the thread waits for, and since when.
   struct Wait {

@@ -57,7 +57,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   const size_t window = std::max<size_t>(1, options.window_chunks / options.num_threads);
   const std::vector<int64_t> slots = permutation(window * static_cast<size_t>(rows), 2);
 
-  const bool past_cache = options.num_threads * slots.size() * reader.sample_bytes() > (size_t{32} << 20);
+  const bool streaming = options.num_threads * slots.size() * reader.sample_bytes() > (size_t{32} << 20);
 
   Stats stats;
   std::atomic<size_t> next{0};
@@ -68,7 +68,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
 
   const auto loop = [&](bool& is_ready) {
     WorkerScratch scratch;
-    BatchMemory memory(slots.size() * reader.sample_bytes(), false);
+    BufferPool memory(slots.size() * reader.sample_bytes(), false);
     uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
     if (base != nullptr) touch({base, memory.buffer_bytes()});
     touch(scratch.decoded.reserve(reader.decoded_bytes()));
@@ -95,7 +95,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
         const auto slot = static_cast<size_t>(slots[turn * static_cast<size_t>(rows) + static_cast<size_t>(r)]);
         scratch.targets.push_back({chunk * rows + r, base + slot * reader.sample_bytes()});
       }
-      reader.decode_and_scatter(chunk, cell, stored, scratch.targets, past_cache, scratch, stats);
+      reader.decode_and_scatter(chunk, cell, stored, scratch.targets, streaming, scratch, stats);
     }
   };
 

@@ -54,10 +54,10 @@ ChunkChecker::ChunkChecker(ArraySpec array) : array_(std::move(array)), pipeline
     per_object_ *= chunks_along_.back();
   }
   if (array_.fed) return;
-  source_ = std::make_unique<LocalSource>(array_.root, array_.metadata_key, pipeline_.max_stored_bytes());
+  source_ = std::make_unique<FileStore>(array_.root, array_.metadata_key, pipeline_.max_stored_bytes());
   source_->open();
   if (!array_.shard.is_sharded()) return;
-  shards_ = std::make_unique<ShardSource>(*source_, array_.shard, pipeline_.max_stored_bytes());
+  shards_ = std::make_unique<ShardReader>(*source_, array_.shard, pipeline_.max_stored_bytes());
 }
 
 ChunkCheck ChunkChecker::check(int64_t begin, int64_t end) {

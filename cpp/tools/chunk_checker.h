@@ -71,8 +71,8 @@ class ChunkChecker {
   int64_t num_objects_ = 1;
   int64_t per_object_ = 1;
   CodecPipeline pipeline_;
-  std::unique_ptr<LocalSource> source_;
-  std::unique_ptr<ShardSource> shards_;
+  std::unique_ptr<FileStore> source_;
+  std::unique_ptr<ShardReader> shards_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Scratch>> idle_;  ///< scratch that no thread uses
 };

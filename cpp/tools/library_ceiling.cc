@@ -179,7 +179,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
     Library library(array.codecs[0].kind);
     Buffer stored;
     Buffer decoded;
-    BatchMemory memory(slots.size() * sample_bytes, false);
+    BufferPool memory(slots.size() * sample_bytes, false);
     uint8_t* const base = options.out != nullptr ? options.out : memory.acquire();
     if (options.out == nullptr) std::memset(base, 0, memory.buffer_bytes());
     const MutableBytes chunk_bytes = decoded.reserve(reader.decoded_bytes());

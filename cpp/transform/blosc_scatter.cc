@@ -36,7 +36,7 @@ void for_each_piece(std::span<uint8_t* const> dest_of_row, size_t row_bytes, siz
 }  // namespace
 
 void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::span<const RowTarget> targets,
-                   bool past_cache, DecodeScratch& codecs, BloscScatterScratch& scratch) {
+                   bool streaming, DecodeScratch& codecs, BloscScatterScratch& scratch) {
   const BloscChunk chunk(stored, decoded_bytes);
   if (chunk.decoded_bytes() != decoded_bytes) {
     throw_corrupt("decodes to " + std::to_string(chunk.decoded_bytes()) + " bytes, the metadata implies " +
@@ -70,7 +70,7 @@ void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::sp
     if (unshuffle != nullptr) {
       chunk.decompress_block(b, block, codecs);
       for_each_piece(dest_of_row, row_bytes, begin, size, [&](const Piece& p) {
-        unshuffle(block.data(), size / typesize, p.begin / typesize, p.size / typesize, p.dest, past_cache);
+        unshuffle(block.data(), size / typesize, p.begin / typesize, p.size / typesize, p.dest, streaming);
       });
     } else {
       chunk.decode_block(b, block, codecs);
@@ -79,7 +79,7 @@ void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::sp
     }
   }
   for (const RowTarget& t : scratch.again) std::memcpy(t.dest, dest_of_row[static_cast<size_t>(t.row)], row_bytes);
-  if (past_cache) finish_stores_past_cache();
+  if (streaming) fence_streaming_stores();
 }
 
 }  // namespace zarrfeed

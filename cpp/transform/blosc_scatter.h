@@ -18,9 +18,9 @@ struct BloscScatterScratch {
 
 /// Decodes `stored` and copies row targets[i].row of the chunk, `row_bytes` long, to targets[i].dest.
 /// The chunk must decode to exactly `decoded_bytes`, a multiple of row_bytes. A row may be named more than once.
-/// `past_cache`: the slots are so many that they leave the cache anyway. Throws Error(kCorrupt) if the chunk does not
+/// `streaming`: the slots are so many that they leave the cache anyway. Throws Error(kCorrupt) if the chunk does not
 /// decode.
 void scatter_blosc(Bytes stored, size_t decoded_bytes, size_t row_bytes, std::span<const RowTarget> targets,
-                   bool past_cache, DecodeScratch& codecs, BloscScatterScratch& scratch);
+                   bool streaming, DecodeScratch& codecs, BloscScatterScratch& scratch);
 
 }  // namespace zarrfeed

@@ -153,9 +153,9 @@ void for_each_run(std::span<const LoopType> loops, uint8_t* dest, int64_t source
 
 }  // namespace
 
-void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const {
+void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming) const {
   if (converter_ != nullptr) {
-    convert_rows(chunk, targets, past_cache);
+    convert_rows(chunk, targets, streaming);
     return;
   }
   const auto item = static_cast<int64_t>(item_bytes_);
@@ -163,7 +163,7 @@ void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets
   if (swap_bytes_ == 0 && run_stride_ == item) {
     const auto run_bytes = static_cast<size_t>(run_items_ * item);
     if (loops.empty()) {
-      copy_whole_rows(chunk, targets, run_bytes, past_cache);
+      copy_whole_rows(chunk, targets, run_bytes, streaming);
       return;
     }
     for (const RowTarget& t : targets) {
@@ -180,7 +180,7 @@ void BoxCopy::copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets
 }
 
 void BoxCopy::copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes,
-                              bool past_cache) const {
+                              bool streaming) const {
   const auto copy_all = [&](const auto& copy) ZARRFEED_PREFETCHW {
     for (size_t i = 0; i < targets.size(); ++i) {
       if (i + kRowsAhead < targets.size()) __builtin_prefetch(targets[i + kRowsAhead].dest + dest_offset_, 1);
@@ -197,9 +197,9 @@ void BoxCopy::copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> t
     default:
       break;
   }
-  if (past_cache && bytes >= kMinPastCacheRow) {
+  if (streaming && bytes >= kMinPastCacheRow) {
     for (const RowTarget& t : targets) {
-      copy_past_cache(t.dest + dest_offset_, chunk + t.row * row_stride_, bytes);
+      copy_streaming(t.dest + dest_offset_, chunk + t.row * row_stride_, bytes);
     }
   } else {
     copy_all([=](uint8_t* dest, const uint8_t* source) { std::memcpy(dest, source, bytes); });
@@ -239,7 +239,7 @@ void BoxCopy::write_fill(uint8_t* dest, size_t first, size_t count) const {
   }
 }
 
-void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const {
+void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming) const {
   const size_t dest_item = converter_->dest_item_bytes();
   const bool is_ready = swap_bytes_ == 0 && run_stride_ == static_cast<int64_t>(item_bytes_);
   const ItemCopy copy = choose_copy(item_bytes_, swap_bytes_);
@@ -250,7 +250,7 @@ void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targ
     for_each_run(std::span<const Loop>(loops_), t.dest + dest_offset_, t.row * row_stride_,
                  [&](uint8_t* dest, int64_t source) {
                    const size_t position = static_cast<size_t>(dest - t.dest) / dest_item;
-                   if (is_ready && !past_cache) {
+                   if (is_ready && !streaming) {
                      converter_->convert(dest, chunk + source, static_cast<size_t>(run_items_), position);
                      return;
                    }
@@ -263,8 +263,8 @@ void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targ
                        items = gathered;
                      }
                      uint8_t* const to = dest + begin * dest_item;
-                     converter_->convert(past_cache ? converted : to, items, n, position + begin);
-                     if (past_cache) copy_past_cache(to, converted, n * dest_item);
+                     converter_->convert(streaming ? converted : to, items, n, position + begin);
+                     if (streaming) copy_streaming(to, converted, n * dest_item);
                    }
                  });
   }

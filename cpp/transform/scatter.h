@@ -28,9 +28,9 @@ class BoxCopy {
   BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter = nullptr);
 
   /// Copies the box of every target from `chunk`, a whole decoded chunk in stored order, with byte order made native and
-  /// items converted. With `past_cache`, stores of converted items bypass the cache, and finish_stores_past_cache() must
+  /// items converted. With `streaming`, stores of converted items bypass the cache, and fence_streaming_stores() must
   /// follow.
-  void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache = false) const;
+  void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming = false) const;
   /// Writes fill values, converted, to the box of every target: item i of a sample, in C order, is item i of the fill
   /// pattern, which repeats.
   void fill_rows(std::span<const RowTarget> targets) const;
@@ -48,8 +48,8 @@ class BoxCopy {
     int64_t dest_stride;
   };
 
-  void copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes, bool past_cache) const;
-  void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool past_cache) const;
+  void copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes, bool streaming) const;
+  void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming) const;
   void fill_converted_rows(std::span<const RowTarget> targets) const;
   /// Writes items `first`, `first + 1`, ... of the repeated fill pattern.
   void write_fill(uint8_t* dest, size_t first, size_t count) const;

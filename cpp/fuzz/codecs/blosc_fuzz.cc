@@ -106,7 +106,7 @@ void check_scatter(const Case& c, const std::optional<ByteVector>& whole, Draw& 
   static DecodeScratch codecs;
   static BloscScatterScratch scratch;
   const auto targets = draw_targets(draw, c.rows);
-  const bool past_cache = draw.coin();
+  const bool streaming = draw.coin();
   const size_t lead = draw.coin() ? 32 : static_cast<size_t>(draw.pick(0, 63));
   // Rows behind an aligned address, or up to where memory ends.
   Buffer aligned;
@@ -123,10 +123,10 @@ void check_scatter(const Case& c, const std::optional<ByteVector>& whole, Draw& 
   }
   const GuardedBytes in(c.stored);
   try {
-    scatter_blosc(in.span(), c.decoded_bytes(), c.row_bytes, row_targets, past_cache, codecs, scratch);
+    scatter_blosc(in.span(), c.decoded_bytes(), c.row_bytes, row_targets, streaming, codecs, scratch);
   } catch (const std::exception& error) {
     if (!is_refusal(error)) throw;
-    finish_stores_past_cache();
+    fence_streaming_stores();
     CHECK(!whole);
     return;
   }

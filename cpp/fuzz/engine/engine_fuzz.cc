@@ -184,7 +184,7 @@ void run_input(Bytes input) {
   read(reader, reading, changer, draw, late, late_at);
   changer.restore();
   // Decoded chunks and, where the consumer works, indices may be kept from epoch to epoch.
-  if (reading.options.cache_bytes > 0 || reading.options.consumer_works) return;
+  if (reading.options.cache_bytes > 0 || reading.options.caller_runs) return;
   bool timed_out = false;
   int waits = 0;
   reader.start();

@@ -49,8 +49,8 @@ class Feeder {
   bool serve(Draw& draw) {
     std::vector<FetchRequest> requests;
     std::vector<uint64_t> finished;
-    engine_->exchange()->take(requests, finished);
-    for (const uint64_t ticket : finished) lent_.erase(ticket);
+    engine_->python_store()->take(requests, finished);
+    for (const uint64_t request_id : finished) provided_.erase(request_id);
     std::move(requests.begin(), requests.end(), std::back_inserter(open_));
     for (int64_t count = draw.empty() ? std::ssize(open_) : draw.pick(1, 4); count > 0 && !open_.empty(); --count) {
       answer(draw);
@@ -60,7 +60,7 @@ class Feeder {
 
   /// The epoch is over: what was lent is the lender's again, and what was not answered will be, too late.
   void end() {
-    lent_.clear();
+    provided_.clear();
     damage_ = {};
     given_.clear();
     std::move(open_.begin(), open_.end(), std::back_inserter(late_));
@@ -69,9 +69,9 @@ class Feeder {
 
   void answer_late() {
     for (const FetchRequest& request : late_) {
-      const FetchAnswer answer{request.ticket, Bytes{}};
+      const FetchAnswer answer{request.request_id, Bytes{}};
       engine_->answer({&answer, 1});
-      engine_->refuse(request.ticket, "late", 5);
+      engine_->refuse(request.request_id, "late", 5);
     }
     late_.clear();
   }
@@ -135,16 +135,16 @@ class Feeder {
         bytes.reset();
         break;
       case Answer::kRefused:
-        engine_->refuse(request.ticket, "no luck", 5);
+        engine_->refuse(request.request_id, "no luck", 5);
         return;
       case Answer::kCorrupt:
-        engine_->refuse_corrupt(request.ticket, "no sense");
+        engine_->refuse_corrupt(request.request_id, "no sense");
         return;
       case Answer::kOther:
         if (!open_.empty()) bytes = stored(open_.front());
         break;
       case Answer::kNobody: {
-        const FetchAnswer nobody{request.ticket + static_cast<uint64_t>(draw.pick(1000, 2000)), Bytes{}};
+        const FetchAnswer nobody{request.request_id + static_cast<uint64_t>(draw.pick(1000, 2000)), Bytes{}};
         engine_->answer({&nobody, 1});
         break;
       }
@@ -152,16 +152,16 @@ class Feeder {
         break;
     }
     FetchAnswer answers[2];
-    answers[0].ticket = answers[1].ticket = request.ticket;
+    answers[0].request_id = answers[1].request_id = request.request_id;
     if (bytes) {
       // Of exactly its size, so that a sanitizer sees who reads on, or too late.
       auto room = std::make_unique_for_overwrite<uint8_t[]>(bytes->size());
       if (!bytes->empty()) std::memcpy(room.get(), bytes->data(), bytes->size());
       answers[0].bytes = answers[1].bytes = Bytes(room.get(), bytes->size());
-      lent_.emplace(request.ticket, std::move(room));
+      provided_.emplace(request.request_id, std::move(room));
     }
     engine_->answer({answers, size_t{kind == Answer::kTwice ? 2U : 1U}});
-    if (kind == Answer::kLate) engine_->refuse(request.ticket, "answered before", 5);
+    if (kind == Answer::kLate) engine_->refuse(request.request_id, "answered before", 5);
   }
 
   const Store* store_;
@@ -171,7 +171,7 @@ class Feeder {
   Chunks given_;
   std::vector<FetchRequest> open_;
   std::vector<FetchRequest> late_;
-  std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> lent_;
+  std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> provided_;
 };
 
 /// Reads as much as is wanted; `works` says that the consumer decodes, and has to be in next() for that.
@@ -184,7 +184,7 @@ void read(Reader& reader, Feeder& feeder, Draw& draw, bool works, int64_t stop_a
   while (more) {
     const bool asked = feeder.serve(draw);
     if (!asked && !works) {
-      pollfd entry{reader.engine().exchange()->descriptor(), POLLIN, 0};
+      pollfd entry{reader.engine().python_store()->descriptor(), POLLIN, 0};
       poll(&entry, 1, 1);
     }
     more = reader.take(std::chrono::milliseconds(asked || !works ? 0 : 1), feeder.damage(), timed_out);
@@ -202,7 +202,7 @@ void run_input(Bytes input) {
   Reader reader(one, testing::fed_fields(one.data), reading);
   Feeder feeder(one, reader.engine(), reading.options.missing_is_error);
   try {
-    read(reader, feeder, draw, reading.options.consumer_works, reading.stop_after);
+    read(reader, feeder, draw, reading.options.caller_runs, reading.stop_after);
   } catch (const std::exception& error) {
     const bool is_explained = !reading.options.skip_bad && !feeder.damage().changed.empty();
     if (!is_refusal(error) || !is_explained) throw;
@@ -211,7 +211,7 @@ void run_input(Bytes input) {
   feeder.end();
   if (reading.options.cache_bytes > 0) return;
   Draw none({});
-  read(reader, feeder, none, reading.options.consumer_works, std::numeric_limits<int64_t>::max());
+  read(reader, feeder, none, reading.options.caller_runs, std::numeric_limits<int64_t>::max());
   reader.engine().stop();
 }
 

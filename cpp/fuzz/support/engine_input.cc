@@ -104,10 +104,10 @@ Reading draw_reading(Draw& draw, const Store& store) {
   options.num_fetch_threads = static_cast<size_t>(draw.pick(1, 3));
   options.max_requests = static_cast<size_t>(draw.pick(1, 8));
   options.batch_size = draw.pick(1, 16);
-  options.lent_memory = draw.pick(0, 3) != 0;  // mostly: a sanitizer sees the end of such buffers
+  options.provided_memory = draw.pick(0, 3) != 0;  // mostly: a sanitizer sees the end of such buffers
   options.cache_bytes = draw.coin() ? 3000 : 0;
   const uint8_t manner = draw.byte();
-  options.consumer_works = (manner & 1U) != 0;
+  options.caller_runs = (manner & 1U) != 0;
   options.skip_bad = (manner & 2U) != 0;
   options.missing_is_error = (manner & 4U) != 0;
   const int64_t block_rows = draw.pick(1, 20);
@@ -147,17 +147,17 @@ void Reader::start(int64_t stop_after) {
   const int64_t open = Engine::required_open_batches(plan->plan, reading_.options.batch_size) + reading_.more_open;
   taken_ = 0;
   engine_.start(std::move(plan), open);
-  for (int64_t i = 0; reading_.options.lent_memory && i < open; ++i) lend();
+  for (int64_t i = 0; reading_.options.provided_memory && i < open; ++i) provide_buffers();
 }
 
-void Reader::lend() {
+void Reader::provide_buffers() {
   std::vector<uint8_t*> addresses;
   for (const FieldReader& field : engine_.fields()) {
     const size_t bytes = field.sample_bytes() * static_cast<size_t>(reading_.options.batch_size);
-    lent_.push_back(std::make_unique<uint8_t[]>(bytes));
-    addresses.push_back(lent_.back().get());
+    provided_.push_back(std::make_unique<uint8_t[]>(bytes));
+    addresses.push_back(provided_.back().get());
   }
-  engine_.lend(addresses);
+  engine_.provide_buffers(addresses);
 }
 
 bool Reader::take(std::chrono::milliseconds patience, const Damage& damage, bool& timed_out) {
@@ -171,8 +171,8 @@ bool Reader::take(std::chrono::milliseconds patience, const Damage& damage, bool
   if (timed_out) return true;
   check(batch, damage);
   ++taken_;
-  if (reading_.options.lent_memory) {
-    lend();
+  if (reading_.options.provided_memory) {
+    provide_buffers();
   } else {
     testing::release(engine_, batch);
   }

@@ -70,7 +70,7 @@ class Reader {
   [[nodiscard]] int64_t taken() const { return taken_; }
 
  private:
-  void lend();
+  void provide_buffers();
   void check(const ReadyBatch& batch, const Damage& damage) const;
   void check_rows(const ReadyBatch& batch, const Damage& damage) const;
   void check_skipped(const ReadyBatch& batch, const Damage& damage) const;
@@ -85,7 +85,8 @@ class Reader {
   const Store* store_;
   Reading reading_;
   std::vector<int64_t> order_;
-  std::vector<std::unique_ptr<uint8_t[]>> lent_;  ///< each of the size of a buffer, so that a sanitizer sees its end
+  std::vector<std::unique_ptr<uint8_t[]>>
+      provided_;  ///< each of the size of a buffer, so that a sanitizer sees its end
   Engine engine_;
   int64_t taken_ = 0;
   int64_t stop_after_ = 0;

@@ -185,7 +185,7 @@ void run_input(Bytes input) {
   const int64_t most = static_cast<int64_t>(std::min<size_t>(24, kMaxBytes / sample_bytes));
   const auto count = static_cast<size_t>(draw.pick(0, most));
   const bool fill = draw.pick(0, 3) == 3;
-  const bool past_cache = draw.coin();
+  const bool streaming = draw.coin();
   const auto lead = static_cast<size_t>(draw.pick(0, 40));
   std::vector<int64_t> rows;
   for (size_t i = 0; i < count; ++i) rows.push_back(draw.pick(0, c.rows() - 1));
@@ -214,8 +214,8 @@ void run_input(Bytes input) {
   if (fill) {
     box.fill_rows(targets);
   } else {
-    box.copy_rows(chunk.span().data(), targets, past_cache);
-    if (past_cache) finish_stores_past_cache();
+    box.copy_rows(chunk.span().data(), targets, streaming);
+    if (streaming) fence_streaming_stores();
   }
   CHECK(same(c, Bytes(slots.span()).subspan(lead), Bytes(expected).subspan(lead)));
   CHECK(std::all_of(slots.span().begin(), slots.span().begin() + static_cast<std::ptrdiff_t>(lead),

@@ -18,7 +18,7 @@ using namespace zarrfeed;
 using namespace zarrfeed::testing;
 
 TEST(the_buffer_released_last_is_handed_out_first) {
-  BatchMemory memory(1000, false);
+  BufferPool memory(1000, false);
   uint8_t* const a = memory.acquire();
   uint8_t* const b = memory.acquire();
   uint8_t* const c = memory.acquire();
@@ -34,7 +34,7 @@ TEST(buffers_do_not_overlap_and_are_writable_to_their_end) {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{64}, size_t{4095}, size_t{4096}, size_t{4097},
                             (size_t{3} << 20) + 5, (size_t{9} << 20) + 1}) {
     const Context context("buffer_bytes = " + std::to_string(size));
-    BatchMemory memory(size, false);
+    BufferPool memory(size, false);
     CHECK_EQ(memory.buffer_bytes(), size);
     std::vector<uint8_t*> held;
     for (uint8_t i = 0; i < 20; ++i) {
@@ -53,7 +53,7 @@ TEST(buffers_do_not_overlap_and_are_writable_to_their_end) {
 TEST(held_buffers_are_never_handed_out_again) {
   std::mt19937_64 random(3);
   for (const size_t size : {size_t{100}, size_t{5000}, size_t{3} << 20}) {
-    BatchMemory memory(size, false);
+    BufferPool memory(size, false);
     std::vector<uint8_t*> held;
     std::set<uint8_t*> out;
     std::set<uint8_t*> ever;
@@ -76,7 +76,7 @@ TEST(held_buffers_are_never_handed_out_again) {
 }
 
 TEST(memory_is_mapped_once_and_recycled) {
-  BatchMemory memory(size_t{1} << 20, false);
+  BufferPool memory(size_t{1} << 20, false);
   CHECK_EQ(memory.mapped_bytes(), size_t{0});
   memory.release(memory.acquire());
   const size_t mapped = memory.mapped_bytes();
@@ -86,7 +86,7 @@ TEST(memory_is_mapped_once_and_recycled) {
 }
 
 TEST(releasing_what_is_not_out_changes_nothing) {
-  BatchMemory memory(100, false);
+  BufferPool memory(100, false);
   uint8_t* const a = memory.acquire();
   memory.release(a);
   memory.release(a);
@@ -97,7 +97,7 @@ TEST(releasing_what_is_not_out_changes_nothing) {
 }
 
 TEST(retire_unmaps_free_memory_now_and_the_rest_when_it_comes_back) {
-  BatchMemory memory(size_t{8} << 20, false);  // one buffer a mapping
+  BufferPool memory(size_t{8} << 20, false);  // one buffer a mapping
   uint8_t* const a = memory.acquire();
   uint8_t* const b = memory.acquire();
   memory.release(b);
@@ -110,7 +110,7 @@ TEST(retire_unmaps_free_memory_now_and_the_rest_when_it_comes_back) {
 }
 
 TEST(a_mapping_of_many_buffers_goes_when_the_last_one_is_back) {
-  BatchMemory memory(1000, false);
+  BufferPool memory(1000, false);
   std::vector<uint8_t*> held(20);
   for (uint8_t*& buffer : held) buffer = memory.acquire();
   memory.retire();
@@ -124,11 +124,11 @@ TEST(a_mapping_of_many_buffers_goes_when_the_last_one_is_back) {
 }
 
 TEST(lent_memory_is_handed_out_as_it_was_lent_and_never_mapped) {
-  BatchMemory memory(16, true);
+  BufferPool memory(16, true);
   CHECK(memory.acquire() == nullptr);
   std::array<std::array<uint8_t, 16>, 2> mine{};
-  memory.lend(mine[0].data());
-  memory.lend(mine[1].data());
+  memory.provide(mine[0].data());
+  memory.provide(mine[1].data());
   CHECK(memory.acquire() == mine[1].data());
   CHECK(memory.acquire() == mine[0].data());
   CHECK(memory.acquire() == nullptr);
@@ -137,14 +137,14 @@ TEST(lent_memory_is_handed_out_as_it_was_lent_and_never_mapped) {
   memory.release(mine[0].data());
   memory.retire();
   CHECK(memory.acquire() == nullptr);
-  memory.lend(mine[1].data());  // the next epoch's
+  memory.provide(mine[1].data());  // the next epoch's
   CHECK(memory.acquire() == mine[1].data());
   CHECK_EQ(memory.mapped_bytes(), size_t{0});
 }
 
 TEST(threads_may_acquire_and_release_at_once) {
   constexpr size_t kSize = 256;
-  BatchMemory memory(kSize, false);
+  BufferPool memory(kSize, false);
   std::atomic<int> wrong{0};
   const auto work = [&](uint8_t mark) {
     std::mt19937_64 random(mark);
@@ -170,7 +170,7 @@ TEST(threads_may_acquire_and_release_at_once) {
 }
 
 TEST(one_thread_may_release_what_another_acquired) {
-  BatchMemory memory(64, false);
+  BufferPool memory(64, false);
   std::atomic<uint8_t*> handed{nullptr};
   std::thread consumer([&] {
     for (int i = 0; i < 2000; ++i) {
@@ -190,7 +190,7 @@ TEST(one_thread_may_release_what_another_acquired) {
 }
 
 TEST(a_forked_child_gives_nothing_back) {
-  BatchMemory memory(64, false);
+  BufferPool memory(64, false);
   uint8_t* const buffer = memory.acquire();
   const int result = result_of_child([&] {
     memory.release(buffer);

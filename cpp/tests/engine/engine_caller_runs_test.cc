@@ -22,7 +22,7 @@ namespace {
 EngineOptions alone(int64_t batch_size, size_t num_threads = 4, size_t cache_bytes = 0) {
   EngineOptions options = with_threads(num_threads, batch_size);
   options.cache_bytes = cache_bytes;
-  options.consumer_works = true;
+  options.caller_runs = true;
   return options;
 }
 
@@ -121,11 +121,11 @@ TEST(a_plan_that_leaves_a_step_out_reaches_the_consumer_that_works) {
 TEST(a_consumer_that_works_returns_at_its_timeout) {
   const Dataset data = simple_dataset(16, 8);
   EngineOptions options = alone(8);
-  options.lent_memory = true;
+  options.provided_memory = true;
   Engine waiting(data.fields(), options);
   start(waiting, shuffled_line(data, 8, 2), 8);
   ReadyBatch batch;
-  CHECK_EQ(waiting.next(batch, std::chrono::milliseconds(1)), NextStatus::kTimeout);  // nothing was lent yet
+  CHECK_EQ(waiting.next(batch, std::chrono::milliseconds(1)), NextStatus::kTimeout);  // no memory was provided yet
   Engine fed(fed_fields(data), alone(8));
   start(fed, shuffled_line(data, 8, 2), 8);
   CHECK_EQ(fed.next(batch, std::chrono::milliseconds(1)), NextStatus::kTimeout);  // nobody answers

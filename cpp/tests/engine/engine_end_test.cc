@@ -43,7 +43,7 @@ TEST(an_epoch_may_be_given_up_at_any_batch) {
 TEST(the_memory_of_batches_that_nobody_took_comes_back) {
   const Dataset data = rich_dataset();
   const LineSpec line = shuffled_line(data, 8, 4);
-  std::vector<std::shared_ptr<BatchMemory>> memory;
+  std::vector<std::shared_ptr<BufferPool>> memory;
   {
     Engine engine(data.fields(), with_threads(4, 8));
     for (size_t f = 0; f < data.num_fields(); ++f) memory.push_back(engine.memory(f));
@@ -194,10 +194,10 @@ TEST(a_plan_that_needs_more_open_batches_is_refused_and_one_that_needs_as_many_i
 
 TEST(next_returns_at_its_timeout) {
   const Dataset data = simple_dataset(16, 8);
-  Engine engine(data.fields(), {.num_threads = 1, .num_fetch_threads = 1, .batch_size = 8, .lent_memory = true});
+  Engine engine(data.fields(), {.num_threads = 1, .num_fetch_threads = 1, .batch_size = 8, .provided_memory = true});
   start(engine, shuffled_line(data, 8, 2), 8);
   ReadyBatch batch;
-  CHECK_EQ(engine.next(batch, std::chrono::milliseconds(1)), NextStatus::kTimeout);  // nothing was lent yet
+  CHECK_EQ(engine.next(batch, std::chrono::milliseconds(1)), NextStatus::kTimeout);  // no memory was provided yet
 }
 
 TEST(stop_may_be_called_at_any_time_and_twice) {
@@ -215,10 +215,10 @@ TEST(stop_may_be_called_at_any_time_and_twice) {
 TEST(a_stop_on_another_thread_ends_the_wait_of_the_consumer) {
   const Dataset data = simple_dataset(64, 8);
   for (int i = 0; i < 10; ++i) {
-    Engine engine(data.fields(), {.num_threads = 2, .num_fetch_threads = 1, .batch_size = 8, .lent_memory = true});
+    Engine engine(data.fields(), {.num_threads = 2, .num_fetch_threads = 1, .batch_size = 8, .provided_memory = true});
     start(engine, shuffled_line(data, 8, 2), 8);
     std::thread stopper([&] { engine.stop(); });
-    // Nothing is lent, hence there is never a batch: only stop() can end this before the minute is over.
+    // No memory is provided, hence there is never a batch: only stop() can end this before the minute is over.
     CHECK_THROWS(kClosed, "", take(engine));
     stopper.join();
   }

@@ -69,9 +69,9 @@ class Consumer {
         options_{.num_threads = static_cast<size_t>(pick(random, 1, 8)),
                  .num_fetch_threads = static_cast<size_t>(pick(random, 0, 6)),
                  .batch_size = pick(random, 1, 40),
-                 .lent_memory = random() % 3 == 0,
+                 .provided_memory = random() % 3 == 0,
                  .cache_bytes = random() % 3 == 0 ? static_cast<size_t>(pick(random, 1, 20'000)) : 0,
-                 .consumer_works = random() % 3 == 0},
+                 .caller_runs = random() % 3 == 0},
         engine_(data.fields(), options_) {}
   ~Consumer() {
     for (const Held& held : held_) give_back(held);
@@ -81,10 +81,10 @@ class Consumer {
 
   void read_epoch(const LineSpec& line) {
     const Context context(zarrfeed::testing::describe(line) + ", batch size " + std::to_string(options_.batch_size) +
-                          ", threads " + std::to_string(options_.num_threads) + ", lent " +
-                          std::to_string(static_cast<int>(options_.lent_memory)) + ", cache " +
+                          ", threads " + std::to_string(options_.num_threads) + ", provided " +
+                          std::to_string(static_cast<int>(options_.provided_memory)) + ", cache " +
                           std::to_string(options_.cache_bytes) + ", consumer works " +
-                          std::to_string(static_cast<int>(options_.consumer_works)));
+                          std::to_string(static_cast<int>(options_.caller_runs)));
     std::mt19937_64& random = *random_;
     auto plan = build_plan(line);
     const auto order = std::make_shared<const std::vector<int64_t>>(reference_order(line));
@@ -94,8 +94,8 @@ class Consumer {
     const int64_t stop_after = random() % 3 == 0 ? pick(random, 0, batches) : batches + 1;
     const bool slow = random() % 8 == 0;
     engine_.start(std::move(plan), open);
-    if (options_.lent_memory) {
-      for (int64_t i = 0; i < open; ++i) lend();
+    if (options_.provided_memory) {
+      for (int64_t i = 0; i < open; ++i) provide_buffers();
     }
     int64_t taken = 0;
     while (taken < stop_after) {
@@ -103,7 +103,7 @@ class Consumer {
       if (batch == nullptr) break;
       if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       held_.push_back({std::move(batch), taken++, order});
-      if (options_.lent_memory) lend();
+      if (options_.provided_memory) provide_buffers();
       while (held_.size() > random() % 6) check_one_and_let_go();
     }
     CHECK_EQ(taken, std::min(stop_after, batches));
@@ -117,13 +117,13 @@ class Consumer {
     std::shared_ptr<const std::vector<int64_t>> order;
   };
 
-  void lend() {
+  void provide_buffers() {
     std::vector<uint8_t*> addresses;
     for (const FieldReader& field : engine_.fields()) {
-      lent_.push_back(std::make_unique<uint8_t[]>(field.sample_bytes() * static_cast<size_t>(options_.batch_size)));
-      addresses.push_back(lent_.back().get());
+      provided_.push_back(std::make_unique<uint8_t[]>(field.sample_bytes() * static_cast<size_t>(options_.batch_size)));
+      addresses.push_back(provided_.back().get());
     }
-    engine_.lend(addresses);
+    engine_.provide_buffers(addresses);
   }
   void check_one_and_let_go() {
     std::swap(held_[(*random_)() % held_.size()], held_.back());
@@ -132,13 +132,13 @@ class Consumer {
     held_.pop_back();
   }
   void give_back(const Held& held) const {
-    if (!options_.lent_memory) release(engine_, *held.batch);
+    if (!options_.provided_memory) release(engine_, *held.batch);
   }
 
   const Dataset* data_;
   std::mt19937_64* random_;
   EngineOptions options_;
-  std::vector<std::unique_ptr<uint8_t[]>> lent_;  ///< kept to the end: the engine may write to it until it stops
+  std::vector<std::unique_ptr<uint8_t[]>> provided_;  ///< kept to the end: the engine may write to it until it stops
   Engine engine_;
   std::vector<Held> held_;
 };
@@ -241,7 +241,7 @@ class Neighbour {
     Engine engine(data_->fields(), {.num_threads = static_cast<size_t>(pick(random_, 1, 4)),
                                     .num_fetch_threads = static_cast<size_t>(pick(random_, 1, 3)),
                                     .batch_size = batch_size_,
-                                    .consumer_works = random_() % 3 == 0,
+                                    .caller_runs = random_() % 3 == 0,
                                     .skip_bad = skips_});
     const std::filesystem::path chunk = data_->arrays[0]->root() / first_file();
     const std::vector<uint8_t> content = read_file(chunk);

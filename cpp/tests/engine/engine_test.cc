@@ -16,17 +16,17 @@ using namespace zarrfeed::testing;
 
 namespace {
 
-/// Buffers that the test owns and lends, a set a batch.
-class Lender {
+/// Buffers that the test owns and provides, a set a batch.
+class Provider {
  public:
-  explicit Lender(const Engine& engine, int64_t batch_size) : engine_(&engine), batch_size_(batch_size) {}
-  void lend(Engine& engine) {
+  explicit Provider(const Engine& engine, int64_t batch_size) : engine_(&engine), batch_size_(batch_size) {}
+  void provide_buffers(Engine& engine) {
     std::vector<uint8_t*> addresses;
     for (const FieldReader& field : engine_->fields()) {
       auto& buffer = buffers_.emplace_back(field.sample_bytes() * static_cast<size_t>(batch_size_), uint8_t{0});
       addresses.push_back(buffer.data());
     }
-    engine.lend(addresses);
+    engine.provide_buffers(addresses);
   }
   [[nodiscard]] bool owns(const uint8_t* address) const {
     return std::any_of(buffers_.begin(), buffers_.end(), [&](const auto& b) { return b.data() == address; });
@@ -120,7 +120,7 @@ TEST(batches_outlive_their_engine) {
   const LineSpec line = shuffled_line(data, 8, 2);
   const std::vector<int64_t> order = reference_order(line);
   std::unique_ptr<ReadyBatch> batch;
-  std::shared_ptr<BatchMemory> memory;
+  std::shared_ptr<BufferPool> memory;
   {
     Engine engine(data.fields(), with_threads(2, 16));
     start(engine, line, 16);
@@ -242,13 +242,13 @@ TEST(an_epoch_without_samples_ends_at_once) {
 TEST(lent_memory_is_what_batches_are_written_to_and_held_batches_stay) {
   const Dataset data = rich_dataset();
   LineSpec line = shuffled_line(data, 8, 4);
-  Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8, .lent_memory = true});
+  Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8, .provided_memory = true});
   for (line.epoch = 0; line.epoch < 5; ++line.epoch) {
-    Lender lender(engine, 8);
+    Provider provider(engine, 8);
     const std::vector<int64_t> order = reference_order(line);
     start(engine, line, 8);
     const int64_t open = Engine::required_open_batches(build_plan(line)->plan, 8);
-    for (int64_t i = 0; i < open; ++i) lender.lend(engine);
+    for (int64_t i = 0; i < open; ++i) provider.provide_buffers(engine);
     std::vector<std::unique_ptr<ReadyBatch>> held;
     std::set<uint8_t*> seen;
     const bool give_up = line.epoch % 2 == 1;
@@ -256,11 +256,11 @@ TEST(lent_memory_is_what_batches_are_written_to_and_held_batches_stay) {
       auto batch = take(engine);
       if (batch == nullptr) break;
       for (uint8_t* const buffer : batch->buffers) {
-        CHECK(lender.owns(buffer));
+        CHECK(provider.owns(buffer));
         CHECK(seen.insert(buffer).second);
       }
       held.push_back(std::move(batch));
-      lender.lend(engine);
+      provider.provide_buffers(engine);
     }
     engine.stop();
     CHECK_EQ(std::ssize(held), give_up ? 5 : 13);
@@ -274,12 +274,12 @@ TEST(lent_memory_is_what_batches_are_written_to_and_held_batches_stay) {
 TEST(lent_memory_may_come_one_set_at_a_time_from_another_thread) {
   const Dataset data = simple_dataset(256, 8);
   const LineSpec line = shuffled_line(data, 8, 4);
-  Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8, .lent_memory = true});
+  Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8, .provided_memory = true});
   start(engine, line, 8, 2);
-  Lender lender(engine, 8);
+  Provider provider(engine, 8);
   std::thread other([&] {
     for (int i = 0; i < 32; ++i) {
-      lender.lend(engine);
+      provider.provide_buffers(engine);
       std::this_thread::yield();
     }
   });

@@ -44,7 +44,7 @@ struct Store {
   void put(const std::string& key, const std::vector<uint8_t>& bytes) const { write_file(root() / key, bytes); }
 
   TempDir directory;
-  LocalSource source{root().string(), ".zarray", kMaxBytes};
+  FileStore source{root().string(), ".zarray", kMaxBytes};
 };
 
 struct Result {
@@ -61,7 +61,7 @@ Result finish(ReadStatus status, const Buffer& out, const PendingRead& pending) 
 }
 
 /// As the engine reads: from the page cache, and where that would wait, on.
-Result read(const LocalSource& source, const std::string& key) {
+Result read(const FileStore& source, const std::string& key) {
   Buffer out;
   PendingRead pending;
   ReadStatus status = source.read_cached(key, out, pending);
@@ -69,7 +69,7 @@ Result read(const LocalSource& source, const std::string& key) {
   return finish(status, out, pending);
 }
 
-Result read_blocking(const LocalSource& source, const std::string& key) {
+Result read_blocking(const FileStore& source, const std::string& key) {
   Buffer out;
   PendingRead pending;
   const ReadStatus status = source.read_blocking(key, out, pending);
@@ -77,7 +77,7 @@ Result read_blocking(const LocalSource& source, const std::string& key) {
 }
 
 /// Both ways to read must refuse, with this errno in the error (0: not an I/O error).
-void check_refused(const LocalSource& source, const std::string& key, ErrorKind kind, const std::string& part,
+void check_refused(const FileStore& source, const std::string& key, ErrorKind kind, const std::string& part,
                    int errno_value) {
   const Context context("key " + key);
   for (const auto& way : {read, read_blocking}) {
@@ -194,7 +194,7 @@ TEST(a_store_that_was_deleted_and_made_anew_is_another_one_until_it_is_opened) {
 
 TEST(opening_a_directory_without_the_metadata_file_is_an_error) {
   const TempDir directory;
-  LocalSource source(directory.path().string(), "zarr.json", kMaxBytes);
+  FileStore source(directory.path().string(), "zarr.json", kMaxBytes);
   CHECK_THROWS(kIo, "zarr.json is gone", source.open());
   write_file(directory.path() / "zarr.json", {});
   source.open();
@@ -203,7 +203,7 @@ TEST(opening_a_directory_without_the_metadata_file_is_an_error) {
 TEST(a_file_in_the_place_of_the_array_is_an_error) {
   const TempDir directory;
   write_file(directory.path() / "array", counting(10));
-  LocalSource source((directory.path() / "array").string(), "zarr.json", kMaxBytes);
+  FileStore source((directory.path() / "array").string(), "zarr.json", kMaxBytes);
   CHECK_THROWS(kIo, "cannot be opened: Not a directory", source.open());
 }
 

@@ -36,7 +36,7 @@ struct Store {
   explicit Store(ShardSpec of = {.chunks = {2, 3}, .index_has_crc32c = true}) : spec(std::move(of)) {
     write_file(root() / "zarr.json", std::vector<uint8_t>{1});
     local.open();
-    shards = std::make_unique<ShardSource>(local, spec, kMaxBytes);
+    shards = std::make_unique<ShardReader>(local, spec, kMaxBytes);
   }
   [[nodiscard]] std::filesystem::path root() const { return directory.path() / "array"; }
   void put(const std::string& key, size_t shard, size_t gap = 0) const {
@@ -66,8 +66,8 @@ struct Store {
 
   TempDir directory;
   ShardSpec spec;
-  LocalSource local{root().string(), "zarr.json", kMaxBytes};
-  std::unique_ptr<ShardSource> shards;
+  FileStore local{root().string(), "zarr.json", kMaxBytes};
+  std::unique_ptr<ShardReader> shards;
 };
 
 }  // namespace
@@ -103,7 +103,7 @@ TEST(a_shard_that_is_missing_because_the_array_is_gone_is_an_error) {
 TEST(no_more_indices_are_kept_than_there_is_memory_for) {
   Store store;
   store.spec.cache_bytes = 2 * (6 * 16 + 512);
-  store.shards = std::make_unique<ShardSource>(store.local, store.spec, kMaxBytes);
+  store.shards = std::make_unique<ShardReader>(store.local, store.spec, kMaxBytes);
   for (const char* key : {"a", "b", "c"}) store.put(key, 1);
   for (const char* key : {"a", "b", "a", "b"}) store.check_all(key, 1);
   CHECK_EQ(store.shards->indices_read(), uint64_t{2});

@@ -32,20 +32,20 @@ void TestFeeder::serve() {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
   while (!done_) {
-    pollfd entry{engine_->exchange()->descriptor(), POLLIN, 0};
+    pollfd entry{engine_->python_store()->descriptor(), POLLIN, 0};
     poll(&entry, 1, open_.empty() ? 5 : 0);
-    engine_->exchange()->take(requests, finished);
-    for (const uint64_t ticket : finished) lent_.erase(ticket);
+    engine_->python_store()->take(requests, finished);
+    for (const uint64_t request_id : finished) provided_.erase(request_id);
     total_ += requests.size();
     std::move(requests.begin(), requests.end(), std::back_inserter(open_));
-    most_ = std::max(most_.load(), open_.size() + lent_.size());
+    most_ = std::max(most_.load(), open_.size() + provided_.size());
     if (!open_.empty() && !stalling_) answer_some();
   }
 }
 
 void TestFeeder::answer_some() {
   if (refusing_) {
-    engine_->refuse(open_.back().ticket, "no luck", 5);
+    engine_->refuse(open_.back().request_id, "no luck", 5);
     open_.pop_back();
     return;
   }
@@ -55,11 +55,11 @@ void TestFeeder::answer_some() {
     const FetchRequest request = std::move(open_.back());
     open_.pop_back();
     FetchAnswer& answer = answers.emplace_back();
-    answer.ticket = request.ticket;
+    answer.request_id = request.request_id;
     const std::filesystem::path path = data_->arrays[request.field]->chunk_path(request.key);
     if (!std::filesystem::exists(path)) continue;
     const auto& bytes =
-        lent_.emplace(request.ticket, std::make_unique<std::vector<uint8_t>>(read_file(path))).first->second;
+        provided_.emplace(request.request_id, std::make_unique<std::vector<uint8_t>>(read_file(path))).first->second;
     answer.bytes = Bytes(*bytes);
   }
   engine_->answer(answers);

@@ -16,14 +16,14 @@
 
 namespace zarrfeed::testing {
 
-/// The fields of `data`, with its arrays fed through the exchange.
+/// The fields of `data`, with its arrays read through the Python store.
 std::vector<FieldSpec> fed_fields(const Dataset& data);
 
 /// Answers in random order, until it is destroyed. What it lends lies in memory that is gone once the engine says that it
 /// is finished, so that a sanitizer sees whoever reads it later.
 class TestFeeder {
  public:
-  /// With `refusing`, every ticket is refused, from the first one on.
+  /// With `refusing`, every request_id is refused, from the first one on.
   TestFeeder(Engine& engine, const Dataset& data, uint64_t seed = 1, bool refusing = false);
   ~TestFeeder();
   TestFeeder(const TestFeeder&) = delete;
@@ -32,7 +32,7 @@ class TestFeeder {
   /// Most requests that were unanswered or not finished at once; and how many there were.
   [[nodiscard]] size_t most() const { return most_; }
   [[nodiscard]] size_t total() const { return total_; }
-  /// Tickets that wait are refused from now on.
+  /// Request ids that wait are refused from now on.
   void refuse_all() { refusing_ = true; }
   /// Nothing is answered from now on.
   void stall() { stalling_ = true; }
@@ -45,7 +45,7 @@ class TestFeeder {
   const Dataset* data_;
   std::mt19937_64 random_;
   std::vector<FetchRequest> open_;
-  std::map<uint64_t, std::unique_ptr<std::vector<uint8_t>>> lent_;
+  std::map<uint64_t, std::unique_ptr<std::vector<uint8_t>>> provided_;
   std::atomic<size_t> most_{0};
   std::atomic<size_t> total_{0};
   std::atomic<bool> refusing_;

@@ -11,7 +11,7 @@
 namespace zarrfeed::testing {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kStopTimeout{60};
 
 }  // namespace
 
@@ -112,10 +112,11 @@ std::unique_ptr<ReadyBatch> take(Engine& engine) {
   // One wait, not many short ones: those would hide that nobody wakes the consumer.
   auto batch = std::make_unique<ReadyBatch>();
   const auto begin = std::chrono::steady_clock::now();
-  const NextStatus status = engine.next(*batch, kPatience);
+  const NextStatus status = engine.next(*batch, kStopTimeout);
   if (status == NextStatus::kEnd) return nullptr;
   if (status == NextStatus::kTimeout) FAIL("no batch within a minute");
-  if (std::chrono::steady_clock::now() - begin >= kPatience) FAIL("a batch was ready, and the consumer was not woken");
+  if (std::chrono::steady_clock::now() - begin >= kStopTimeout)
+    FAIL("a batch was ready, and the consumer was not woken");
   return batch;
 }
 

@@ -25,7 +25,7 @@ ByteVector compressible(size_t size, std::mt19937& random) {
 }
 
 /// Scatters some rows of a chunk to shuffled slots in one buffer, `lead` bytes from an aligned address; some twice.
-void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_bytes, bool past_cache, size_t lead,
+void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_bytes, bool streaming, size_t lead,
                    std::mt19937& random) {
   const size_t rows = data.size() / row_bytes;
   std::vector<size_t> slots(rows);
@@ -48,7 +48,7 @@ void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_
   std::shuffle(targets.begin(), targets.end(), random);
   DecodeScratch codecs;
   BloscScatterScratch scratch;
-  scatter_blosc(stored, data.size(), row_bytes, targets, past_cache, codecs, scratch);
+  scatter_blosc(stored, data.size(), row_bytes, targets, streaming, codecs, scratch);
   CHECK(std::equal(room.begin(), room.end(), expected.begin()));
 }
 
@@ -68,9 +68,9 @@ TEST(every_row_lands_in_its_slot_and_nothing_else_is_written) {
           const ByteVector stored = compress_blosc1(data, options);
           const Context context("typesize " + std::to_string(typesize) + ", rows of " + std::to_string(row_bytes) +
                                 ", blocks of " + std::to_string(blocksize));
-          for (const bool past_cache : {false, true}) {
+          for (const bool streaming : {false, true}) {
             for (const size_t lead : {size_t{0}, size_t{8}}) {
-              check_scatter(data, stored, row_bytes, past_cache, lead, random);
+              check_scatter(data, stored, row_bytes, streaming, lead, random);
             }
           }
         }
@@ -162,7 +162,7 @@ TEST(any_range_of_elements_is_unshuffled) {
       std::fill(out.begin(), out.end(), kUntouched);
       const size_t lead = turn % 2 == 0 ? 32 : random() % 32;
       unshuffle(planes.data(), elements, first, count, out.data() + lead, turn % 4 < 2);
-      finish_stores_past_cache();
+      fence_streaming_stores();
       for (size_t i = 0; i < out.size(); ++i) {
         const bool inside = i >= lead && i < lead + count * typesize;
         const size_t at = i - lead;

@@ -202,7 +202,7 @@ TEST(rows_arrive_as_an_element_loop_writes_them_and_nothing_else_is_written) {
 TEST(whole_rows_of_every_size_arrive_however_they_are_stored) {
   std::mt19937_64 random(14);
   for (const int64_t bytes : {1, 2, 3, 4, 8, 12, 16, 64, 255, 256, 260, 512, 4097}) {
-    for (const bool past_cache : {false, true}) {
+    for (const bool streaming : {false, true}) {
       const Context context(show(bytes) + " bytes");
       const int64_t rows = 24;
       const BoxCopy box(array_of({rows, bytes}, {rows, bytes}, 1), std::vector<int64_t>{0, 0});
@@ -218,8 +218,8 @@ TEST(whole_rows_of_every_size_arrive_however_they_are_stored) {
         expected[slot].assign(from.begin(), from.end());
       }
       std::shuffle(targets.begin(), targets.end(), random);
-      box.copy_rows(chunk.span().data(), targets, past_cache);
-      if (past_cache) finish_stores_past_cache();
+      box.copy_rows(chunk.span().data(), targets, streaming);
+      if (streaming) fence_streaming_stores();
       out.check(expected);
     }
   }

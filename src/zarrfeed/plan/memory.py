@@ -34,7 +34,7 @@ _LOCAL_PART, _FED_PART = 8, 4
 #: Blosc's compressors choose blocks of at most 1 MiB by themselves; the metadata says where they were told otherwise.
 _BLOCK_BYTES = 8 << 20
 _HUGE_PAGE = 2 << 20
-#: Blosc chunks with rows of this size go from blocks to slots: there is no decoded chunk (cpp/field_reader.cc).
+#: Blosc chunks with rows of this size go from blocks to slots: no decoded chunk (cpp/transform/field_decoder.cc).
 _MIN_FUSED_ROW = 4096
 
 
@@ -270,7 +270,7 @@ def _stored_bytes(spec: ArraySpec) -> int:
 
 
 def _buffer_bytes(size: int) -> int:
-    """Return the memory of an engine's buffer (cpp/codecs/scratch.cc): large ones consist of huge pages."""
+    """Return the memory of an engine's buffer (cpp/base/buffer.cc): large ones consist of huge pages."""
     if size >= _HUGE_PAGE - 64:
         return -(-size // _HUGE_PAGE) * _HUGE_PAGE
     return size and size // 64 * 64 + 64

@@ -2,7 +2,7 @@
 
 docs/design.md section 4 is the definition. All samples of an epoch stand on one line; the line is cut into lanes,
 lanes are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces of which
-blocks a consumer needs and when; the rows inside of them are permuted by the engine (cpp/shuffle), from the same keys.
+blocks a consumer needs and when; the rows inside of them are permuted by cpp/plan/row_order, from the same keys.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of the items of one field; `cpp/spec/field_spec.h` says in which order and precision.
+    """What becomes of the items of one field; `cpp/spec/conversion_spec.h` says in which order and precision.
 
     Attributes
     ----------
