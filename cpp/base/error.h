@@ -1,8 +1,10 @@
 #pragma once
 // The one error type of the engine. It carries what the user needs to act: which array, which chunk, what is wrong.
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace zarrfeed {
@@ -21,10 +23,17 @@ class Error : public std::runtime_error {
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
 
   /// Returns the same error with "<array> chunk <key>: " in front of the message.
-  [[nodiscard]] Error at(const std::string& array, const std::string& key) const { return in(array + " chunk " + key); }
+  [[nodiscard]] Error at(const std::string& array, const std::string& key) const {
+    Error error = in(array + " chunk " + key);
+    error.where_bytes_ = std::string_view(error.what()).size() - message().size();
+    return error;
+  }
 
   /// Returns the same error with "<where>: " in front of the message.
   [[nodiscard]] Error in(const std::string& where) const { return Error(kind_, where + ": " + what(), errno_); }
+
+  /// What is wrong, without what at() put in front of it: for whoever names the chunk himself.
+  [[nodiscard]] std::string_view message() const { return std::string_view(what()).substr(where_bytes_); }
 
   /// An I/O error with its errno, so that Python can raise an OSError that carries it.
   static Error io(const std::string& message, int errno_value) { return Error(ErrorKind::kIo, message, errno_value); }
@@ -38,6 +47,7 @@ class Error : public std::runtime_error {
 
   ErrorKind kind_;
   int errno_ = 0;
+  size_t where_bytes_ = 0;  ///< of the message, the array and the chunk
 };
 
 [[noreturn]] inline void throw_corrupt(const std::string& message) {

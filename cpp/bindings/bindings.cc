@@ -52,7 +52,7 @@ void drop_tensor(PyObject* capsule) {
 
 /// A DLPack capsule over a buffer of the engine; the buffer goes back to its pool when the tensor is dropped.
 py::object borrow(const Engine& engine, size_t field, uint8_t* buffer, int64_t rows) {
-  const FieldReader& reader = engine.fields()[field];
+  const FieldDecoder& reader = engine.fields()[field];
   const auto& spec = reader.spec().tensor;
   const TensorSpec bytes{.sample_shape = {static_cast<int64_t>(spec ? 0 : reader.sample_bytes())}};
   DLManagedTensor* const tensor = make_tensor(engine.memory(field), buffer, rows, spec ? *spec : bytes);
@@ -113,9 +113,10 @@ py::object next_batch(Engine& engine) {
   return py::make_tuple(batch.rows, std::move(out), std::move(skipped));
 }
 
-PythonStore& exchange_of(const Engine& engine) {
-  if (engine.python_store() == nullptr) throw Error(ErrorKind::kConfig, "no field of this engine is fed");
-  return *engine.python_store();
+StoreBridge& bridge_of(Engine& engine) {
+  StoreBridge* const bridge = engine.stores().bridge();
+  if (bridge == nullptr) throw Error(ErrorKind::kConfig, "no field of this engine is fed");
+  return *bridge;
 }
 
 /// ([(ticket, field, key, position in the shard or None)], [tickets whose bytes are no longer needed]); never waits.
@@ -124,7 +125,7 @@ py::tuple take_requests(Engine& engine) {
   std::vector<uint64_t> finished;
   {
     const GilRelease release;
-    exchange_of(engine).take(requests, finished);
+    bridge_of(engine).take(requests, finished);
   }
   py::list wanted;
   for (const FetchRequest& request : requests) {
@@ -150,7 +151,7 @@ void answer(Engine& engine, const py::list& pairs) {
     one.bytes = Bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
   }
   const GilRelease release;
-  engine.answer(answers);
+  bridge_of(engine).answer(answers);
 }
 
 py::dict stats_dict(const Engine& engine) {
@@ -263,16 +264,29 @@ PYBIND11_MODULE(_core, m) {
             engine.provide_buffers(buffers);
           },
           py::arg("addresses"))
-      .def("request_descriptor", [](const Engine& engine) { return exchange_of(engine).descriptor(); })
+      .def("request_descriptor", [](Engine& engine) { return bridge_of(engine).descriptor(); })
       .def("take_requests", &take_requests)
       .def("answer", &answer, py::arg("answers"))
-      .def("refuse", &Engine::refuse, py::arg("ticket"), py::arg("what"), py::arg("errno_value"),
-           py::call_guard<GilRelease>())
-      .def("refuse_corrupt", &Engine::refuse_corrupt, py::arg("ticket"), py::arg("what"), py::call_guard<GilRelease>())
+      .def(
+          "refuse",
+          [](Engine& engine, uint64_t request_id, const std::string& what, int errno_value) {
+            bridge_of(engine).refuse(request_id, Error::io(what, errno_value));
+          },
+          py::arg("ticket"), py::arg("what"), py::arg("errno_value"), py::call_guard<GilRelease>())
+      .def(
+          "refuse_corrupt",
+          [](Engine& engine, uint64_t request_id, const std::string& what) {
+            bridge_of(engine).refuse(request_id, Error(ErrorKind::kCorrupt, what));
+          },
+          py::arg("ticket"), py::arg("what"), py::call_guard<GilRelease>())
       .def("stats", &stats_dict);
 
   py::class_<ChunkChecker>(m, "ChunkChecker")
-      .def(py::init([](const ArraySpec& array) { return std::make_unique<ChunkChecker>(array); }), py::arg("array"))
+      .def(py::init([](const ArraySpec& array, size_t max_retries, double timeout_s) {
+             const ReadPolicy policy{max_retries, std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3))};
+             return std::make_unique<ChunkChecker>(array, policy);
+           }),
+           py::arg("array"), py::kw_only(), py::arg("max_retries") = 0, py::arg("timeout_s") = 3600.0)
       .def("num_numbers", &ChunkChecker::num_numbers)
       .def("check", &check_chunks, py::arg("begin"), py::arg("end"))
       .def(
@@ -343,7 +357,7 @@ PYBIND11_MODULE(_core, m) {
          std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
         uint8_t* const memory = out ? out->mutable_data() : nullptr;
         if (out && static_cast<size_t>(out->nbytes()) !=
-                       FieldReader(field).sample_bytes() * static_cast<size_t>(field.array.shape.at(0))) {
+                       FieldDecoder(field).sample_bytes() * static_cast<size_t>(field.array.shape.at(0))) {
           throw Error(ErrorKind::kConfig,
                       "out has " + std::to_string(out->nbytes()) + " bytes, must have all samples'");
         }

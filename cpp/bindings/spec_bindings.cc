@@ -77,7 +77,7 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
           .metadata_key = std::move(metadata_key),
           .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
           .shard = shard.value_or(ShardSpec{}),
-          .fed = in_python};
+          .in_python = in_python};
 }
 
 /// (begin, end, chunk along the sample axis, key, class of the error, errno, message)

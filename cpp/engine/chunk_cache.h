@@ -17,14 +17,9 @@
 #include <unordered_map>
 
 #include "base/bytes.h"
+#include "transform/field_decoder.h"
 
 namespace zarrfeed {
-
-/// One decoded chunk, or the knowledge that it does not exist, so that its samples are the fill value.
-struct DecodedChunk {
-  std::unique_ptr<uint8_t[]> bytes;  ///< null: missing
-  size_t size = 0;
-};
 
 class ChunkCache {
  public:

@@ -55,26 +55,49 @@ void OwnedPlan::bind() {
   plan.carry_on = carry_on;
 }
 
-Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options) : options_(options), owner_(process_id()) {
-  fields_ = std::make_shared<std::vector<FieldReader>>();
-  fields_->reserve(fields.size());
+Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores)
+    : options_(options),
+      owner_(process_id()),
+      stores_(stores ? std::move(stores) : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests)) {
+  fields_.reserve(fields.size());
   for (FieldSpec& field : fields) {
-    const FieldReader& reader = fields_->emplace_back(std::move(field));
-    const size_t bytes = reader.sample_bytes() * static_cast<size_t>(options_.batch_size);
+    const FieldDecoder& decoder = fields_.emplace_back(std::move(field));
+    const size_t bytes = decoder.sample_bytes() * static_cast<size_t>(options_.batch_size);
     memory_.push_back(std::make_shared<BufferPool>(bytes, options_.provided_memory));
-    pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, reader.num_cells()) * reader.num_offsets());
-    group_bytes_ += reader.decoded_bytes() * reader.num_cells();
-    if (reader.is_fed() && python_store_ == nullptr) python_store_ = std::make_unique<PythonStore>();
+    pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, decoder.num_cells()) * decoder.num_offsets());
+    group_bytes_ += decoder.decoded_bytes() * decoder.num_cells();
   }
-  reads_.limit = std::max<size_t>(1, options_.num_fetch_threads);
-  requests_.limit = std::max<size_t>(1, options_.max_requests);
+  make_readers();
   if (options_.carry_bytes > 0) {
     std::vector<size_t> sizes;
-    for (const FieldReader& reader : *fields_) sizes.push_back(reader.decoded_bytes());
+    for (const FieldDecoder& field : fields_) sizes.push_back(field.decoded_bytes());
     carry_memory_ = std::make_shared<CarryMemory>(sizes, options_.carry_bytes);
   }
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
+}
+
+void Engine::make_readers() {
+  readers_ = std::make_shared<Readers>();
+  kind_of_.assign(fields_.size(), 0);
+  in_flight_.clear();
+  std::vector<const void*> pools;
+  for (size_t f = 0; f < fields_.size(); ++f) {
+    const FieldDecoder& field = fields_[f];
+    auto& reader = readers_->emplace_back();
+    if (!field.is_stored()) continue;
+    const ArraySpec& array = field.spec().array;
+    const size_t max_bytes = field.max_stored_bytes();
+    reader = std::make_shared<ChunkReader>(array, stores_->make(f, array, max_bytes), stores_->io(), max_bytes,
+                                           ReadPolicy{options_.max_retries, options_.timeout}, &stats_.retries);
+    const ByteStore::Limits& limits = reader->limits();
+    if (!limits.can_try) asks_first_ = true;
+    const void* const pool = limits.pool != nullptr ? limits.pool : reader.get();
+    kind_of_[f] = static_cast<size_t>(std::find(pools.begin(), pools.end(), pool) - pools.begin());
+    if (kind_of_[f] < pools.size()) continue;
+    pools.push_back(pool);
+    in_flight_.emplace_back().limit = std::max<size_t>(1, limits.requests);
+  }
 }
 
 Engine::~Engine() {
@@ -105,8 +128,16 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
                                         " batches open at once, the memory " + "budget has room for " +
                                         std::to_string(max_open_batches));
   }
-  if (lost_threads_) renew_sources();
-  for (FieldReader& field : *fields_) field.open(options_.caller_runs);
+  if (lost_threads_) {
+    past_indices_ = indices_read();
+    stores_->renew();
+    make_readers();
+    for (auto& scratch : scratch_) scratch = make_scratch(options_);
+    lost_threads_ = false;
+  }
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->open(options_.caller_runs);
+  }
   plan_ = std::move(plan);
   const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
@@ -114,17 +145,17 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
-  for (const FieldReader& field : *fields_) sample_bytes += field.sample_bytes();
+  for (const FieldDecoder& field : fields_) sample_bytes += field.sample_bytes();
   streaming_ = static_cast<size_t>(max_open_) * batch_bytes > kStreamingBytes;
   // Steps of a lane are as far apart as this consumer has lanes.
   const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
-  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_->size());
-  stopping_ = fetchers_started_ = false;
+  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_.size());
+  stopping_ = false;
   error_ = nullptr;
   next_group_ = 0;
   opened_ = delivered_ = provided_sets_ = 0;
   taken_at_.reset();
-  reads_.count = requests_.count = 0;
+  for (InFlight& kind : in_flight_) kind.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
   max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
   const size_t num_threads = std::min(options_.num_threads, max_tasks_);
@@ -153,25 +184,9 @@ void Engine::start_decode_threads(size_t count) {
   const std::lock_guard lock(mutex_);
   if (stopping_) return;
   for (size_t i = options_.caller_runs ? 1 : 0; count > 0; ++i, --count) {
-    start_thread([this, i](Worker& self) { work(self, i); });
+    threads_.start([this, i](StallWatch& watch) { work(watch, i); });
     ++busy_threads_;
   }
-}
-
-void Engine::start_thread(const std::function<void(Worker&)>& body) {
-  Worker& worker = workers_.emplace_back();
-  try {
-    worker.thread = std::thread([body, &worker] { body(worker); });
-  } catch (...) {
-    workers_.pop_back();
-    throw;
-  }
-}
-
-void Engine::end_thread(Worker& self) {
-  const std::lock_guard lock(mutex_);
-  self.ended = true;
-  ended_cv_.notify_all();
 }
 
 void Engine::ask_for_help() {
@@ -197,26 +212,28 @@ void Engine::stop_locked() {
     stopping_ = true;
   }
   work_cv_.notify_all();
-  fetch_cv_.notify_all();
-  pause_cv_.notify_all();
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->cancel();
+  }
+  const auto deadline = Clock::now() + kStopTimeout;
+  if (!threads_.stop(deadline)) lost_threads_ = true;
   {
-    std::unique_lock lock(mutex_);
-    end_threads(lock);
     // The consumer may be waiting in next() on another thread.
+    std::unique_lock lock(mutex_);
     ready_cv_.wait(lock, [this] { return !consumer_in_work_; });
+  }
+  stop_stores(deadline);
+  {
+    const std::lock_guard lock(mutex_);
     consumer_claim_.tasks.clear();
     consumer_claim_.carried.clear();
     carried_.clear();
     tasks_.clear();
-    to_fetch_.clear();
     fetched_.clear();
-    reads_.waiting.clear();
-    requests_.waiting.clear();
-    awaited_.clear();
+    for (InFlight& kind : in_flight_) kind.waiting.clear();
     skipped_.clear();
-    if (python_store_) python_store_->clear();
     for (int64_t b = delivered_; b < opened_; ++b) {
-      for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
+      for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
     }
     ring_.reset();
     if (!lost_threads_) {
@@ -232,47 +249,28 @@ void Engine::stop_locked() {
   if (options_.provided_memory) {
     for (const auto& memory : memory_) memory->retire();  // every epoch gets its memory anew
   }
-  if (lost_threads_) return;  // they may be using the directories
-  for (FieldReader& field : *fields_) field.close();
 }
 
-void Engine::end_threads(std::unique_lock<std::mutex>& lock) {
-  const auto stop_deadline = Clock::now() + kStopTimeout;
-  // `workers_` grows under the lock and only while not stopping, so it is final now.
-  for (Worker& worker : workers_) {
-    while (!worker.ended) {
-      const auto until = std::max(stop_deadline, Clock::now() + kPollInterval);
-      if (ended_cv_.wait_until(lock, until, [&] { return worker.ended; })) break;
-      if (worker.watch->abandon()) break;
-    }
-    if (worker.ended) {
-      worker.thread.join();  // it wants no lock any more
-    } else {
-      worker.thread.detach();
-      lost_threads_ = true;
-    }
+void Engine::stop_stores(Clock::time_point deadline) {
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr && !reader->stop(deadline)) lost_threads_ = true;
   }
-  workers_.clear();
-}
-
-void Engine::renew_sources() {
-  auto fields = std::make_shared<std::vector<FieldReader>>();
-  fields->reserve(fields_->size());
-  for (const FieldReader& field : *fields_) fields->emplace_back(field.spec());
-  past_indices_ = indices_read();
-  fields_ = std::move(fields);
-  for (auto& scratch : scratch_) scratch = make_scratch(options_);
-  lost_threads_ = false;
+  if (lost_threads_) return;  // they may be using what the stores have open
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->close();
+  }
 }
 
 uint64_t Engine::indices_read() const {
   uint64_t indices = past_indices_;
-  for (const FieldReader& field : *fields_) indices += field.indices_read();
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) indices += reader->indices_read();
+  }
   return indices;
 }
 
 void Engine::provide_buffers(const std::vector<uint8_t*>& buffers) {
-  for (size_t f = 0; f < fields_->size(); ++f) memory_[f]->provide(buffers[f]);
+  for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->provide(buffers[f]);
   {
     const std::lock_guard lock(mutex_);
     ++provided_sets_;
@@ -345,50 +343,6 @@ bool Engine::is_ready() {
   return delivered_ < opened_ && ring_->is_complete(delivered_);
 }
 
-void Engine::answer(std::span<const FetchAnswer> answers) {
-  size_t taken = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto now = Clock::now();
-    for (const FetchAnswer& answer : answers) {
-      const auto entry = awaited_.find(answer.request_id);
-      if (entry == awaited_.end()) continue;
-      Task& task = fetched_.emplace_back(std::move(entry->second));
-      awaited_.erase(entry);
-      task.status = answer.bytes ? ReadStatus::kOk : ReadStatus::kMissing;
-      if (answer.bytes) task.answer = *answer.bytes;
-      const auto waited = std::chrono::duration_cast<std::chrono::nanoseconds>(now - task.asked).count();
-      stats_.fetch_ns.fetch_add(static_cast<uint64_t>(waited), std::memory_order_relaxed);
-      ++taken;
-    }
-  }
-  if (taken == 1) work_cv_.notify_one();
-  if (taken > 1) work_cv_.notify_all();
-}
-
-void Engine::refuse(uint64_t request_id, const std::string& what, int errno_value) {
-  fail_request(request_id, Error::io(what, errno_value));
-}
-
-void Engine::refuse_corrupt(uint64_t request_id, const std::string& what) {
-  fail_request(request_id, Error(ErrorKind::kCorrupt, what));
-}
-
-void Engine::fail_request(uint64_t request_id, const Error& error) {
-  const std::lock_guard lock(mutex_);
-  const auto entry = awaited_.find(request_id);
-  if (entry == awaited_.end()) return;
-  const Error at = at_chunk(entry->second, error);
-  if (!skips(at)) {
-    fail_locked(std::make_exception_ptr(at));
-    return;
-  }
-  Task& task = fetched_.emplace_back(std::move(entry->second));
-  awaited_.erase(entry);
-  task.error = at;
-  work_cv_.notify_one();
-}
-
 void Engine::fail(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   fail_locked(std::move(error));
@@ -397,9 +351,10 @@ void Engine::fail(std::exception_ptr error) {
 void Engine::fail_locked(std::exception_ptr error) {
   if (!error_) error_ = std::move(error);
   stopping_ = true;
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->cancel();
+  }
   work_cv_.notify_all();
-  fetch_cv_.notify_all();
-  pause_cv_.notify_all();
   ready_cv_.notify_all();
 }
 

@@ -34,7 +34,6 @@
 #include <exception>
 #include <functional>
 #include <limits>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,13 +51,15 @@
 #include "engine/buffer_pool.h"
 #include "engine/carried_chunk.h"
 #include "engine/chunk_cache.h"
-#include "engine/field_reader.h"
 #include "engine/task.h"
 #include "plan/placement.h"
 #include "plan/row_order.h"
 #include "spec/field_spec.h"
-#include "storage/python_store.h"
+#include "storage/chunk_reader.h"
 #include "storage/stall_watch.h"
+#include "storage/stores.h"
+#include "storage/watched_threads.h"
+#include "transform/field_decoder.h"
 
 namespace zarrfeed {
 
@@ -126,7 +127,8 @@ struct ReadyBatch {
 
 class Engine {
  public:
-  Engine(std::vector<FieldSpec> fields, EngineOptions options);
+  /// `stores` make the store of each field; null: as the specifications say.
+  Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -144,15 +146,10 @@ class Engine {
   /// Provides one buffer a field. For engines with provided memory.
   void provide_buffers(const std::vector<uint8_t*>& buffers);
 
-  /// Where chunks of fed fields are asked for; null if there is no such field.
-  [[nodiscard]] PythonStore* python_store() const { return python_store_.get(); }
-  /// Takes the bytes of requests. A request_id that nobody waits for any more is passed over.
-  void answer(std::span<const FetchAnswer> answers);
-  /// Says that a request cannot be answered, which ends the epoch with Error(kIo); with Error(kCorrupt) for
-  /// `errno_value` 0, which says that the chunk was read and does not decode.
-  void refuse(uint64_t request_id, const std::string& what, int errno_value);
-  /// Says that what was read for a request is not what the array's metadata promises: Error(kCorrupt).
-  void refuse_corrupt(uint64_t request_id, const std::string& what);
+  /// Where the chunks come from.
+  [[nodiscard]] Stores& stores() { return *stores_; }
+  /// The reader of a stored field, until start() is called.
+  [[nodiscard]] const ChunkReader& reader(size_t field) const { return *(*readers_)[field]; }
 
   /// False in a process forked from the one that made the engine: its threads do not exist there.
   [[nodiscard]] bool is_owner() const;
@@ -169,8 +166,7 @@ class Engine {
   [[nodiscard]] const std::shared_ptr<BufferPool>& memory(size_t field) const { return memory_[field]; }
   /// Shard indices that the engine itself read.
   [[nodiscard]] uint64_t indices_read() const;
-  /// The same until start() is called.
-  [[nodiscard]] const std::vector<FieldReader>& fields() const { return *fields_; }
+  [[nodiscard]] const std::vector<FieldDecoder>& fields() const { return fields_; }
   [[nodiscard]] bool uses_provided_memory() const { return options_.provided_memory; }
 
  private:
@@ -193,19 +189,13 @@ class Engine {
     [[nodiscard]] bool has_room() const { return count < limit && waiting.empty(); }
   };
 
-  /// A thread of one epoch.
-  struct Worker {
-    std::thread thread;
-    std::shared_ptr<StallWatch> watch = std::make_shared<StallWatch>();
-    bool ended = false;  ///< under `mutex_`; not set by a thread that was left behind
-  };
+  using Fetches = std::vector<std::shared_ptr<Task>>;
+  using Readers = std::vector<std::shared_ptr<ChunkReader>>;
 
   void stop_locked();
-  void end_threads(std::unique_lock<std::mutex>& lock);
-  void renew_sources();
-  void start_thread(const std::function<void(Worker&)>& body);
-  void end_thread(Worker& self);
-  void work(Worker& self, size_t thread);
+  void stop_stores(Clock::time_point deadline);
+  void make_readers();
+  void work(StallWatch& watch, size_t thread);
   void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
   [[nodiscard]] bool is_ready();
@@ -215,12 +205,8 @@ class Engine {
   void run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch);
   void start_decode_threads(size_t count);
   void ask_for_help();
-  void fetch(Worker& self);
-  template <typename Read>
-  ReadStatus read_watched(const Task& task, StallWatch& watch, Clock::time_point since, const Read& read);
-  void read_cached(Task& task, Buffer& out, StallWatch& watch);
-  void read_patiently(Task& task, Buffer& out, StallWatch& watch, std::atomic<uint64_t>& time);
-  bool pause(size_t tries, Clock::time_point since);
+  /// Reads the chunk to `room` or from memory of the store's; false if it has to be fetched. Throws Error.
+  bool read_on_this_thread(Task& task, Buffer& room, StallWatch& watch);
   void check_waits();
 
   [[nodiscard]] bool can_admit() const;
@@ -235,20 +221,36 @@ class Engine {
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
-  void scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored);
-  [[nodiscard]] const FieldReader& field_of(const Task& task) const { return (*fields_)[task.field]; }
+  void scatter_or_skip(Task& task, WorkerScratch& scratch);
+  [[nodiscard]] const FieldDecoder& field_of(const Task& task) const { return fields_[task.field]; }
+  [[nodiscard]] ChunkReader& reader_of(const Task& task) const { return *(*readers_)[task.field]; }
   [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
+  /// Calls decode(), whose errors get the array and the chunk.
+  template <typename Decode>
+  auto name_errors(const Task& task, const Decode& decode) const {
+    try {
+      return decode();
+    } catch (const Error& error) {
+      throw at_chunk(task, error);
+    }
+  }
   [[nodiscard]] bool skips(const Error& error) const;
   void skip(Task& task, const Error& error);
   template <typename ChunkOf>
   void list_skipped(const Task& task, const ChunkOf& chunk_of);
-  InFlight& in_flight(const Task& task) { return field_of(task).is_fed() ? requests_ : reads_; }
-  void request_fed(std::vector<Task>& tasks);
+  InFlight& in_flight_of(const Task& task) { return in_flight_[kind_of_[task.field]]; }
+  [[nodiscard]] bool has_room() const;
+  [[nodiscard]] size_t num_in_flight() const;
+  /// Asks for the chunks of those stores from which nothing can be had at once; the others stay in `tasks`.
+  void ask_ahead(std::vector<Task>& tasks);
   void fetch_later(std::span<Task> tasks);
-  void begin_fetch(Task task, std::vector<FetchRequest>& requests);
+  void begin_fetch(Task task, Fetches& fetches);
+  /// Asks for chunks: without the lock, since answers may be there before it returns.
+  void fetch(Fetches fetches);
+  void end_read(Task& task, ReadResult result);
   void end_fetch(Task& task);
   [[nodiscard]] bool has_neighbour(const std::deque<Task>& waiting) const;
-  void scatter(Task& task, WorkerScratch& scratch, Bytes stored);
+  void scatter(Task& task, WorkerScratch& scratch);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
   /// What a group that is admitted shares with others; notes what it shares with the next one of its lane. Under `mutex_`,
   /// in the order of admission.
@@ -259,7 +261,7 @@ class Engine {
   static bool waits_for_carried(Task& task);
   /// Decodes the chunk for all that share it and copies this task's rows. False if it is not this task's to decode, or there
   /// is no room.
-  bool decode_carried(Task& task, WorkerScratch& scratch, Bytes stored);
+  bool decode_carried(Task& task, WorkerScratch& scratch);
   void scatter_carried(Task& task, WorkerScratch& scratch);
   /// Lets tasks go on that wait for this one: to copy their rows, or to decode the chunk themselves.
   void end_carried(Task& task, bool is_ready);
@@ -269,21 +271,22 @@ class Engine {
   void check_complete();
   void fail(std::exception_ptr error);
   void fail_locked(std::exception_ptr error);
-  void fail_request(uint64_t request_id, const Error& error);
-  void start_fetch_threads();
 
   const EngineOptions options_;
   const pid_t owner_;
-  std::shared_ptr<std::vector<FieldReader>> fields_;  ///< threads hold them while they read
+  std::vector<FieldDecoder> fields_;
+  const std::shared_ptr<Stores> stores_;
+  std::shared_ptr<Readers> readers_;  ///< null for fields that are not stored; threads hold them while they read
+  bool asks_first_ = false;           ///< of some store nothing can be had at once
+  std::vector<size_t> kind_of_;       ///< of each field: which of in_flight_
   std::vector<std::shared_ptr<BufferPool>> memory_;
-  std::unique_ptr<PythonStore> python_store_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::shared_ptr<CarryMemory> carry_memory_;            ///< null: nothing is carried from group to group
   std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   Claim consumer_claim_;                                 ///< of the consumer's work
   StallWatch consumer_watch_;
-  bool lost_threads_ = false;      ///< since the sources were made, a thread was left behind with them
-  uint64_t past_indices_ = 0;      ///< read by sources that were given up
+  bool lost_threads_ = false;      ///< since the readers were made, a thread was left behind with them
+  uint64_t past_indices_ = 0;      ///< read by readers that were given up
   int64_t pieces_per_sample_ = 0;  ///< rows of chunks that one sample needs
   size_t group_bytes_ = 0;         ///< decoded bytes of a one-segment group: how much to claim
   Stats stats_;
@@ -299,14 +302,10 @@ class Engine {
   std::mutex lifecycle_mutex_;  ///< start() and stop(), from whatever threads; taken before mutex_
   std::mutex mutex_;
   std::condition_variable work_cv_;   ///< decode threads, and a consumer that works: something to do
-  std::condition_variable fetch_cv_;  ///< fetch threads: something to read
   std::condition_variable ready_cv_;  ///< consumer: the next batch is ready
-  std::condition_variable pause_cv_;  ///< threads between two tries: stop
-  std::condition_variable ended_cv_;  ///< stop(): a thread ended
-  std::list<Worker> workers_;         ///< grows only while not stopping
+  WatchedThreads threads_;            ///< decode threads; more only while not stopping
   bool stopping_ = false;
   std::atomic<bool> running_{false};
-  bool fetchers_started_ = false;
   bool consumer_in_work_ = false;
   std::atomic<size_t> helpers_{0};  ///< decode threads to start once the consumer has much to do
   std::exception_ptr error_;
@@ -317,18 +316,14 @@ class Engine {
   std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
   size_t max_tasks_ = 0;                       ///< there are no more in the epoch
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
-  InFlight reads_;                             ///< with the fetch threads
-  InFlight requests_;                          ///< with the Python store
-  uint64_t last_request_id_ = 0;
-  std::map<uint64_t, Task> awaited_;    ///< request_id -> what its answer is for; the oldest first
-  std::map<int64_t, Skipped> skipped_;  ///< batch -> what is not in it
+  std::deque<InFlight> in_flight_;             ///< one a pool of stores
+  std::map<int64_t, Skipped> skipped_;         ///< batch -> what is not in it
   std::map<size_t, CarriedChunks>
       carried_;  ///< group that is not admitted yet -> what it shares with the one before it
   std::deque<Task> tasks_;
-  std::deque<Task> to_fetch_;
   std::deque<Task> fetched_;
   std::vector<std::unique_ptr<Buffer>> spare_buffers_;
-  std::atomic<int> cold_credit_{0};  ///< tasks to hand to the fetch threads without trying the cache first
+  std::atomic<int> cold_credit_{0};  ///< tasks to ask for without trying the cache first
 };
 
 }  // namespace zarrfeed

@@ -19,7 +19,7 @@ CarriedChunks Engine::take_carried(size_t group) {
   for (int64_t i = plan.carry_begin[group]; i < plan.carry_begin[group + 1]; ++i) {
     const auto at = static_cast<size_t>(i);
     const auto field = static_cast<size_t>(plan.carry_field[at]);
-    for (size_t cell = 0; cell < (*fields_)[field].num_cells(); ++cell) {
+    for (size_t cell = 0; cell < fields_[field].num_cells(); ++cell) {
       const auto key = std::tuple(field, plan.carry_chunk[at], cell);
       auto& chunk = of_group[key];
       if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(field, carry_memory_);
@@ -56,7 +56,7 @@ bool Engine::waits_for_carried(Task& task) {
 
 void Engine::scatter_carried(Task& task, WorkerScratch& scratch) {
   const StageTimer timer(stats_.scatter_ns);
-  const FieldReader& field = field_of(task);
+  const FieldDecoder& field = field_of(task);
   find_targets(task, scratch.targets);
   if (task.carried->bytes == nullptr) {
     field.scatter_fill(task.cell, scratch.targets);
@@ -65,19 +65,19 @@ void Engine::scatter_carried(Task& task, WorkerScratch& scratch) {
   }
 }
 
-bool Engine::decode_carried(Task& task, WorkerScratch& scratch, Bytes stored) {
+bool Engine::decode_carried(Task& task, WorkerScratch& scratch) {
   if (!task.decodes_carried) return false;
   if (task.status == ReadStatus::kMissing) {
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
   } else {
-    const FieldReader& field = field_of(task);
+    const FieldDecoder& field = field_of(task);
     uint8_t* const room = carry_memory_->acquire(task.field);
     if (room == nullptr) {
       end_carried(task, false);
       return false;
     }
     try {
-      field.decode_into(task.chunk, task.cell, stored, {room, field.decoded_bytes()}, scratch, stats_);
+      name_errors(task, [&] { field.decode_into(task.stored, {room, field.decoded_bytes()}, scratch, stats_); });
     } catch (...) {
       carry_memory_->release(task.field, room);
       throw;

@@ -20,24 +20,32 @@ namespace {
 /// Small chunks are claimed many at a time, so that the lock is taken once for about this much decoding.
 constexpr size_t kClaimBytes = size_t{256} << 10;
 constexpr size_t kMaxClaim = 64;
-/// After a read that would have blocked, so many chunks go to the fetch threads before the cache is tried again.
-constexpr int kColdCredit = 16;
 
 }  // namespace
+
+bool Engine::has_room() const {
+  return std::all_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& kind) { return kind.has_room(); });
+}
+
+size_t Engine::num_in_flight() const {
+  size_t count = 0;
+  for (const InFlight& kind : in_flight_) count += kind.count;
+  return count;
+}
 
 bool Engine::can_admit() const {
   const EpochPlan& plan = plan_->plan;
   if (next_group_ >= plan.num_groups()) return false;
-  if (!reads_.has_room() || !requests_.has_room()) return false;
+  if (!has_room()) return false;
   const int64_t last_batch = plan.last_step[next_group_] / options_.batch_size;
   if (last_batch - delivered_ >= max_open_) return false;
   return !options_.provided_memory || last_batch - opened_ < provided_sets_;
 }
 
 std::atomic<uint64_t>& Engine::idle_counter() {
-  const bool may_fetch = next_group_ < plan_->plan.num_groups() && reads_.has_room() && requests_.has_room();
+  const bool may_fetch = next_group_ < plan_->plan.num_groups() && has_room();
   if (may_fetch && short_of_memory_) return stats_.idle_memory_ns;
-  return reads_.count + requests_.count > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
+  return num_in_flight() > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
 }
 
 void Engine::admit_groups(Claim& claim) {
@@ -56,7 +64,7 @@ void Engine::open_batches_until(int64_t last) {
     const auto buffers = ring_->buffers(opened_);
     size_t acquired = 0;
     try {
-      for (; acquired < fields_->size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
+      for (; acquired < fields_.size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
     } catch (...) {
       // The batch is not open, so nobody else would give these back.
       while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
@@ -74,7 +82,7 @@ void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>
   const auto rows = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
   for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
     if (placements.begin[s] == placements.begin[s + 1]) continue;
-    for (size_t f = 0; f < fields_->size(); ++f) {
+    for (size_t f = 0; f < fields_.size(); ++f) {
       add_field_tasks(f, rows, placements.begin[s], placements.begin[s + 1], out);
     }
   }
@@ -82,7 +90,7 @@ void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>
 
 void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
                              size_t end, std::vector<Task>& out) const {
-  const FieldReader& reader = (*fields_)[field];
+  const FieldDecoder& reader = fields_[field];
   const auto add = [&](const std::shared_ptr<const std::vector<Placement>>& of, size_t from, size_t to) {
     const int64_t chunk = reader.is_stored() ? (*of)[from].sample / reader.rows_per_chunk() : 0;
     for (size_t cell = 0; cell < std::max<size_t>(1, reader.num_cells()); ++cell) {
@@ -127,7 +135,7 @@ void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vect
 }
 
 std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Placement> samples) const {
-  const std::vector<int64_t>& offsets = (*fields_)[field].spec().offsets;
+  const std::vector<int64_t>& offsets = fields_[field].spec().offsets;
   if (offsets.empty()) return {samples.begin(), samples.end()};
   std::vector<Placement> rows;
   rows.reserve(samples.size() * offsets.size());
@@ -146,7 +154,7 @@ std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Plac
 }
 
 int64_t Engine::rows_per_sample(size_t field) const {
-  return static_cast<int64_t>((*fields_)[field].num_offsets());
+  return static_cast<int64_t>(fields_[field].num_offsets());
 }
 
 void Engine::share(std::vector<Task>& tasks) {
@@ -158,10 +166,9 @@ void Engine::share(std::vector<Task>& tasks) {
   work_cv_.notify_all();
 }
 
-void Engine::work(Worker& self, size_t thread) {
+void Engine::work(StallWatch& watch, size_t thread) {
   // Held here, since the engine lets go of them when it leaves this thread behind.
-  const auto watch = self.watch;
-  const auto fields = fields_;
+  const auto readers = readers_;
   const auto scratch = scratch_[thread];
   Claim claim;
   try {
@@ -181,14 +188,13 @@ void Engine::work(Worker& self, size_t thread) {
         ++busy_threads_;
         take_work(claim);
       }
-      run_work(claim, *scratch, *watch);
+      run_work(claim, *scratch, watch);
     }
   } catch (const LeftBehind&) {
-    return;
+    throw;
   } catch (...) {
     fail(std::current_exception());
   }
-  end_thread(self);
 }
 
 void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
@@ -221,7 +227,7 @@ void Engine::take_work(Claim& claim) {
   claim.carried.clear();
   claim.tasks.clear();
   // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
-  const bool asks = python_store_ != nullptr && can_admit();
+  const bool asks = asks_first_ && can_admit();
   std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
   if (queue != nullptr) {
     claim.tasks.push_back(std::move(queue->front()));
@@ -241,20 +247,20 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
       share_carried(claim.carried[i], std::span(tasks).subspan(first));
     }
     claim.carried.clear();
-    request_fed(tasks);
+    ask_ahead(tasks);
     if (claim.groups.size() == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) share(tasks);
   }
   for (Task& task : tasks) run(task, scratch, watch);
 }
 
 void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
-  const FieldReader& field = field_of(task);
+  const FieldDecoder& field = field_of(task);
   if (!field.is_stored()) {
-    scatter(task, scratch, {});
+    scatter(task, scratch);
     return;
   }
-  if (task.is_fetched()) {
-    scatter_or_skip(task, scratch, task.bytes());
+  if (task.is_fetched) {
+    scatter_or_skip(task, scratch);
     end_fetch(task);
     return;
   }
@@ -271,37 +277,23 @@ void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
       return;
     }
   }
-  if (field.is_fed()) {  // was found in the cache by request_fed, and is gone since
-    fetch_later({&task, 1});
-    return;
-  }
-  if (cold_credit_.load(std::memory_order_relaxed) > 0) {
-    cold_credit_.fetch_sub(1, std::memory_order_relaxed);
-    fetch_later({&task, 1});
-    return;
-  }
   try {
-    read_cached(task, scratch.stored, watch);
-    if (task.status == ReadStatus::kWouldBlock && options_.num_fetch_threads == 0) {
-      stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
-      read_patiently(task, scratch.stored, watch, stats_.idle_storage_ns);
+    if (!read_on_this_thread(task, scratch.stored, watch)) {
+      fetch_later({&task, 1});
+      return;
     }
   } catch (const Error& error) {
     if (!skips(error)) throw;
     task.error = error;
   }
-  if (task.status == ReadStatus::kWouldBlock && !task.error) {
-    cold_credit_.store(kColdCredit, std::memory_order_relaxed);
-    fetch_later({&task, 1});
-    return;
-  }
-  scatter_or_skip(task, scratch, {scratch.stored.data(), task.pending.size});
+  scatter_or_skip(task, scratch);
+  task.hold.reset();
 }
 
-void Engine::scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored) {
+void Engine::scatter_or_skip(Task& task, WorkerScratch& scratch) {
   if (!task.error) {
     try {
-      scatter(task, scratch, stored);
+      scatter(task, scratch);
       return;
     } catch (const Error& error) {
       if (!skips(error)) throw;
@@ -311,13 +303,17 @@ void Engine::scatter_or_skip(Task& task, WorkerScratch& scratch, Bytes stored) {
   skip(task, *task.error);
 }
 
+Error Engine::at_chunk(const Task& task, const Error& error) const {
+  return error.at(field_of(task).spec().array.name, reader_of(task).label(task.chunk, task.cell));
+}
+
 bool Engine::skips(const Error& error) const {
   return options_.skip_bad && is_of_chunk(error);
 }
 
 void Engine::skip(Task& task, const Error& error) {
   end_carried(task, false);
-  const SkippedChunk chunk{task.field, task.chunk, field_of(task).label(task.chunk, task.cell), error};
+  const SkippedChunk chunk{task.field, task.chunk, reader_of(task).label(task.chunk, task.cell), error};
   list_skipped(task, [&](int64_t /*row*/) { return chunk; });
   publish(task);
 }
@@ -341,22 +337,22 @@ void Engine::list_skipped(const Task& task, const ChunkOf& chunk_of) {
   }
 }
 
-void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
-  const FieldReader& field = field_of(task);
+void Engine::scatter(Task& task, WorkerScratch& scratch) {
+  const FieldDecoder& field = field_of(task);
   if (field.is_stored()) ask_for_help();
   const ChunkCache::Key key{task.field, task.chunk, task.cell};
   const bool is_missing = task.status == ReadStatus::kMissing;
   if (is_missing && options_.missing_is_error) {
     const Error error = Error::io("is missing from the store", ENOENT);
-    throw error.at(field.spec().array.name, field.label(task.chunk, task.cell));
+    throw at_chunk(task, error);
   }
-  if (decode_carried(task, scratch, stored)) {
+  if (decode_carried(task, scratch)) {
     publish(task);
     return;
   }
   if (cache_ != nullptr && field.is_stored() && cache_->admits(key, is_missing ? 0 : field.decoded_bytes())) {
     auto chunk = std::make_shared<DecodedChunk>();
-    if (!is_missing) *chunk = field.decode(task.chunk, task.cell, stored, scratch, stats_);
+    if (!is_missing) *chunk = name_errors(task, [&] { return field.decode(task.stored, scratch, stats_); });
     if (is_missing) stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
     cache_->insert(key, chunk);
     scatter_cached(task, scratch, *chunk);
@@ -380,14 +376,16 @@ void Engine::scatter(Task& task, WorkerScratch& scratch, Bytes stored) {
     field.scatter_fill(task.cell, scratch.targets);
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
   } else {
-    field.decode_and_scatter(task.chunk, task.cell, stored, scratch.targets, streaming_, scratch, stats_);
+    name_errors(task, [&] {
+      field.decode_and_scatter(task.chunk, task.cell, task.stored, scratch.targets, streaming_, scratch, stats_);
+    });
   }
   publish(task);
 }
 
 void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk) {
   const StageTimer timer(stats_.scatter_ns);
-  const FieldReader& field = field_of(task);
+  const FieldDecoder& field = field_of(task);
   find_targets(task, scratch.targets);
   if (chunk.bytes == nullptr) {
     field.scatter_fill(task.cell, scratch.targets);
@@ -410,7 +408,7 @@ void Engine::publish(const Task& task) {
 
 bool Engine::is_exhausted() const {
   return next_group_ == plan_->plan.num_groups() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() &&
-         reads_.count == 0 && requests_.count == 0;
+         num_in_flight() == 0;
 }
 
 void Engine::check_complete() {

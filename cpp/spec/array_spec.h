@@ -29,11 +29,11 @@ struct ArraySpec {
   size_t swap_bytes = 0;      ///< 0: native byte order; else the width of the unit to reverse
   std::vector<uint8_t> fill;  ///< one item, or as many as repeat along a sample in C order
   std::vector<CodecSpec> codecs;
-  std::string root;          ///< directory of the array; empty if it is fed
+  std::string root;          ///< directory of the array; empty if it is in Python
   std::string metadata_key;  ///< file below `root` that must exist as long as the array does
   KeySpec key;
   ShardSpec shard;
-  bool fed = false;  ///< not in a local directory: its chunks are asked of the Python store
+  bool in_python = false;  ///< its chunks are in a store that only Python can read
 };
 
 }  // namespace zarrfeed

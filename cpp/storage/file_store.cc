@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/buffer.h"
@@ -38,6 +39,14 @@ ObjectVersion version_of(const struct stat& info) {
           .seconds = time.tv_sec,
           .nanoseconds = time.tv_nsec,
           .size = static_cast<uint64_t>(info.st_size)};
+}
+
+ReadResult result_of(ReadStatus status, const Buffer& room, const PendingRead& pending) {
+  if (status != ReadStatus::kOk) return {.status = status};
+  return {.status = status,
+          .bytes = {room.data(), pending.size},
+          .object_bytes = pending.object_bytes,
+          .version = pending.version};
 }
 
 }  // namespace
@@ -74,8 +83,8 @@ void PendingRead::close() {
   fd = -1;
 }
 
-FileStore::FileStore(std::string root, std::string metadata_key, size_t max_bytes)
-    : root_(std::move(root)), metadata_key_(std::move(metadata_key)), max_bytes_(max_bytes) {}
+FileStore::FileStore(std::string root, std::string metadata_key, size_t max_bytes, std::shared_ptr<IoThreads> io)
+    : root_(std::move(root)), metadata_key_(std::move(metadata_key)), max_bytes_(max_bytes), io_(std::move(io)) {}
 
 FileStore::~FileStore() {
   close();
@@ -116,6 +125,47 @@ void FileStore::check_no_link_to_nothing(const std::string& key) const {
   }
 }
 
+ByteStore::Limits FileStore::limits() const {
+  if (io_ == nullptr || io_->max_threads() == 0) return {.requests = 0};
+  return {.requests = io_->max_threads(), .pool = io_.get()};
+}
+
+ReadResult FileStore::try_read(const std::string& key, const ByteRange& range, Buffer& room) {
+  PendingRead pending;
+  return result_of(read_cached(key, room, pending, range), room, pending);
+}
+
+ReadResult FileStore::read_or_fail(const ReadRequest& request) const {
+  try {
+    PendingRead pending;
+    return result_of(read_blocking(request.key, *request.room, pending, request.range), *request.room, pending);
+  } catch (const Error& error) {
+    return {.error = error};
+  } catch (const std::bad_alloc&) {
+    return {.error = Error::io("no memory for the bytes that it has", ENOMEM)};
+  }
+}
+
+void FileStore::read(std::vector<ReadRequest> requests) {
+  for (ReadRequest& request : requests) {
+    if (limits().requests == 0) {
+      request.done(read_or_fail(request));
+      continue;
+    }
+    struct Work {
+      ReadRequest request;
+      ReadResult result;
+    };
+    const auto work = std::make_shared<Work>(Work{std::move(request), {}});
+    io_->post({.in_storage = [self = shared_from_this(), work] { work->result = self->read_or_fail(work->request); },
+               .done = [work] { work->request.done(std::move(work->result)); }});
+  }
+}
+
+bool FileStore::stop(std::chrono::steady_clock::time_point deadline) {
+  return io_ == nullptr || io_->stop(deadline);
+}
+
 ReadStatus FileStore::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
                                  const ByteRange& range) const {
   // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
@@ -142,7 +192,7 @@ ReadStatus FileStore::open_chunk(const std::string& key, Buffer& out, PendingRea
   if (range.kind == ByteRange::Kind::kAll) {
     check_stored_size(pending.size, max_bytes_);
   } else {
-    if (range.version != nullptr && *range.version != pending.version) {
+    if (range.version && *range.version != pending.version) {
       pending.close();
       return ReadStatus::kChanged;
     }

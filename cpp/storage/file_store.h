@@ -1,50 +1,18 @@
 #pragma once
-// Chunk files of one array below a local directory.
+// Chunk files of one array below a local directory: the ByteStore of local stores.
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/buffer.h"
 #include "codecs/codec.h"
+#include "storage/byte_store.h"
+#include "storage/io_threads.h"
 
 namespace zarrfeed {
-
-enum class ReadStatus {
-  kOk,
-  kMissing,     ///< no such chunk: it is the fill value
-  kWouldBlock,  ///< not in the page cache; finish with FileStore::read_blocking
-  kChanged,     ///< another version of the object than the one that a part was wanted of
-};
-
-/// What tells a file from the one that was there before it, or from what it was before it was written to.
-struct ObjectVersion {
-  uint64_t device = 0;
-  uint64_t inode = 0;
-  int64_t seconds = 0;
-  int64_t nanoseconds = 0;
-  uint64_t size = 0;
-
-  bool operator==(const ObjectVersion&) const = default;
-};
-
-/// Which bytes of an object are read: all of them unless told.
-struct ByteRange {
-  enum class Kind { kAll, kAt, kLast };
-
-  /// `size` bytes from `offset`; of that version of the object alone, if one is given.
-  static ByteRange at(uint64_t offset, uint64_t size, const ObjectVersion* version = nullptr) {
-    return {Kind::kAt, offset, size, version};
-  }
-  static ByteRange last(uint64_t size) { return {Kind::kLast, 0, size, nullptr}; }
-
-  Kind kind = Kind::kAll;
-  uint64_t offset = 0;
-  uint64_t size = 0;
-  const ObjectVersion* version = nullptr;  ///< borrowed
-};
-
-/// Throws Error(kCorrupt) if a stored object of `size` bytes is too large to be a chunk of at most `max_bytes`.
-void check_stored_size(size_t size, size_t max_bytes);
 
 /// A chunk file, or a part of one, that was opened and partly read.
 struct PendingRead {
@@ -64,18 +32,21 @@ struct PendingRead {
   ObjectVersion version;
 };
 
-/// Thread-safe but for open() and close().
-class FileStore {
+class FileStore : public ByteStore, public std::enable_shared_from_this<FileStore> {
  public:
   /// `max_bytes`: a larger file is refused as no chunk of this array, where all of it is wanted.
-  FileStore(std::string root, std::string metadata_key, size_t max_bytes);
-  ~FileStore();
-  FileStore(const FileStore&) = delete;
-  FileStore& operator=(const FileStore&) = delete;
+  /// read() waits on the threads of `io`; if that is null or has none, on the thread that calls it.
+  FileStore(std::string root, std::string metadata_key, size_t max_bytes, std::shared_ptr<IoThreads> io = nullptr);
+  ~FileStore() override;
 
   /// Opens the array's directory anew. Throws Error(kIo) if it, or the array's metadata in it, is gone.
-  void open();
-  void close();
+  void open() override;
+  void close() override;
+
+  ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) override;
+  void read(std::vector<ReadRequest> requests) override;
+  [[nodiscard]] Limits limits() const override;
+  bool stop(std::chrono::steady_clock::time_point deadline) override;
 
   /// Reads a chunk, or a part of an object, without waiting for the device: from the page cache, or not at all.
   /// On kOk the bytes are out.data()[0, pending.size); on kWouldBlock `pending` and `out` say how far it came.
@@ -87,12 +58,14 @@ class FileStore {
 
  private:
   ReadStatus open_chunk(const std::string& key, Buffer& out, PendingRead& pending, const ByteRange& range) const;
+  [[nodiscard]] ReadResult read_or_fail(const ReadRequest& request) const;
   void check_array_exists() const;
   void check_no_link_to_nothing(const std::string& key) const;
 
   std::string root_;
   std::string metadata_key_;
   size_t max_bytes_;
+  std::shared_ptr<IoThreads> io_;
   int directory_ = -1;
 };
 

@@ -3,17 +3,31 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <utility>
-
-#include "base/error.h"
 
 namespace zarrfeed {
 
-PythonStore::PythonStore() {
+/// A call that completes requests. clear() waits for it.
+class StoreBridge::Call {
+ public:
+  explicit Call(StoreBridge& bridge) : bridge_(bridge) {
+    const std::lock_guard lock(bridge_.mutex_);
+    ++bridge_.calls_;
+  }
+  ~Call() {
+    const std::lock_guard lock(bridge_.mutex_);
+    if (--bridge_.calls_ == 0) bridge_.calls_ended_.notify_all();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  StoreBridge& bridge_;
+};
+
+StoreBridge::StoreBridge() {
   int ends[2];
   if (pipe(ends) != 0) {
     const int code = errno;
@@ -27,25 +41,34 @@ PythonStore::PythonStore() {
   }
 }
 
-PythonStore::~PythonStore() {
+StoreBridge::~StoreBridge() {
   ::close(write_end_);
   ::close(read_end_);
 }
 
-void PythonStore::post(std::vector<FetchRequest> requests) {
+void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
   if (requests.empty()) return;
   const std::lock_guard lock(mutex_);
-  std::move(requests.begin(), requests.end(), std::back_inserter(requests_));
+  for (ReadRequest& request : requests) {
+    const uint64_t id = ++last_request_id_;
+    awaited_.emplace(id, std::move(request.done));
+    requests_.push_back({id, field, std::move(request.key), request.inner_chunk});
+  }
   signal();
 }
 
-void PythonStore::finish(uint64_t request_id) {
-  const std::lock_guard lock(mutex_);
-  finished_.push_back(request_id);
-  signal();
+void StoreBridge::clear() {
+  std::map<uint64_t, Completion> dropped;  // holds what the requests held: let go of without the lock
+  std::unique_lock lock(mutex_);
+  dropped.swap(awaited_);
+  calls_ended_.wait(lock, [this] { return calls_ == 0; });
+  drain();
+  requests_.clear();
+  finished_.clear();
+  first_request_id_ = last_request_id_ + 1;
 }
 
-void PythonStore::take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished) {
+void StoreBridge::take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished) {
   requests.clear();
   finished.clear();
   const std::lock_guard lock(mutex_);
@@ -54,14 +77,44 @@ void PythonStore::take(std::vector<FetchRequest>& requests, std::vector<uint64_t
   finished.swap(finished_);
 }
 
-void PythonStore::clear() {
-  const std::lock_guard lock(mutex_);
-  drain();
-  requests_.clear();
-  finished_.clear();
+void StoreBridge::answer(std::span<const FetchAnswer> answers) {
+  const Call call(*this);
+  for (const FetchAnswer& answer : answers) {
+    const std::optional<Completion> done = take_awaited(answer.request_id);
+    if (!done) continue;
+    ReadResult result;
+    if (answer.bytes) {
+      const auto finish = [bridge = shared_from_this(), id = answer.request_id](const void*) { bridge->finish(id); };
+      result.status = ReadStatus::kOk;
+      result.bytes = *answer.bytes;
+      result.hold = std::shared_ptr<const void>(this, finish);
+    }
+    (*done)(std::move(result));
+  }
 }
 
-void PythonStore::signal() {
+void StoreBridge::refuse(uint64_t request_id, const Error& error) {
+  const Call call(*this);
+  if (const auto done = take_awaited(request_id)) (*done)({.error = error});
+}
+
+std::optional<Completion> StoreBridge::take_awaited(uint64_t request_id) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = awaited_.find(request_id);
+  if (entry == awaited_.end()) return std::nullopt;
+  std::optional<Completion> done = std::move(entry->second);
+  awaited_.erase(entry);
+  return done;
+}
+
+void StoreBridge::finish(uint64_t request_id) {
+  const std::lock_guard lock(mutex_);
+  if (request_id < first_request_id_) return;
+  finished_.push_back(request_id);
+  signal();
+}
+
+void StoreBridge::signal() {
   if (signalled_) return;
   const char byte = 0;
   ssize_t written = -1;
@@ -71,7 +124,7 @@ void PythonStore::signal() {
   signalled_ = true;  // the pipe has room for a byte: there is never more than one in it
 }
 
-void PythonStore::drain() {
+void StoreBridge::drain() {
   if (!signalled_) return;
   char byte = 0;
   ssize_t got = -1;

@@ -1,21 +1,28 @@
 #pragma once
-// Where the engine asks for chunks that it cannot read itself: those of stores that only Python can talk to.
+// Stores that only Python can talk to, as ByteStores: requests go over a bridge to an event loop of Python's.
 //
-// Engine threads post requests and say when the bytes of an answer are no longer needed. One reader outside of the
-// engine, on an event loop, takes both, many at a time, and hands answers to Engine::answer(). A pipe becomes readable when there is
-// something to take, so that the reader can watch it in an event loop; no thread of the engine ever waits for it.
+// Threads here post requests and say when the bytes of an answer are no longer needed. One reader on the other side takes
+// both, many at a time, and hands back answers. A pipe becomes readable when there is something to take, so that the reader
+// can watch it in an event loop; no thread here ever waits for it.
 
+#include <condition_variable>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/error.h"
+#include "storage/byte_store.h"
 
 namespace zarrfeed {
 
-/// A chunk that is wanted. Request ids are never used twice in the life of an engine.
+/// A chunk that is wanted, as Python sees it. Request ids are never used twice in the life of a bridge.
 struct FetchRequest {
   uint64_t request_id = 0;
   size_t field = 0;
@@ -24,34 +31,42 @@ struct FetchRequest {
 };
 
 /// The bytes of a chunk as stored, or nothing if there is no such chunk. They stay where they are, unchanged, until the
-/// request_id is reported as finished or the epoch was stopped.
+/// request is reported as finished or the epoch was stopped.
 struct FetchAnswer {
   uint64_t request_id = 0;
   std::optional<Bytes> bytes;
 };
 
-/// Thread-safe.
-class PythonStore {
+/// What the stores of one engine share: the way to Python and back. Thread-safe.
+class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
  public:
   /// Throws Error(kIo) if there is no pipe to be had.
-  PythonStore();
-  ~PythonStore();
-  PythonStore(const PythonStore&) = delete;
-  PythonStore& operator=(const PythonStore&) = delete;
+  StoreBridge();
+  ~StoreBridge();
+  StoreBridge(const StoreBridge&) = delete;
+  StoreBridge& operator=(const StoreBridge&) = delete;
 
-  /// Readable while there is something to take. Valid as long as the store.
+  /// Readable while there is something to take. Valid as long as the bridge.
   [[nodiscard]] int descriptor() const { return read_end_; }
 
   /// Posts requests, which can be taken all together or not yet at all.
-  void post(std::vector<FetchRequest> requests);
-  /// The bytes of the answer to this request are no longer needed.
-  void finish(uint64_t request_id);
-  /// Moves out all that was posted and finished since the last call, in that order.
-  void take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished);
-  /// Forgets all of it: the epoch is over.
+  void post(size_t field, std::vector<ReadRequest> requests);
+  /// Forgets all of it: the epoch is over. No request completes after that.
   void clear();
 
+  /// The other side: moves out all that was posted and finished since the last call, in that order.
+  void take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished);
+  /// The other side: hands over the bytes of requests. One that nobody waits for any more is passed over.
+  void answer(std::span<const FetchAnswer> answers);
+  /// The other side: says that a request cannot be answered, and why: Error(kIo), or Error(kCorrupt) for what was read and
+  /// is not what the array's metadata promises. Tries are over by then.
+  void refuse(uint64_t request_id, const Error& error);
+
  private:
+  class Call;
+
+  void finish(uint64_t request_id);
+  std::optional<Completion> take_awaited(uint64_t request_id);
   void signal();
   void drain();
 
@@ -59,8 +74,43 @@ class PythonStore {
   int write_end_ = -1;
   std::mutex mutex_;
   bool signalled_ = false;  ///< there is a byte in the pipe
+  uint64_t last_request_id_ = 0;
+  uint64_t first_request_id_ = 1;  ///< of this epoch
   std::vector<FetchRequest> requests_;
   std::vector<uint64_t> finished_;
+  std::map<uint64_t, Completion> awaited_;
+  size_t calls_ = 0;  ///< of answer() and refuse() that are under way
+  std::condition_variable calls_ended_;
+};
+
+/// The chunks of one array, asked for by its number.
+class PythonStore : public ByteStore {
+ public:
+  PythonStore(std::shared_ptr<StoreBridge> bridge, size_t field, size_t max_requests)
+      : bridge_(std::move(bridge)), field_(field), max_requests_(max_requests) {}
+
+  ReadResult try_read(const std::string& /*key*/, const ByteRange& /*range*/, Buffer& /*room*/) override {
+    return {.status = ReadStatus::kWouldBlock};
+  }
+  void read(std::vector<ReadRequest> requests) override { bridge_->post(field_, std::move(requests)); }
+  [[nodiscard]] Limits limits() const override {
+    return {.requests = max_requests_,
+            .pool = bridge_.get(),
+            .can_try = false,
+            .needs_room = false,
+            .reads_shards = true,
+            .merges = true,
+            .retries = true};
+  }
+  bool stop(std::chrono::steady_clock::time_point /*deadline*/) override {
+    bridge_->clear();
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<StoreBridge> bridge_;
+  const size_t field_;
+  const size_t max_requests_;
 };
 
 }  // namespace zarrfeed

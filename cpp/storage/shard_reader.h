@@ -1,47 +1,56 @@
 #pragma once
-// Inner chunks of the shards of one array below a local directory. The index of a shard is read once and kept.
+// Inner chunks of the shards of one array, over the ByteStore that holds the shards. It is a ByteStore itself, which takes
+// requests with `inner_chunk`. The index of a shard is read once and cached.
 //
 // Who waits for whom, so that nobody waits in a circle and no decode thread waits for a device:
-//   * read_cached() waits for the lock of an index only, which is held while an index is read from the page cache and
-//     parsed, never while a device is waited for. If the index is not in the cache, or someone reads it from the device,
-//     it returns kWouldBlock.
-//   * read_blocking() of an index that another thread reads from the device waits for that thread. The thread that reads
-//     waits for the device alone. If it fails, the next one tries anew, so that each has an error of its own.
-//   * An index belongs to one version of the shard's file (inode, size, time of change). A read of another version drops
+//   * try_read() waits for the lock of an index only, which is held while an index is tried and parsed, never while a
+//     device is waited for. If the index is not to be had without waiting, or is being read, it returns kWouldBlock.
+//   * read() of an index that another request reads waits for that one: without a thread, in a list, where the store
+//     reads on threads of its own; else on the thread that calls, as the store does. The request that reads waits for the
+//     store alone. If it fails, the next one tries anew, so that each has an error of its own.
+//   * An index belongs to one version of the shard, where the store tells versions apart. A read of another version drops
 //     the index and begins again, so that a shard which is replaced is never read by the old one's index.
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
-#include "base/buffer.h"
 #include "spec/shard_spec.h"
-#include "storage/file_store.h"
+#include "storage/byte_store.h"
 #include "storage/shard_index.h"
 
 namespace zarrfeed {
 
-/// Thread-safe but for clear().
-class ShardReader {
+class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardReader> {
  public:
-  /// `source` outlives this; `max_chunk_bytes`: a larger inner chunk is refused.
-  ShardReader(const FileStore& source, ShardSpec spec, size_t max_chunk_bytes);
+  /// `max_chunk_bytes`: a larger inner chunk is refused.
+  ShardReader(std::shared_ptr<ByteStore> store, ShardSpec spec, size_t max_chunk_bytes);
 
-  /// Forgets all indices.
+  /// Forgets all indices. No other call is under way.
   void clear();
 
-  /// As those of FileStore, for the inner chunk at `position` (C order) of the shard `key`. A shard that does not exist
-  /// and one that lacks the inner chunk are both kMissing.
-  ReadStatus read_cached(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
-  ReadStatus read_blocking(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
+  /// As those of any ByteStore, for inner chunks. A shard that does not exist and one that lacks the inner chunk are both
+  /// kMissing.
+  ReadResult try_read(const std::string& key, size_t inner_chunk, Buffer& room);
+  void read(std::vector<ReadRequest> requests) override;
+  /// Whether there is such a shard: reads its index, unless that is cached. `bytes` are empty.
+  void find(const std::string& key, Completion done);
 
-  /// Whether there is such a shard: reads its index, unless that is kept. Throws what is wrong with it.
-  bool exists(const std::string& key);
+  void open() override { store_->open(); }
+  void close() override { store_->close(); }
+  ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) override {
+    return store_->try_read(key, range, room);
+  }
+  [[nodiscard]] Limits limits() const override;
+  bool stop(std::chrono::steady_clock::time_point deadline) override;
 
   /// Indices that were read, from the beginning.
   [[nodiscard]] uint64_t indices_read() const { return indices_read_.load(std::memory_order_relaxed); }
@@ -50,31 +59,42 @@ class ShardReader {
   /// A shard as it was when its index was read; without an index if there was no shard.
   struct Shard {
     std::optional<ShardIndex> index;
-    ObjectVersion version;
+    std::optional<ObjectVersion> version;
   };
   using ShardPtr = std::shared_ptr<const Shard>;
+  /// Takes a shard, or the error that its index ends in.
+  using UseShard = std::function<void(ShardPtr, const std::optional<Error>&)>;
 
   struct Slot {
     std::mutex mutex;
     std::condition_variable changed;
-    bool is_read = false;  ///< someone waits for the device
-    ShardPtr shard;        ///< null until it was read
+    bool is_read = false;            ///< someone waits for the store
+    ShardPtr shard;                  ///< null until it was read
+    std::deque<UseShard> waiting{};  ///< for whoever reads it
   };
   using SlotPtr = std::shared_ptr<Slot>;
 
-  template <bool kBlocking>
-  ReadStatus read(const std::string& key, size_t position, Buffer& out, PendingRead& pending);
+  /// A request, and how many versions of the shard it has seen.
+  struct Wanted {
+    ReadRequest request;
+    int versions = 0;
+  };
+
   SlotPtr slot(const std::string& key);
   void drop(const std::string& key, const SlotPtr& slot);
-  ShardPtr find_cached(const std::string& key, Slot& slot);
-  ShardPtr find_blocking(const std::string& key, Slot& slot);
-  template <bool kBlocking>
-  ShardPtr load(const std::string& key);
+  [[nodiscard]] ByteRange index_range() const;
+  ShardPtr parse(const ReadResult& stored);
+  ShardPtr try_find(const std::string& key, Slot& slot);
+  void find(const std::string& key, const SlotPtr& slot, UseShard use);
+  void load(const std::string& key, const SlotPtr& slot, UseShard use);
+  void read_inner(std::shared_ptr<Wanted> wanted);
+  void read_range(std::shared_ptr<Wanted> wanted, const SlotPtr& slot, const Shard& shard);
 
-  const FileStore* source_;
+  const std::shared_ptr<ByteStore> store_;
   const ShardSpec spec_;
   const size_t max_chunk_bytes_;
-  const size_t capacity_;  ///< slots that are kept
+  const size_t capacity_;  ///< slots that are cached
+  const bool waits_here_;  ///< the store reads on the thread that calls
   std::atomic<uint64_t> indices_read_{0};
 
   std::mutex mutex_;  ///< of the table of slots; never held together with that of a slot

@@ -41,7 +41,13 @@ class StallWatch {
   /// By others: leaves the thread behind, if it is in storage.
   [[nodiscard]] bool abandon() {
     const std::lock_guard lock(mutex_);
-    abandoned_ = wait_.has_value();
+    if (wait_.has_value()) abandoned_ = true;
+    return abandoned_;
+  }
+  /// By others: the same, if it waits for what it began to wait for then.
+  [[nodiscard]] bool abandon(std::chrono::steady_clock::time_point since) {
+    const std::lock_guard lock(mutex_);
+    if (wait_.has_value() && wait_->since == since) abandoned_ = true;
     return abandoned_;
   }
   /// By others: nothing if the thread is not in storage.
@@ -56,7 +62,23 @@ class StallWatch {
   bool abandoned_ = false;
 };
 
-/// Thrown in a thread that was left behind, past everything that belongs to the engine.
+/// Thrown in a thread that was left behind, past everything that belongs to others.
 struct LeftBehind {};
+
+/// Calls read(), which goes to storage, on the thread that `watch` is of.
+template <typename Read>
+auto watch_storage(StallWatch& watch, const StallWatch::Wait& wait, const Read& read) {
+  watch.enter(wait);
+  try {
+    auto result = read();
+    if (!watch.leave()) throw LeftBehind{};
+    return result;
+  } catch (const LeftBehind&) {
+    throw;
+  } catch (...) {
+    if (!watch.leave()) throw LeftBehind{};
+    throw;
+  }
+}
 
 }  // namespace zarrfeed

@@ -15,9 +15,9 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "engine/buffer_pool.h"
-#include "engine/field_reader.h"
 #include "plan/row_order.h"
 #include "spec/array_spec.h"
+#include "tools/local_reader.h"
 
 namespace zarrfeed {
 namespace {
@@ -37,13 +37,10 @@ void touch(MutableBytes memory) {
 }  // namespace
 
 CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& options) {
-  FieldReader reader(field);
-  if (!reader.is_stored() || reader.is_fed()) {
-    throw Error(ErrorKind::kConfig, "the ceiling is measured on an array in a local store");
-  }
-  reader.open();
+  const FieldDecoder decoder(field);
+  const std::shared_ptr<ChunkReader> reader = open_local(decoder);
   const ArraySpec& array = field.array;
-  const int64_t rows = reader.rows_per_chunk();
+  const int64_t rows = decoder.rows_per_chunk();
   const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
   const auto along = static_cast<size_t>((samples + rows - 1) / rows);
   for (const int64_t block : options.blocks) {
@@ -52,12 +49,12 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
                   "block " + std::to_string(block) + ", must be in [0, " + std::to_string(along) + ")");
     }
   }
-  const size_t chunks = (options.blocks.empty() ? along : options.blocks.size()) * reader.num_cells();
+  const size_t chunks = (options.blocks.empty() ? along : options.blocks.size()) * decoder.num_cells();
   const std::vector<int64_t> order = permutation(chunks, 1);
   const size_t window = std::max<size_t>(1, options.window_chunks / options.num_threads);
   const std::vector<int64_t> slots = permutation(window * static_cast<size_t>(rows), 2);
 
-  const bool streaming = options.num_threads * slots.size() * reader.sample_bytes() > (size_t{32} << 20);
+  const bool streaming = options.num_threads * slots.size() * decoder.sample_bytes() > (size_t{32} << 20);
 
   Stats stats;
   std::atomic<size_t> next{0};
@@ -68,24 +65,31 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
 
   const auto loop = [&](bool& is_ready) {
     WorkerScratch scratch;
-    BufferPool memory(slots.size() * reader.sample_bytes(), false);
+    BufferPool memory(slots.size() * decoder.sample_bytes(), false);
     uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
     if (base != nullptr) touch({base, memory.buffer_bytes()});
-    touch(scratch.decoded.reserve(reader.decoded_bytes()));
-    const CodecPipeline pipeline(array.codecs, reader.decoded_bytes());
+    touch(scratch.decoded.reserve(decoder.decoded_bytes()));
+    const CodecPipeline pipeline(array.codecs, decoder.decoded_bytes());
     is_ready = true;
     ready.count_down();
     go.wait();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
-      const int64_t place = order[i] / static_cast<int64_t>(reader.num_cells());
+      const int64_t place = order[i] / static_cast<int64_t>(decoder.num_cells());
       const int64_t chunk = options.blocks.empty() ? place : options.blocks[static_cast<size_t>(place)];
-      const size_t cell = static_cast<size_t>(order[i]) % reader.num_cells();
-      PendingRead pending;
-      if (reader.read_blocking(chunk, cell, scratch.stored, pending) == ReadStatus::kMissing) continue;
-      const Bytes stored{scratch.stored.data(), pending.size};
+      const size_t cell = static_cast<size_t>(order[i]) % decoder.num_cells();
+      const ReadResult read = read_chunk(*reader, chunk, cell, scratch.stored);
+      if (read.status == ReadStatus::kMissing) continue;
+      const Bytes stored = read.bytes;
+      const auto named = [&](const auto& decode) {
+        try {
+          decode();
+        } catch (const Error& bad) {
+          throw bad.at(array.name, reader->label(chunk, cell));
+        }
+      };
       if (!options.scatter) {
-        pipeline.decode(stored, scratch.decoded.reserve(reader.decoded_bytes()), scratch.codecs);
-        stats.bytes_decoded += reader.decoded_bytes();
+        named([&] { pipeline.decode(stored, scratch.decoded.reserve(decoder.decoded_bytes()), scratch.codecs); });
+        stats.bytes_decoded += decoder.decoded_bytes();
         stats.bytes_read += stored.size();
         continue;
       }
@@ -93,9 +97,9 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
       const int64_t valid = std::min(rows, samples - chunk * rows);
       for (int64_t r = 0; r < valid; ++r) {
         const auto slot = static_cast<size_t>(slots[turn * static_cast<size_t>(rows) + static_cast<size_t>(r)]);
-        scratch.targets.push_back({chunk * rows + r, base + slot * reader.sample_bytes()});
+        scratch.targets.push_back({chunk * rows + r, base + slot * decoder.sample_bytes()});
       }
-      reader.decode_and_scatter(chunk, cell, stored, scratch.targets, streaming, scratch, stats);
+      named([&] { decoder.decode_and_scatter(chunk, cell, stored, scratch.targets, streaming, scratch, stats); });
     }
   };
 

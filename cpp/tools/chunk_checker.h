@@ -4,6 +4,10 @@
 // Chunks are numbered shard by shard: number = (shard in C order) * (inner chunks of a shard) + (place in it), so that a
 // run of numbers reads few indices. Places of a shard that lie beyond the end of the array have numbers, too, and are
 // passed over. Where there are no shards, a number is the chunk's place in the grid, in C order.
+//
+// Chunks are read through a ChunkReader, as the engine reads them: with further tries after errors that may pass, and no
+// longer than `timeout`. A run of chunks is checked by a thread of the checker's own, which is left behind where storage
+// does not answer; the chunk that it waits for is then a finding, and another thread goes on with the next one.
 
 #include <cstdint>
 #include <memory>
@@ -12,13 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/error.h"
-#include "codecs/codec_pipeline.h"
 #include "spec/array_spec.h"
-#include "storage/file_store.h"
-#include "storage/shard_reader.h"
+#include "storage/chunk_reader.h"
+#include "storage/watched_threads.h"
 
 namespace zarrfeed {
 
@@ -41,40 +43,32 @@ struct ChunkCheck {
 /// Thread-safe. Memory follows the number of threads inside of it, never the number of chunks.
 class ChunkChecker {
  public:
-  /// Throws Error(kIo) if the array is gone. An array that is fed is not opened: it can only be decoded.
-  explicit ChunkChecker(ArraySpec array);
+  /// Throws Error(kIo) if the array is gone. An array in a store that Python reads is not opened: it can only be decoded.
+  explicit ChunkChecker(ArraySpec array, ReadPolicy policy = {});
+  ~ChunkChecker();
+  ChunkChecker(const ChunkChecker&) = delete;
+  ChunkChecker& operator=(const ChunkChecker&) = delete;
 
   /// Numbers of chunks: [0, num_numbers()).
-  [[nodiscard]] int64_t num_numbers() const { return num_objects_ * per_object_; }
-  /// Reads and decodes chunks [begin, end), waiting as long as it takes. Whatever is wrong is a finding.
+  [[nodiscard]] int64_t num_numbers() const;
+  /// Reads and decodes chunks [begin, end). Whatever is wrong is a finding; none takes longer than the policy's timeout.
   ChunkCheck check(int64_t begin, int64_t end);
   /// Throws Error(kCorrupt) unless these bytes decode to a read chunk.
   void check_bytes(Bytes stored);
 
  private:
-  struct Scratch {
-    DecodeScratch codecs;
-    Buffer stored;
-    Buffer decoded;
-  };
-  class Lease;  ///< scratch that a thread has for a while
+  class Chunks;  ///< the array: what threads hold that may be left behind
+  struct Job;
+  struct Worker;
 
-  void check_object(int64_t begin, int64_t end, Scratch& scratch, ChunkCheck& out);
-  void check_chunk(int64_t number, const std::string& key, Scratch& scratch, ChunkCheck& out);
-  [[nodiscard]] std::vector<int64_t> grid_of(int64_t number) const;
-  [[nodiscard]] bool is_inside(int64_t number) const;
+  std::shared_ptr<Worker> take_worker();
+  void start_worker(const std::shared_ptr<Worker>& worker);
+  void give_back(std::shared_ptr<Worker> worker);
 
-  const ArraySpec array_;
-  std::vector<int64_t> grid_;          ///< read chunks of the array along each axis
-  std::vector<int64_t> objects_;       ///< shards of the array along each axis, or chunks where there are none
-  std::vector<int64_t> chunks_along_;  ///< read chunks of a stored object along each axis
-  int64_t num_objects_ = 1;
-  int64_t per_object_ = 1;
-  CodecPipeline pipeline_;
-  std::unique_ptr<FileStore> source_;
-  std::unique_ptr<ShardReader> shards_;
+  const std::shared_ptr<Chunks> chunks_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> idle_;  ///< scratch that no thread uses
+  std::vector<std::shared_ptr<Worker>> idle_;
+  WatchedThreads threads_;
 };
 
 }  // namespace zarrfeed

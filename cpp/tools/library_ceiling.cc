@@ -22,9 +22,9 @@
 #include "base/error.h"
 #include "codecs/codec.h"
 #include "engine/buffer_pool.h"
-#include "engine/field_reader.h"
 #include "spec/array_spec.h"
 #include "spec/codec_spec.h"
+#include "tools/local_reader.h"
 
 namespace zarrfeed {
 namespace {
@@ -140,7 +140,7 @@ void check_field(const FieldSpec& field) {
   const ArraySpec& array = field.array;
   const bool in_order = std::is_sorted(array.storage_order.begin(), array.storage_order.end());
   const bool one_codec = array.codecs.size() == 1 && array.codecs[0].kind != CodecSpec::Kind::kCrc32c;
-  if (field.kind != FieldSpec::Kind::kStored || array.fed || !one_codec || field.conversion || !in_order ||
+  if (field.kind != FieldSpec::Kind::kStored || array.in_python || !one_codec || field.conversion || !in_order ||
       array.sample_axis != 0 || array.swap_bytes != 0) {
     throw Error(ErrorKind::kConfig, array.name + ": one call of a codec's library does not make samples of its chunks");
   }
@@ -150,13 +150,13 @@ void check_field(const FieldSpec& field) {
 
 CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeilingOptions& options) {
   check_field(field);
-  FieldReader reader(field);
-  reader.open();
+  const FieldDecoder decoder(field);
+  const std::shared_ptr<ChunkReader> reader = open_local(decoder);
   const ArraySpec& array = field.array;
-  const int64_t rows = reader.rows_per_chunk();
+  const int64_t rows = decoder.rows_per_chunk();
   const int64_t samples = array.shape[0];
   const std::vector<CellCopy> copies = make_copies(array);
-  const size_t sample_bytes = reader.sample_bytes();
+  const size_t sample_bytes = decoder.sample_bytes();
 
   std::mt19937_64 random(1);
   std::vector<size_t> order(static_cast<size_t>((samples + rows - 1) / rows) * copies.size());
@@ -182,7 +182,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
     BufferPool memory(slots.size() * sample_bytes, false);
     uint8_t* const base = options.out != nullptr ? options.out : memory.acquire();
     if (options.out == nullptr) std::memset(base, 0, memory.buffer_bytes());
-    const MutableBytes chunk_bytes = decoded.reserve(reader.decoded_bytes());
+    const MutableBytes chunk_bytes = decoded.reserve(decoder.decoded_bytes());
     std::memset(chunk_bytes.data(), 0, chunk_bytes.size());
     is_ready = true;
     ready.count_down();
@@ -190,11 +190,11 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < order.size(); turn = (turn + 1) % window) {
       const auto chunk = static_cast<int64_t>(order[i] / copies.size());
       const size_t cell = order[i] % copies.size();
-      PendingRead pending;
-      if (reader.read_blocking(chunk, cell, stored, pending) == ReadStatus::kMissing) continue;
-      if (!library.decompress({stored.data(), pending.size}, chunk_bytes)) {
+      const ReadResult read = read_chunk(*reader, chunk, cell, stored);
+      if (read.status == ReadStatus::kMissing) continue;
+      if (!library.decompress(read.bytes, chunk_bytes)) {
         throw Error(ErrorKind::kCorrupt, "the codec's library does not decode it")
-            .at(array.name, reader.label(chunk, cell));
+            .at(array.name, reader->label(chunk, cell));
       }
       const CellCopy& copy = copies[cell];
       const int64_t valid = std::min(rows, samples - chunk * rows);
@@ -208,7 +208,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
         }
       }
       bytes_decoded += chunk_bytes.size();
-      bytes_read += pending.size;
+      bytes_read += read.bytes.size();
     }
   };
 

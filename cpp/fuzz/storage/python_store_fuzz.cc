@@ -49,7 +49,7 @@ class Feeder {
   bool serve(Draw& draw) {
     std::vector<FetchRequest> requests;
     std::vector<uint64_t> finished;
-    engine_->python_store()->take(requests, finished);
+    engine_->stores().bridge()->take(requests, finished);
     for (const uint64_t request_id : finished) provided_.erase(request_id);
     std::move(requests.begin(), requests.end(), std::back_inserter(open_));
     for (int64_t count = draw.empty() ? std::ssize(open_) : draw.pick(1, 4); count > 0 && !open_.empty(); --count) {
@@ -58,7 +58,7 @@ class Feeder {
     return !open_.empty();
   }
 
-  /// The epoch is over: what was lent is the lender's again, and what was not answered will be, too late.
+  /// The epoch is over: what was handed over is its owner's again, and what was not answered will be, too late.
   void end() {
     provided_.clear();
     damage_ = {};
@@ -70,8 +70,8 @@ class Feeder {
   void answer_late() {
     for (const FetchRequest& request : late_) {
       const FetchAnswer answer{request.request_id, Bytes{}};
-      engine_->answer({&answer, 1});
-      engine_->refuse(request.request_id, "late", 5);
+      engine_->stores().bridge()->answer({&answer, 1});
+      engine_->stores().bridge()->refuse(request.request_id, Error::io("late", 5));
     }
     late_.clear();
   }
@@ -135,17 +135,17 @@ class Feeder {
         bytes.reset();
         break;
       case Answer::kRefused:
-        engine_->refuse(request.request_id, "no luck", 5);
+        engine_->stores().bridge()->refuse(request.request_id, Error::io("no luck", 5));
         return;
       case Answer::kCorrupt:
-        engine_->refuse_corrupt(request.request_id, "no sense");
+        engine_->stores().bridge()->refuse(request.request_id, Error(ErrorKind::kCorrupt, "no sense"));
         return;
       case Answer::kOther:
         if (!open_.empty()) bytes = stored(open_.front());
         break;
       case Answer::kNobody: {
         const FetchAnswer nobody{request.request_id + static_cast<uint64_t>(draw.pick(1000, 2000)), Bytes{}};
-        engine_->answer({&nobody, 1});
+        engine_->stores().bridge()->answer({&nobody, 1});
         break;
       }
       default:
@@ -160,8 +160,8 @@ class Feeder {
       answers[0].bytes = answers[1].bytes = Bytes(room.get(), bytes->size());
       provided_.emplace(request.request_id, std::move(room));
     }
-    engine_->answer({answers, size_t{kind == Answer::kTwice ? 2U : 1U}});
-    if (kind == Answer::kLate) engine_->refuse(request.request_id, "answered before", 5);
+    engine_->stores().bridge()->answer({answers, size_t{kind == Answer::kTwice ? 2U : 1U}});
+    if (kind == Answer::kLate) engine_->stores().bridge()->refuse(request.request_id, Error::io("answered before", 5));
   }
 
   const Store* store_;
@@ -184,7 +184,7 @@ void read(Reader& reader, Feeder& feeder, Draw& draw, bool works, int64_t stop_a
   while (more) {
     const bool asked = feeder.serve(draw);
     if (!asked && !works) {
-      pollfd entry{reader.engine().python_store()->descriptor(), POLLIN, 0};
+      pollfd entry{reader.engine().stores().bridge()->descriptor(), POLLIN, 0};
       poll(&entry, 1, 1);
     }
     more = reader.take(std::chrono::milliseconds(asked || !works ? 0 : 1), feeder.damage(), timed_out);

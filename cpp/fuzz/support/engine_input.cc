@@ -152,7 +152,7 @@ void Reader::start(int64_t stop_after) {
 
 void Reader::provide_buffers() {
   std::vector<uint8_t*> addresses;
-  for (const FieldReader& field : engine_.fields()) {
+  for (const FieldDecoder& field : engine_.fields()) {
     const size_t bytes = field.sample_bytes() * static_cast<size_t>(reading_.options.batch_size);
     provided_.push_back(std::make_unique<uint8_t[]>(bytes));
     addresses.push_back(provided_.back().get());
@@ -213,10 +213,10 @@ void Reader::check_skipped(const ReadyBatch& batch, const Damage& damage) const 
   }
   for (const SkippedChunk& chunk : chunks) {
     CHECK(std::any_of(slots.begin(), slots.end(), [&](const auto& one) { return needs(chunk, one.sample); }));
-    const FieldReader& reader = engine_.fields()[chunk.field];
+    const FieldDecoder& reader = engine_.fields()[chunk.field];
     bool may_be_bad = false;
     for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
-      if (reader.label(chunk.chunk, cell) != chunk.key) continue;
+      if (engine_.reader(chunk.field).label(chunk.chunk, cell) != chunk.key) continue;
       may_be_bad = is_of(damage.changed, chunk.field, chunk.chunk, cell);
     }
     if (!may_be_bad) FAIL("chunk " + chunk.key + " is good and was passed over: " + chunk.error.what());
@@ -234,13 +234,12 @@ int64_t Reader::sample(int64_t slot) const {
 }
 
 bool Reader::is_of(const Chunks& chunks, size_t field, int64_t chunk, size_t cell) const {
-  const FieldReader& reader = engine_.fields()[field];
-  const std::string key = reader.key(chunk, cell);
-  return chunks.contains({field, key}) || chunks.contains({field, label(key, reader.position(chunk, cell))});
+  const auto [key, inner_chunk] = engine_.reader(field).locate(chunk, cell);
+  return chunks.contains({field, key}) || chunks.contains({field, label(key, inner_chunk)});
 }
 
 bool Reader::needs(const Chunks& chunks, size_t field, int64_t sample) const {
-  const FieldReader& reader = engine_.fields()[field];
+  const FieldDecoder& reader = engine_.fields()[field];
   if (!reader.is_stored() || chunks.empty()) return false;
   const std::vector<int64_t>& offsets = reader.spec().offsets;
   for (size_t k = 0; k < reader.num_offsets(); ++k) {
@@ -253,7 +252,7 @@ bool Reader::needs(const Chunks& chunks, size_t field, int64_t sample) const {
 }
 
 bool Reader::needs(const SkippedChunk& chunk, int64_t sample) const {
-  const FieldReader& reader = engine_.fields()[chunk.field];
+  const FieldDecoder& reader = engine_.fields()[chunk.field];
   const std::vector<int64_t>& offsets = reader.spec().offsets;
   for (size_t k = 0; k < reader.num_offsets(); ++k) {
     if ((sample + (offsets.empty() ? 0 : offsets[k])) / reader.rows_per_chunk() == chunk.chunk) return true;

@@ -31,7 +31,7 @@ void share_everything(OwnedPlan& plan, const Engine& engine) {
   }
   for (size_t g = 0; g < groups; ++g) {
     for (size_t f = 0; f < engine.fields().size(); ++f) {
-      const FieldReader& field = engine.fields()[f];
+      const FieldDecoder& field = engine.fields()[f];
       if (!field.is_stored()) continue;
       const int64_t rows = field.rows_per_chunk();
       for (int64_t chunk = 0; chunk * rows < plan.plan.num_samples; ++chunk) {

@@ -1,19 +1,9 @@
-// Storage that fails, stalls, or holds what is no chunk. This program has its own openat() and pread(), which do as they are
-// told below.
-
-#include <fcntl.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <unistd.h>
+// Storage that fails, stalls, or holds what is no chunk: see faulty_calls.h.
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -22,92 +12,9 @@
 #include "engine/engine.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
+#include "tests/support/faulty_calls.h"
 #include "tests/support/feeding.h"
 #include "tests/support/reading.h"
-
-namespace {
-
-/// What the calls of this process do to those who read.
-struct Faults {
-  std::atomic<int> reads_to_fail{0};  ///< the next so many reads that wait
-  std::atomic<int> opens_to_fail{0};
-  std::atomic<int> error{EIO};
-  std::atomic<bool> stalls{false};  ///< reads that wait do not return until release()
-  std::atomic<bool> stalls_open{false};
-  std::atomic<int> stalled{0};  ///< threads that are held up
-  std::mutex mutex;
-  std::condition_variable released;
-  int releases = 0;
-
-  void release() {
-    stalls = stalls_open = false;
-    {
-      const std::lock_guard lock(mutex);
-      ++releases;
-    }
-    released.notify_all();
-    while (stalled != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-
-  void hold() {
-    std::unique_lock lock(mutex);
-    ++stalled;
-    released.wait(lock, [this, seen = releases] { return releases != seen; });
-    --stalled;
-  }
-
-  static bool take(std::atomic<int>& count) {
-    int left = count.load();
-    while (left > 0 && !count.compare_exchange_weak(left, left - 1)) {
-    }
-    return left > 0;
-  }
-};
-
-Faults faults;
-
-}  // namespace
-
-extern "C" {
-
-ssize_t pread(int fd, void* out, size_t size, off_t offset) {
-  if (faults.stalls) faults.hold();
-  if (Faults::take(faults.reads_to_fail)) {
-    errno = faults.error;
-    return -1;
-  }
-  return syscall(SYS_pread64, fd, out, size, offset);
-}
-
-ssize_t pread64(int fd, void* out, size_t size, off_t offset) {
-  return pread(fd, out, size, offset);
-}
-
-/// As if nothing were in the page cache.
-ssize_t preadv2(int /*fd*/, const iovec* /*pieces*/, int /*count*/, off_t /*offset*/, int /*flags*/) {
-  errno = EAGAIN;
-  return -1;
-}
-
-ssize_t preadv64v2(int fd, const iovec* pieces, int count, off_t offset, int flags) {
-  return preadv2(fd, pieces, count, offset, flags);
-}
-
-int openat(int directory, const char* path, int flags, ...) {
-  if ((flags & O_DIRECTORY) == 0) {
-    if (faults.stalls_open) faults.hold();
-    if (Faults::take(faults.opens_to_fail)) {
-      errno = faults.error;
-      return -1;
-    }
-  }
-  return static_cast<int>(syscall(SYS_openat, directory, path, flags, 0));
-}
-
-int openat64(int directory, const char* path, int flags, ...) {
-  return openat(directory, path, flags);
-}
-}
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;

@@ -1,7 +1,5 @@
 // Fields whose chunks come through the Python store.
 
-#include <poll.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -25,18 +23,13 @@ EngineOptions with_requests(size_t max_requests, int64_t batch_size, size_t num_
   return {.num_threads = num_threads, .num_fetch_threads = 4, .max_requests = max_requests, .batch_size = batch_size};
 }
 
-bool is_readable(int descriptor) {
-  pollfd entry{descriptor, POLLIN, 0};
-  return poll(&entry, 1, 0) == 1;
-}
-
 /// Takes requests until there are `count`.
 std::vector<FetchRequest> take_requests(Engine& engine, size_t count) {
   std::vector<FetchRequest> all;
   std::vector<FetchRequest> more;
   std::vector<uint64_t> finished;
   for (int patience = 0; all.size() < count && patience < 60'000; ++patience) {
-    engine.python_store()->take(more, finished);
+    engine.stores().bridge()->take(more, finished);
     std::move(more.begin(), more.end(), std::back_inserter(all));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -45,54 +38,6 @@ std::vector<FetchRequest> take_requests(Engine& engine, size_t count) {
 }
 
 }  // namespace
-
-TEST(an_exchange_is_readable_while_there_is_something_to_take) {
-  PythonStore store;
-  std::vector<FetchRequest> requests;
-  std::vector<uint64_t> finished;
-  CHECK(!is_readable(store.descriptor()));
-  for (int round = 0; round < 3; ++round) {
-    store.post({{.request_id = 1, .field = 0, .key = "a"}});
-    store.post({{.request_id = 2, .field = 1, .key = "b"}});
-    store.finish(7);
-    CHECK(is_readable(store.descriptor()));
-    store.take(requests, finished);
-    CHECK(!is_readable(store.descriptor()));
-    CHECK_EQ(requests.size(), size_t{2});
-    CHECK_EQ(requests[1].key, std::string("b"));
-    CHECK_EQ(finished, std::vector<uint64_t>{7});
-    store.take(requests, finished);
-    CHECK(requests.empty() && finished.empty());
-  }
-  store.post({{.request_id = 3, .field = 0, .key = "c"}});
-  store.clear();
-  CHECK(!is_readable(store.descriptor()));
-  store.take(requests, finished);
-  CHECK(requests.empty());
-}
-
-TEST(an_exchange_loses_nothing_between_threads) {
-  PythonStore store;
-  constexpr uint64_t kEach = 20'000;
-  std::vector<std::thread> threads;
-  for (uint64_t t = 0; t < 3; ++t) {
-    threads.emplace_back([&store, t] {
-      for (uint64_t i = 0; i < kEach; ++i) store.post({{.request_id = t * kEach + i, .key = "key"}});
-    });
-  }
-  std::vector<bool> seen(3 * kEach);
-  std::vector<FetchRequest> requests;
-  std::vector<uint64_t> finished;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  for (size_t total = 0; total < seen.size() && std::chrono::steady_clock::now() < deadline; total += requests.size()) {
-    pollfd entry{store.descriptor(), POLLIN, 0};
-    poll(&entry, 1, 1000);
-    store.take(requests, finished);
-    for (const FetchRequest& request : requests) seen[request.request_id] = true;
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(std::find(seen.begin(), seen.end(), false) == seen.end());
-}
 
 TEST(fed_fields_arrive_like_local_ones) {
   const Dataset data = rich_dataset();
@@ -158,7 +103,7 @@ TEST(a_request_is_made_before_an_answer_that_is_there_is_decoded) {
   const std::vector<uint8_t> chunk = read_file(data.arrays[0]->chunk_path(requests[0].key));
   const std::vector<uint8_t> corrupt(size_t{8} << 20);
   const FetchAnswer answers[] = {{requests[0].request_id, Bytes(chunk)}, {requests[1].request_id, Bytes(corrupt)}};
-  engine.answer(answers);
+  engine.stores().bridge()->answer(answers);
   release(engine, *take(engine));
   CHECK_THROWS(kCorrupt, "8388608 bytes", take(engine));  // the end of the epoch: nothing is asked for after that
   CHECK_EQ(take_requests(engine, 1).size(), size_t{1});
@@ -177,7 +122,7 @@ TEST(inner_chunks_wait_for_half_of_the_room_only_where_they_are_neighbours) {
     const size_t answered = in_shard == 1 ? 1 : 4;
     for (size_t i = 0; i < answered; ++i) {
       const FetchAnswer answer{requests[i].request_id, Bytes(bytes)};
-      engine.answer({&answer, 1});
+      engine.stores().bridge()->answer({&answer, 1});
     }
     CHECK_EQ(take_requests(engine, answered).size(), answered);
     engine.stop();
@@ -221,7 +166,7 @@ TEST(an_answer_that_is_too_long_to_be_a_chunk_is_corrupt) {
   const std::vector<FetchRequest> requests = take_requests(engine, 1);
   const std::vector<uint8_t> bytes(size_t{8} << 20);
   const FetchAnswer answer{requests[0].request_id, Bytes(bytes)};
-  engine.answer({&answer, 1});
+  engine.stores().bridge()->answer({&answer, 1});
   CHECK_THROWS(kCorrupt, "the stored object has 8388608 bytes", take(engine));
   engine.stop();
 }
@@ -239,8 +184,8 @@ TEST(an_epoch_that_waits_for_answers_may_be_stopped_and_late_ones_are_for_nobody
     start(engine, line, 16);
     for (const FetchRequest& late : requests) {
       const FetchAnswer answer{late.request_id, Bytes(wrong)};
-      engine.answer({&answer, 1});
-      engine.refuse(late.request_id, "late", 5);
+      engine.stores().bridge()->answer({&answer, 1});
+      engine.stores().bridge()->refuse(late.request_id, Error::io("late", 5));
     }
     drain(engine, data, line, 16);
     engine.stop();

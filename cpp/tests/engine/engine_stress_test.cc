@@ -119,7 +119,7 @@ class Consumer {
 
   void provide_buffers() {
     std::vector<uint8_t*> addresses;
-    for (const FieldReader& field : engine_.fields()) {
+    for (const FieldDecoder& field : engine_.fields()) {
       provided_.push_back(std::make_unique<uint8_t[]>(field.sample_bytes() * static_cast<size_t>(options_.batch_size)));
       addresses.push_back(provided_.back().get());
     }

@@ -22,7 +22,7 @@ class Provider {
   explicit Provider(const Engine& engine, int64_t batch_size) : engine_(&engine), batch_size_(batch_size) {}
   void provide_buffers(Engine& engine) {
     std::vector<uint8_t*> addresses;
-    for (const FieldReader& field : engine_->fields()) {
+    for (const FieldDecoder& field : engine_->fields()) {
       auto& buffer = buffers_.emplace_back(field.sample_bytes() * static_cast<size_t>(batch_size_), uint8_t{0});
       addresses.push_back(buffer.data());
     }

@@ -14,6 +14,7 @@
 
 #include "base/buffer.h"
 #include "spec/shard_spec.h"
+#include "storage/file_store.h"
 #include "tests/support/check.h"
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
@@ -35,8 +36,8 @@ std::vector<uint8_t> content(size_t shard, size_t position) {
 struct Store {
   explicit Store(ShardSpec of = {.chunks = {2, 3}, .index_has_crc32c = true}) : spec(std::move(of)) {
     write_file(root() / "zarr.json", std::vector<uint8_t>{1});
-    local.open();
-    shards = std::make_unique<ShardReader>(local, spec, kMaxBytes);
+    local->open();
+    shards = std::make_shared<ShardReader>(local, spec, kMaxBytes);
   }
   [[nodiscard]] std::filesystem::path root() const { return directory.path() / "array"; }
   void put(const std::string& key, size_t shard, size_t gap = 0) const {
@@ -47,14 +48,26 @@ struct Store {
   }
   [[nodiscard]] std::optional<std::vector<uint8_t>> read(const std::string& key, size_t position,
                                                          bool blocking = false) const {
-    Buffer out;
-    PendingRead pending;
-    ReadStatus status = ReadStatus::kWouldBlock;
-    if (!blocking) status = shards->read_cached(key, position, out, pending);
-    if (status == ReadStatus::kWouldBlock) status = shards->read_blocking(key, position, out, pending);
-    if (status == ReadStatus::kMissing) return std::nullopt;
-    CHECK_EQ(status, ReadStatus::kOk);
-    return std::vector<uint8_t>(out.data(), out.data() + pending.size);
+    Buffer room;
+    ReadResult result{.status = ReadStatus::kWouldBlock};
+    if (!blocking) result = shards->try_read(key, position, room);
+    if (result.status == ReadStatus::kWouldBlock) result = read_here(key, position, room);
+    if (result.error) throw *result.error;
+    if (result.status == ReadStatus::kMissing) return std::nullopt;
+    CHECK_EQ(result.status, ReadStatus::kOk);
+    return std::vector<uint8_t>(result.bytes.begin(), result.bytes.end());
+  }
+  /// Reads on this thread, since the store has none.
+  [[nodiscard]] ReadResult read_here(const std::string& key, size_t position, Buffer& room) const {
+    std::optional<ReadResult> result;
+    std::vector<ReadRequest> requests;
+    requests.push_back({.key = key, .inner_chunk = position, .room = &room, .done = [&](ReadResult got) {
+                          CHECK(!result);
+                          result = std::move(got);
+                        }});
+    shards->read(std::move(requests));
+    CHECK(result.has_value());
+    return std::move(*result);
   }
   void check_all(const std::string& key, size_t shard, bool blocking = false) const {
     for (size_t i = 0; i < 6; ++i) {
@@ -66,8 +79,8 @@ struct Store {
 
   TempDir directory;
   ShardSpec spec;
-  FileStore local{root().string(), "zarr.json", kMaxBytes};
-  std::unique_ptr<ShardReader> shards;
+  std::shared_ptr<FileStore> local = std::make_shared<FileStore>(root().string(), "zarr.json", kMaxBytes);
+  std::shared_ptr<ShardReader> shards;
 };
 
 }  // namespace
@@ -103,7 +116,7 @@ TEST(a_shard_that_is_missing_because_the_array_is_gone_is_an_error) {
 TEST(no_more_indices_are_kept_than_there_is_memory_for) {
   Store store;
   store.spec.cache_bytes = 2 * (6 * 16 + 512);
-  store.shards = std::make_unique<ShardReader>(store.local, store.spec, kMaxBytes);
+  store.shards = std::make_shared<ShardReader>(store.local, store.spec, kMaxBytes);
   for (const char* key : {"a", "b", "c"}) store.put(key, 1);
   for (const char* key : {"a", "b", "a", "b"}) store.check_all(key, 1);
   CHECK_EQ(store.shards->indices_read(), uint64_t{2});

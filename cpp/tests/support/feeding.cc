@@ -13,7 +13,7 @@ namespace zarrfeed::testing {
 std::vector<FieldSpec> fed_fields(const Dataset& data) {
   std::vector<FieldSpec> fields = data.fields();
   for (size_t f = 0; f < data.arrays.size(); ++f) {
-    fields[f].array.fed = true;
+    fields[f].array.in_python = true;
     fields[f].array.root.clear();
     fields[f].array.metadata_key.clear();
   }
@@ -32,9 +32,9 @@ void TestFeeder::serve() {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
   while (!done_) {
-    pollfd entry{engine_->python_store()->descriptor(), POLLIN, 0};
+    pollfd entry{engine_->stores().bridge()->descriptor(), POLLIN, 0};
     poll(&entry, 1, open_.empty() ? 5 : 0);
-    engine_->python_store()->take(requests, finished);
+    engine_->stores().bridge()->take(requests, finished);
     for (const uint64_t request_id : finished) provided_.erase(request_id);
     total_ += requests.size();
     std::move(requests.begin(), requests.end(), std::back_inserter(open_));
@@ -45,7 +45,7 @@ void TestFeeder::serve() {
 
 void TestFeeder::answer_some() {
   if (refusing_) {
-    engine_->refuse(open_.back().request_id, "no luck", 5);
+    engine_->stores().bridge()->refuse(open_.back().request_id, Error::io("no luck", 5));
     open_.pop_back();
     return;
   }
@@ -62,7 +62,7 @@ void TestFeeder::answer_some() {
         provided_.emplace(request.request_id, std::make_unique<std::vector<uint8_t>>(read_file(path))).first->second;
     answer.bytes = Bytes(*bytes);
   }
-  engine_->answer(answers);
+  engine_->stores().bridge()->answer(answers);
 }
 
 }  // namespace zarrfeed::testing

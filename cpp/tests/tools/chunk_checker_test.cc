@@ -134,7 +134,7 @@ TEST(bytes_from_elsewhere_are_decoded_or_refused) {
   const TempDir directory;
   const TestArray array(directory.path() / "a", {.shape = {8}, .chunk_shape = {8}});
   ArraySpec spec = array.field().array;
-  spec.fed = true;
+  spec.in_python = true;
   ChunkChecker checker(spec);
   const std::vector<uint8_t> chunk(32);
   checker.check_bytes(chunk);

@@ -86,7 +86,7 @@ def verify(
     restart
         Whether to begin from the start, whatever the file says.
     retries, timeout
-        How often a read of a store that is not local is tried again, and seconds that it may take, all tries included.
+        How often a read is tried again after an error that may pass, and seconds that it may take, all tries included.
         A chunk that cannot be read then is a finding.
     storage_options
         As of `ZarrIterableDataset`, for a URL.

@@ -158,7 +158,7 @@ def prepare_check(
         with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
             spec = read_layout(array, access=access)
     if spec is not None and spec.source is None:
-        return _LocalCheck(spec, path, num_threads=num_threads, budget=budget)
+        return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget)
     if spec is None:
         return _StoreCheck(
             array, _whole_chunks(array, access), None, path, access.policy, num_threads=num_threads, budget=budget
@@ -229,8 +229,8 @@ def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tupl
 class _LocalCheck:
     """Chunks of a local directory that the engine decodes: all in C++, on threads of a pool, without the GIL."""
 
-    def __init__(self, spec: ArraySpec, path: str, *, num_threads: int, budget: int) -> None:
-        self._path = path
+    def __init__(self, spec: ArraySpec, path: str, policy: FaultPolicy, *, num_threads: int, budget: int) -> None:
+        self._path, self._policy = path, policy
         along = spec.shard.chunks if spec.shard else ()
         along += (1,) * (len(spec.shape) - len(along))
         grid = tuple(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True))
@@ -244,12 +244,16 @@ class _LocalCheck:
         self._pool = ThreadPoolExecutor(count, "zarrfeed-verify")
 
     def start(self) -> None:
-        self._checker = core.ChunkChecker(self._described)
+        policy = self._policy
+        self._checker: core.ChunkChecker | None = core.ChunkChecker(
+            self._described, max_retries=policy.retries, timeout_s=policy.timeout
+        )
 
     def submit(self, begin: int, end: int) -> Future[Part]:
         return self._pool.submit(self._check, begin, end)
 
     def _check(self, begin: int, end: int) -> Part:
+        assert self._checker is not None
         good, stored_bytes, decoded_bytes, found = self._checker.check(begin, end)
         return Part(good, stored_bytes, decoded_bytes, [self._finding(*one) for one in found])
 
@@ -261,6 +265,7 @@ class _LocalCheck:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._checker = None  # ends its threads
 
 
 class _StoreCheck:

@@ -1,5 +1,5 @@
 #pragma once
-// One field of the dataset: from a chunk's index to rows in slots. Immutable while an epoch is read, hence shared by all
+// One field of the dataset: from the stored bytes of a chunk to rows in slots. Immutable while an epoch is read, hence shared by all
 // threads; what a thread needs for itself is in WorkerScratch.
 
 #include <algorithm>
@@ -13,10 +13,7 @@
 #include "base/bytes.h"
 #include "base/stats.h"
 #include "codecs/codec_pipeline.h"
-#include "engine/chunk_cache.h"
 #include "spec/field_spec.h"
-#include "storage/file_store.h"
-#include "storage/shard_reader.h"
 #include "transform/blosc_scatter.h"
 #include "transform/convert.h"
 #include "transform/scatter.h"
@@ -38,14 +35,16 @@ struct WorkerScratch {
   }
 };
 
-class FieldReader {
- public:
-  explicit FieldReader(FieldSpec spec);
+/// One decoded chunk, or the knowledge that it does not exist, so that its samples are the fill value.
+struct DecodedChunk {
+  std::unique_ptr<uint8_t[]> bytes;  ///< null: missing
+  size_t size = 0;
+};
 
-  /// Opens the source for a new epoch. Throws Error(kIo) if the array is gone. Indices of shards are read anew, unless
-  /// they are kept: of shards that change they are in any case, of those that come to be they are not.
-  void open(bool keep_indices = false);
-  void close();
+/// Errors name neither the array nor the chunk: whoever knows the chunk adds them.
+class FieldDecoder {
+ public:
+  explicit FieldDecoder(FieldSpec spec);
 
   /// Bytes of a row of the array, as it comes into a batch.
   [[nodiscard]] size_t row_bytes() const { return row_bytes_; }
@@ -58,14 +57,8 @@ class FieldReader {
   [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
   [[nodiscard]] size_t decoded_bytes() const { return pipeline_ ? pipeline_->decoded_bytes() : 0; }
   [[nodiscard]] bool is_stored() const { return spec_.kind == FieldSpec::Kind::kStored; }
-  /// True if the engine cannot read the chunks itself: they come through the Python store.
-  [[nodiscard]] bool is_fed() const { return is_stored() && spec_.array.fed; }
-
-  /// Reads chunk (`chunk` on the sample axis, `cell` over the others) from the page cache into `out`.
-  /// Not for fields that are fed; neither is read_blocking().
-  ReadStatus read_cached(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
-  /// Reads it, waiting as long as it takes.
-  ReadStatus read_blocking(int64_t chunk, size_t cell, Buffer& out, PendingRead& pending) const;
+  /// The longest stored chunk that is still plausible; 0 if the field is not stored.
+  [[nodiscard]] size_t max_stored_bytes() const { return pipeline_ ? pipeline_->max_stored_bytes() : 0; }
 
   /// Decodes `stored` and copies the rows that `placements` name to their slots.
   /// `streaming` says that the slots are more than the cache holds.
@@ -73,10 +66,9 @@ class FieldReader {
   void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool streaming,
                           WorkerScratch& scratch, Stats& stats) const;
   /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
-  DecodedChunk decode(int64_t chunk, size_t cell, Bytes stored, WorkerScratch& scratch, Stats& stats) const;
+  DecodedChunk decode(Bytes stored, WorkerScratch& scratch, Stats& stats) const;
   /// The same to memory of the caller's, of decoded_bytes(); what is there if it throws is of no use.
-  void decode_into(int64_t chunk, size_t cell, Bytes stored, MutableBytes out, WorkerScratch& scratch,
-                   Stats& stats) const;
+  void decode_into(Bytes stored, MutableBytes out, WorkerScratch& scratch, Stats& stats) const;
   void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets, Stats& stats,
                        bool streaming = false) const;
   /// The same for a chunk that does not exist: the fill value.
@@ -84,28 +76,15 @@ class FieldReader {
   /// The same for fields that are not stored.
   void scatter_resident(std::span<RowTarget> targets) const;
 
-  /// Key below the array's directory of a chunk, or of the shard that a read chunk lies in.
-  [[nodiscard]] std::string key(int64_t chunk, size_t cell) const;
-  /// Place of a read chunk in its shard, in C order; nothing if the array is not sharded.
-  [[nodiscard]] std::optional<size_t> position(int64_t chunk, size_t cell) const;
-  /// The key, and which inner chunk it is where there are such.
-  [[nodiscard]] std::string label(int64_t chunk, size_t cell) const;
-  /// Shard indices that the engine itself read.
-  [[nodiscard]] uint64_t indices_read() const { return shards_ ? shards_->indices_read() : 0; }
   [[nodiscard]] const FieldSpec& spec() const { return spec_; }
 
  private:
-  [[nodiscard]] int64_t grid_index(size_t axis, int64_t chunk, size_t cell) const;
-
   FieldSpec spec_;
   std::unique_ptr<Converter> converter_;
   size_t row_bytes_ = 0;
   int64_t rows_per_chunk_ = 0;
-  std::vector<std::vector<int64_t>> cells_;  ///< grid index of each cell; the sample axis is 0
   std::vector<BoxCopy> boxes_;
   std::unique_ptr<CodecPipeline> pipeline_;
-  std::unique_ptr<FileStore> source_;
-  std::unique_ptr<ShardReader> shards_;  ///< over source_, if the array is sharded
 };
 
 }  // namespace zarrfeed

@@ -1,11 +1,11 @@
-// One field: chunk keys, and decoding and scattering together.
+// One field: decoding and scattering together.
 
-#include "engine/field_reader.h"
+#include "transform/field_decoder.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,74 +19,29 @@
 #include "tests/support/plans.h"
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"
+#include "tools/local_reader.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
 
 namespace {
 
-FieldSpec unstored(std::vector<int64_t> shape, std::vector<int64_t> chunk_shape, int sample_axis, KeySpec key) {
-  FieldSpec field;
-  for (size_t axis = 0; axis < shape.size(); ++axis) field.array.storage_order.push_back(static_cast<int>(axis));
-  field.array.shape = std::move(shape);
-  field.array.chunk_shape = std::move(chunk_shape);
-  field.array.sample_axis = sample_axis;
-  field.array.item_bytes = 4;
-  field.array.fill.assign(4, 0);
-  field.array.key = std::move(key);
-  return field;
-}
-
 /// Reads, decodes and scatters the rows of one chunk's samples through the reader, as a decode thread does.
-void read_rows(const FieldReader& reader, int64_t chunk, const std::vector<RowTarget>& targets, Stats& stats) {
+void read_rows(const FieldDecoder& reader, int64_t chunk, const std::vector<RowTarget>& targets, Stats& stats) {
+  const std::shared_ptr<ChunkReader> chunks = open_local(reader);
   WorkerScratch scratch;
   for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
-    PendingRead pending;
     std::vector<RowTarget> rows = targets;
-    if (reader.read_blocking(chunk, cell, scratch.stored, pending) == ReadStatus::kMissing) {
+    const ReadResult read = read_chunk(*chunks, chunk, cell, scratch.stored);
+    if (read.status == ReadStatus::kMissing) {
       reader.scatter_fill(cell, rows);
     } else {
-      reader.decode_and_scatter(chunk, cell, {scratch.stored.data(), pending.size}, rows, chunk % 2 == 0, scratch,
-                                stats);
+      reader.decode_and_scatter(chunk, cell, read.bytes, rows, chunk % 2 == 0, scratch, stats);
     }
   }
 }
 
 }  // namespace
-
-TEST(keys_follow_both_encodings_and_separators) {
-  const std::vector<int64_t> shape = {100, 30, 20};
-  const std::vector<int64_t> chunks = {10, 10, 10};
-  const auto key = [&](int sample_axis, KeySpec spec) {
-    const FieldReader reader(unstored(shape, chunks, sample_axis, std::move(spec)));
-    return reader.key(7, 1);  // cell 1 is the next one along the last axis that is not the samples'
-  };
-  CHECK_EQ(key(0, {"", '.'}), std::string("7.0.1"));
-  CHECK_EQ(key(0, {"", '/'}), std::string("7/0/1"));
-  CHECK_EQ(key(0, {"c", '/'}), std::string("c/7/0/1"));
-  CHECK_EQ(key(0, {"c", '.'}), std::string("c.7.0.1"));
-  CHECK_EQ(key(1, {"c", '/'}), std::string("c/0/7/1"));
-  CHECK_EQ(FieldReader(unstored({100}, {10}, 0, {"", '.'})).key(0, 0), std::string("0"));
-  CHECK_EQ(FieldReader(unstored({100}, {10}, 0, {"c", '/'})).key(9, 0), std::string("c/9"));
-}
-
-TEST(cells_cover_the_grid_without_the_sample_axis) {
-  std::mt19937_64 random(4);
-  for (int i = 0; i < 100; ++i) {
-    const TempDir directory;
-    ArrayLayout layout = random_layout(random, 10);
-    const Context context(zarrfeed::testing::describe(layout));
-    const TestArray array(directory.path() / "a", layout);
-    const FieldReader reader(array.field());
-    std::set<std::string> keys;
-    const auto samples = static_cast<size_t>(layout.sample_axis);
-    for (int64_t chunk = 0; chunk * layout.chunk_shape[samples] < layout.shape[samples]; ++chunk) {
-      for (size_t cell = 0; cell < reader.num_cells(); ++cell) keys.insert(reader.key(chunk, cell));
-    }
-    CHECK(keys == std::set<std::string>(array.keys().begin(), array.keys().end()));
-    CHECK_EQ(reader.sample_bytes(), array.sample_bytes());
-  }
-}
 
 TEST(samples_arrive_whole_from_all_their_cells) {
   std::mt19937_64 random(5);
@@ -96,8 +51,7 @@ TEST(samples_arrive_whole_from_all_their_cells) {
     const Context context(zarrfeed::testing::describe(layout));
     TestArray array(directory.path() / "a", layout);
     if (random() % 3 == 0) array.remove_chunk(array.keys()[random() % array.keys().size()]);
-    FieldReader reader(array.field());
-    reader.open();
+    const FieldDecoder reader(array.field());
     Stats stats;
     const int64_t rows = reader.rows_per_chunk();
     for (int64_t chunk = 0; chunk * rows < array.num_samples(); ++chunk) {
@@ -123,8 +77,7 @@ TEST(a_chunk_that_is_decoded_in_place_equals_one_that_is_copied) {
     const TempDir directory;
     const TestArray array(directory.path() / "a",
                           {.shape = {16, 6}, .chunk_shape = {8, 6}, .packing = static_cast<Packing>(packing)});
-    FieldReader reader(array.field());
-    reader.open();
+    const FieldDecoder reader(array.field());
     Stats stats;
     const size_t bytes = array.sample_bytes();
     const GuardedBytes in_order(8 * bytes);
@@ -155,8 +108,7 @@ TEST(rows_that_come_straight_from_blosc_blocks_equal_those_that_are_copied) {
       const TempDir directory;
       const TestArray array(directory.path() / "a",
                             {.shape = {21, width}, .chunk_shape = {8, width}, .packing = packing});
-      FieldReader reader(array.field());
-      reader.open();
+      const FieldDecoder reader(array.field());
       Stats stats;
       const size_t bytes = array.sample_bytes();
       for (int64_t chunk = 0; chunk < 3; ++chunk) {
@@ -182,7 +134,7 @@ TEST(a_checksum_inside_of_the_compression_is_undone_where_chunks_are_decoded_in_
   const std::vector<uint8_t> chunk = read_file(plain.chunk_path("0.0"));
   FieldSpec field = plain.field();
   field.array.codecs = {{CodecSpec::Kind::kZstd}, {CodecSpec::Kind::kCrc32c}};
-  FieldReader reader(std::move(field));
+  FieldDecoder reader(std::move(field));
   const size_t bytes = plain.sample_bytes();
   const GuardedBytes out(8 * bytes);
   std::vector<RowTarget> targets;
@@ -193,32 +145,13 @@ TEST(a_checksum_inside_of_the_compression_is_undone_where_chunks_are_decoded_in_
   CHECK(out.copy() == chunk);
 }
 
-TEST(errors_name_the_array_and_the_key) {
-  const TempDir directory;
-  const TestArray array(directory.path() / "temperature",
-                        {.shape = {16, 6}, .chunk_shape = {8, 3}, .packing = Packing::kBlosc});
-  FieldReader reader(array.field());
-  reader.open();
-  Stats stats;
-  std::vector<uint8_t> sample(array.sample_bytes());
-  write_file(array.chunk_path("1.1"), std::vector<uint8_t>(7));
-  CHECK_THROWS(kCorrupt, "temperature chunk 1.1: a Blosc header has 16 bytes, the chunk holds 7",
-               read_rows(reader, 1, {{9, sample.data()}}, stats));
-  std::filesystem::remove(array.chunk_path("0.0"));
-  std::filesystem::create_directory(array.chunk_path("0.0"));
-  CHECK_THROWS(kIo, "temperature chunk 0.0: is a directory", read_rows(reader, 0, {{1, sample.data()}}, stats));
-  WorkerScratch scratch;
-  PendingRead pending;
-  CHECK_THROWS(kIo, "temperature chunk 0.0", reader.read_cached(0, 0, scratch.stored, pending));
-}
-
 TEST(fields_that_are_not_stored_give_their_rows) {
   const std::vector<uint8_t> rows = {0, 1, 10, 11, 20, 21, 30, 31};
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kResident;
   spec.rows = rows.data();
   spec.sample_bytes = 2;
-  const FieldReader resident(spec);
+  const FieldDecoder resident(spec);
   CHECK(!resident.is_stored());
   CHECK_EQ(resident.sample_bytes(), size_t{2});
   CHECK_EQ(resident.rows_per_chunk(), int64_t{0});
@@ -230,14 +163,14 @@ TEST(fields_that_are_not_stored_give_their_rows) {
   // A tensor without items has no memory, and torch says so: memcpy() from there is undefined, even of 0 bytes.
   spec.rows = nullptr;
   spec.sample_bytes = 0;
-  const FieldReader nothing(spec);
+  const FieldDecoder nothing(spec);
   CHECK_EQ(nothing.sample_bytes(), size_t{0});
   nothing.scatter_resident(targets);
   CHECK_EQ(out, (std::vector<uint8_t>{30, 31, 10, 11}));
 
   spec = {};
   spec.kind = FieldSpec::Kind::kIndex;
-  const FieldReader index(spec);
+  const FieldDecoder index(spec);
   CHECK_EQ(index.sample_bytes(), sizeof(int64_t));
   int64_t number = 0;
   targets = {{int64_t{1} << 40, reinterpret_cast<uint8_t*>(&number)}};

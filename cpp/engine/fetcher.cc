@@ -1,0 +1,172 @@
+// How the engine comes by the bytes of chunks: what decode threads read themselves, what is asked of the chunk readers, how
+// much of it at once, and how long it may take.
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+namespace zarrfeed {
+namespace {
+
+/// After a read that would have blocked, so many chunks are asked for without trying the cache first.
+constexpr int kColdCredit = 16;
+
+uint64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
+}
+
+}  // namespace
+
+bool Engine::read_on_this_thread(Task& task, Buffer& room, StallWatch& watch) {
+  ChunkReader& reader = reader_of(task);
+  const bool waits_here = reader.limits().requests == 0;
+  if (!reader.limits().can_try) return false;
+  if (!waits_here && cold_credit_.load(std::memory_order_relaxed) > 0) {
+    cold_credit_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  const ChunkLocation at = reader.locate(task.chunk, task.cell);
+  const auto begin = Clock::now();
+  const StallWatch::Wait wait{task.field, task.chunk, task.cell, begin};
+  ReadResult result = watch_storage(watch, wait, [&] { return reader.try_read(at, room); });
+  stats_.fetch_ns.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+  if (result.status == ReadStatus::kWouldBlock) {
+    if (!waits_here) {
+      cold_credit_.store(kColdCredit, std::memory_order_relaxed);
+      return false;
+    }
+    const StageTimer timer(stats_.idle_storage_ns);
+    stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
+    result = reader.read_here(at, room, watch, wait);
+  }
+  task.status = result.status;
+  task.stored = result.bytes;
+  task.hold = std::move(result.hold);
+  return true;
+}
+
+void Engine::ask_ahead(std::vector<Task>& tasks) {
+  const auto asks = [this](const Task& task) {
+    return field_of(task).is_stored() && !reader_of(task).limits().can_try;
+  };
+  std::erase_if(tasks, [&](Task& task) { return asks(task) && waits_for_carried(task); });
+  const auto first = std::stable_partition(tasks.begin(), tasks.end(), [&](const Task& task) {
+    if (task.carried != nullptr && !task.decodes_carried) return true;
+    return !asks(task) || (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
+  });
+  if (first == tasks.end()) return;
+  fetch_later({first, tasks.end()});
+  tasks.erase(first, tasks.end());
+}
+
+void Engine::fetch_later(std::span<Task> tasks) {
+  stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
+  Fetches fetches;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    for (Task& task : tasks) {
+      InFlight& kind = in_flight_of(task);
+      if (kind.has_room()) {
+        begin_fetch(std::move(task), fetches);
+      } else {
+        kind.waiting.push_back(std::move(task));
+      }
+    }
+  }
+  fetch(std::move(fetches));
+}
+
+void Engine::begin_fetch(Task task, Fetches& fetches) {
+  ++in_flight_of(task).count;
+  if (reader_of(task).limits().needs_room) {
+    if (spare_buffers_.empty()) {
+      task.room = std::make_unique<Buffer>();
+    } else {
+      task.room = std::move(spare_buffers_.back());
+      spare_buffers_.pop_back();
+    }
+  }
+  task.is_fetched = true;
+  task.asked = Clock::now();
+  fetches.push_back(std::make_shared<Task>(std::move(task)));
+}
+
+void Engine::fetch(Fetches fetches) {
+  if (fetches.empty()) return;
+  // What is asked of one array at once, its reader can read together.
+  std::stable_sort(fetches.begin(), fetches.end(), [](const auto& a, const auto& b) { return a->field < b->field; });
+  for (auto from = fetches.begin(); from != fetches.end();) {
+    ChunkReader& reader = reader_of(**from);
+    std::vector<ChunkRequest> requests;
+    const size_t field = (*from)->field;
+    for (; from != fetches.end() && (*from)->field == field; ++from) {
+      const std::shared_ptr<Task> task = std::move(*from);
+      requests.push_back({reader.locate(task->chunk, task->cell), task->room.get(),
+                          [this, task](ReadResult result) { end_read(*task, std::move(result)); }});
+    }
+    reader.read(std::move(requests));
+  }
+}
+
+void Engine::end_read(Task& task, ReadResult result) {
+  stats_.fetch_ns.fetch_add(nanoseconds_since(task.asked), std::memory_order_relaxed);
+  if (result.error && !skips(*result.error)) {
+    fail(std::make_exception_ptr(*result.error));
+    return;
+  }
+  task.error = std::move(result.error);
+  task.status = result.status;
+  task.stored = result.bytes;
+  task.hold = std::move(result.hold);
+  {
+    const std::lock_guard lock(mutex_);
+    fetched_.push_back(std::move(task));
+  }
+  work_cv_.notify_one();
+}
+
+void Engine::end_fetch(Task& task) {
+  task.hold.reset();
+  Fetches fetches;
+  {
+    const std::lock_guard lock(mutex_);
+    if (task.room != nullptr) spare_buffers_.push_back(std::move(task.room));
+    InFlight& kind = in_flight_of(task);
+    --kind.count;
+    if (kind.waiting.empty() || stopping_) return;
+    const bool half_is_free = kind.count <= kind.limit / 2;
+    while (!kind.waiting.empty() && kind.count < kind.limit && (half_is_free || !has_neighbour(kind.waiting))) {
+      Task next = std::move(kind.waiting.front());
+      kind.waiting.pop_front();
+      begin_fetch(std::move(next), fetches);
+    }
+  }
+  fetch(std::move(fetches));
+}
+
+bool Engine::has_neighbour(const std::deque<Task>& waiting) const {
+  if (waiting.size() < 2 || waiting[0].field != waiting[1].field) return false;
+  const ChunkReader& reader = reader_of(waiting[0]);
+  return reader.reads_together(waiting[0].chunk, waiting[0].cell, waiting[1].chunk, waiting[1].cell);
+}
+
+void Engine::check_waits() {
+  if (stopping_) return;
+  const auto now = Clock::now();
+  const auto check = [this](const std::optional<Error>& overdue) {
+    if (overdue) fail_locked(std::make_exception_ptr(*overdue));
+  };
+  threads_.for_each_wait([&](const StallWatch::Wait& wait) {
+    check((*readers_)[wait.field]->find_overdue(wait.chunk, wait.cell, wait.since, now));
+  });
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) check(reader->find_overdue(now));
+  }
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,146 @@
+#pragma once
+// The chunks of one array: the engine, `verify` and the yardsticks ask for a chunk and get its stored bytes or an error.
+//
+// Here, and nowhere else, is what lies between a chunk and a ByteStore: keys, indices of shards, further tries after errors
+// that may pass, how long a read may take, and what an error says. What holds:
+//   * A read ends exactly once: in bytes, in "the store lacks the chunk", or in an error that names the array and the
+//     chunk's key. It is dropped without a word only by stop().
+//   * A read is tried again after an error of which is_transient() holds, up to `max_retries` times, after pause_after(),
+//     and as long as all tries together stay below `timeout`. An error that stays is the one of the last try.
+//   * A read that takes longer than `timeout`, all tries included, is overdue: find_overdue() tells, and the storage is
+//     not to be waited for any more. Somebody has to look; nobody here does by himself.
+//   * No more bytes are handed over than a chunk of this array may have.
+// Which thread may do what: any thread may read. A completion runs on a thread of the store's, or on the one that calls.
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "spec/array_spec.h"
+#include "storage/byte_store.h"
+#include "storage/io_threads.h"
+#include "storage/shard_reader.h"
+#include "storage/stall_watch.h"
+
+namespace zarrfeed {
+
+struct ReadPolicy {
+  size_t max_retries = 6;
+  std::chrono::milliseconds timeout = std::chrono::hours(1);
+};
+
+/// Where a read chunk lies.
+struct ChunkLocation {
+  std::string key;                      ///< below the array: of its object, or of the shard that it lies in
+  std::optional<size_t> inner_chunk{};  ///< its place in the shard, in C order
+};
+
+/// A chunk that is wanted.
+struct ChunkRequest {
+  ChunkLocation at;
+  Buffer* room = nullptr;  ///< memory for stores without memory of their own; `done` keeps it alive
+  Completion done;
+};
+
+class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `max_chunk_bytes`: more are no chunk of this array. `io` is the clock of further tries, which `retries` counts.
+  ChunkReader(ArraySpec array, std::shared_ptr<ByteStore> store, std::shared_ptr<IoThreads> io, size_t max_chunk_bytes,
+              ReadPolicy policy, std::atomic<uint64_t>* retries = nullptr);
+
+  /// Begins an epoch. Throws Error(kIo) if the array is gone. Indices of shards are read anew, unless they are kept: of
+  /// shards that change they are in any case, of those that come to be they are not.
+  void open(bool keep_indices = false);
+  /// Begins nothing any more, and ends pauses between tries. Never waits.
+  void cancel() { io_->cancel(); }
+  /// Ends the epoch, see ByteStore::stop(). After false, this is not used again.
+  bool stop(Clock::time_point deadline);
+  void close() { store_->close(); }
+
+  [[nodiscard]] ChunkLocation locate(int64_t chunk, size_t cell) const;
+  /// The key, and which inner chunk it is where there are such: what messages call the chunk.
+  [[nodiscard]] std::string label(const ChunkLocation& at) const;
+  [[nodiscard]] std::string label(int64_t chunk, size_t cell) const { return label(locate(chunk, cell)); }
+  /// Whether it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours together.
+  [[nodiscard]] bool reads_together(int64_t chunk, size_t cell, int64_t other_chunk, size_t other_cell) const {
+    return limits_.merges && array_.shard.is_sharded() &&
+           locate(chunk, cell).key == locate(other_chunk, other_cell).key;
+  }
+
+  /// Reads what is in memory or the page cache, and never waits: kWouldBlock. Also after an error that may pass.
+  /// Throws Error, with the array and the key.
+  ReadResult try_read(const ChunkLocation& at, Buffer& room);
+  /// Reads, with further tries. Chunks that are asked for together may be read together.
+  void read(std::vector<ChunkRequest> requests);
+  /// Reads, with further tries, on this thread, of which others see where it waits. For stores without threads of their
+  /// own (Limits::requests = 0). Throws Error; LeftBehind if it was.
+  ReadResult read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait);
+  /// The same for a thread that nobody watches.
+  ReadResult read_here(const ChunkLocation& at, Buffer& room);
+  /// Whether there is such a shard: reads its index, unless that is cached. As read_here().
+  bool has_shard(const std::string& key, StallWatch& watch, StallWatch::Wait wait);
+
+  /// The error of a chunk whose read took longer than it may.
+  [[nodiscard]] Error overdue(const ChunkLocation& at) const;
+  /// The error of a read() that has taken longer than it may, if there is one.
+  [[nodiscard]] std::optional<Error> find_overdue(Clock::time_point now) const;
+  /// The same of a thread that went to storage for a chunk then.
+  [[nodiscard]] std::optional<Error> find_overdue(int64_t chunk, size_t cell, Clock::time_point since,
+                                                  Clock::time_point now) const;
+
+  [[nodiscard]] const ByteStore::Limits& limits() const { return limits_; }
+  [[nodiscard]] const ArraySpec& array() const { return array_; }
+  /// Indices of shards that were read, from the beginning.
+  [[nodiscard]] uint64_t indices_read() const { return shards_ ? shards_->indices_read() : 0; }
+
+ private:
+  /// A read() that has not ended.
+  struct Pending {
+    uint64_t number = 0;
+    ChunkRequest request;
+    Clock::time_point since;
+    size_t tries = 0;
+  };
+  using PendingPtr = std::shared_ptr<Pending>;
+
+  [[nodiscard]] ReadRequest request_for(const PendingPtr& pending);
+  void settle(const PendingPtr& pending, ReadResult result);
+  void end(const PendingPtr& pending, ReadResult result);
+  [[nodiscard]] std::optional<Clock::time_point> next_try(const Error& error, size_t tries,
+                                                          Clock::time_point since) const;
+  void count_retry() {
+    if (retries_ != nullptr) retries_->fetch_add(1, std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool may_pass(const Error& error) const;
+  void check_size(const ChunkLocation& at, const ReadResult& result) const;
+  template <typename Begin>
+  ReadResult wait_here(const Begin& begin, StallWatch& watch, StallWatch::Wait wait);
+
+  const ArraySpec array_;
+  const std::vector<std::vector<int64_t>> cells_;
+  const std::shared_ptr<IoThreads> io_;
+  const size_t max_chunk_bytes_;
+  const ReadPolicy policy_;
+  std::shared_ptr<ShardReader> shards_;  ///< null: there are none, or the store reads them itself
+  std::shared_ptr<ByteStore> store_;     ///< over shards_, where these are
+  const ByteStore::Limits limits_;
+  std::atomic<uint64_t>* const retries_;
+
+  mutable std::mutex mutex_;
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, PendingPtr> pending_;  ///< the oldest first
+};
+
+}  // namespace zarrfeed

@@ -1,0 +1,39 @@
+#pragma once
+// The stores of one engine: which ByteStore holds the chunks of each array.
+
+#include <cstddef>
+#include <memory>
+
+#include "spec/array_spec.h"
+#include "storage/byte_store.h"
+#include "storage/io_threads.h"
+#include "storage/python_store.h"
+
+namespace zarrfeed {
+
+class Stores {
+ public:
+  /// `max_reads`: threads that wait for files; 0: whoever reads does. `max_requests`: those that Python is asked at once.
+  Stores(size_t max_reads, size_t max_requests);
+  virtual ~Stores() = default;
+  Stores(const Stores&) = delete;
+  Stores& operator=(const Stores&) = delete;
+
+  /// The store of an array, which is field number `field`. `max_chunk_bytes`: a larger object is no chunk of it.
+  /// Another kind of store is added here, or by a class that overrides this.
+  virtual std::shared_ptr<ByteStore> make(size_t field, const ArraySpec& array, size_t max_chunk_bytes);
+  /// After a thread was left behind: what is made from here on shares nothing with what was made before.
+  void renew() { io_ = std::make_shared<IoThreads>(io_->max_threads()); }
+
+  /// Threads that wait for storage, and the clock of further tries.
+  [[nodiscard]] const std::shared_ptr<IoThreads>& io() const { return io_; }
+  /// The way to stores that Python reads; null if there are none.
+  [[nodiscard]] StoreBridge* bridge() const { return bridge_.get(); }
+
+ private:
+  const size_t max_requests_;
+  std::shared_ptr<IoThreads> io_;
+  std::shared_ptr<StoreBridge> bridge_;
+};
+
+}  // namespace zarrfeed

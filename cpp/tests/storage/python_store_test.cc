@@ -1,0 +1,148 @@
+// The bridge to stores that only Python reads: requests out, answers back, and nothing after the end.
+
+#include "storage/python_store.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/check.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+bool is_readable(int descriptor) {
+  pollfd entry{descriptor, POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+std::vector<ReadRequest> one(std::string key, Completion done) {
+  std::vector<ReadRequest> requests;
+  requests.push_back({.key = std::move(key), .done = std::move(done)});
+  return requests;
+}
+
+void ignore(const ReadResult& /*result*/) {}
+
+/// Takes all that there is to take.
+struct Taken {
+  explicit Taken(StoreBridge& bridge) { bridge.take(requests, finished); }
+  std::vector<FetchRequest> requests;
+  std::vector<uint64_t> finished;
+};
+
+}  // namespace
+
+TEST(the_bridge_is_readable_while_there_is_something_to_take) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  CHECK(!is_readable(bridge->descriptor()));
+  for (int round = 0; round < 3; ++round) {
+    ReadResult result;
+    bridge->post(0, one("a", [&](ReadResult got) { result = std::move(got); }));
+    bridge->post(1, one("b", ignore));
+    CHECK(is_readable(bridge->descriptor()));
+    const Taken taken(*bridge);
+    CHECK(!is_readable(bridge->descriptor()));
+    CHECK_EQ(taken.requests.size(), size_t{2});
+    CHECK_EQ(taken.requests[0].field, size_t{0});
+    CHECK_EQ(taken.requests[1].key, std::string("b"));
+    const std::vector<uint8_t> bytes = {1, 2, 3};
+    const FetchAnswer answer{taken.requests[0].request_id, Bytes(bytes)};
+    bridge->answer({&answer, 1});
+    CHECK_EQ(result.bytes.data(), bytes.data());
+    CHECK(!is_readable(bridge->descriptor()));  // the bytes are in use
+    result = {};
+    CHECK(is_readable(bridge->descriptor()));
+    const Taken after(*bridge);
+    CHECK(after.requests.empty());
+    CHECK_EQ(after.finished, std::vector<uint64_t>{answer.request_id});
+  }
+  bridge->post(0, one("c", ignore));
+  bridge->clear();
+  CHECK(!is_readable(bridge->descriptor()));
+  CHECK(Taken(*bridge).requests.empty());
+}
+
+TEST(requests_end_once_and_not_after_the_epoch) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  std::vector<ReadResult> results;
+  const auto keep = [&](ReadResult got) { results.push_back(std::move(got)); };
+  for (const char* key : {"bytes", "missing", "io", "corrupt", "late"}) bridge->post(0, one(key, keep));
+  const std::vector<FetchRequest> requests = Taken(*bridge).requests;
+  const std::vector<uint8_t> bytes = {1};
+  const FetchAnswer answers[] = {{requests[0].request_id, Bytes(bytes)},
+                                 {requests[0].request_id, Bytes(bytes)},
+                                 {requests[1].request_id, std::nullopt},
+                                 {requests[4].request_id + 1, Bytes(bytes)}};
+  bridge->answer(answers);
+  bridge->refuse(requests[2].request_id, Error::io("no luck", EACCES));
+  bridge->refuse(requests[3].request_id, Error(ErrorKind::kCorrupt, "no sense"));
+  bridge->refuse(requests[3].request_id, Error(ErrorKind::kCorrupt, "again"));
+  CHECK_EQ(results.size(), size_t{4});
+  CHECK_EQ(results[0].status, ReadStatus::kOk);
+  CHECK_EQ(results[1].status, ReadStatus::kMissing);
+  CHECK(results[2].error && results[2].error->errno_value() == EACCES);
+  CHECK(results[3].error && results[3].error->kind() == ErrorKind::kCorrupt);
+  bridge->clear();
+  const FetchAnswer late{requests[4].request_id, Bytes(bytes)};
+  bridge->answer({&late, 1});
+  CHECK_EQ(results.size(), size_t{4});
+  results.clear();  // bytes of the epoch that is over: nobody is told
+  CHECK(!is_readable(bridge->descriptor()));
+}
+
+TEST(the_bridge_loses_nothing_between_threads) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  constexpr uint64_t kEach = 20'000;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&bridge, t] {
+      for (uint64_t i = 0; i < kEach; ++i) bridge->post(t, one("key", ignore));
+    });
+  }
+  std::vector<bool> seen(3 * kEach + 1);
+  seen[0] = true;  // numbers begin with 1
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (size_t total = 0; total < 3 * kEach && std::chrono::steady_clock::now() < deadline;) {
+    pollfd entry{bridge->descriptor(), POLLIN, 0};
+    poll(&entry, 1, 1000);
+    const Taken taken(*bridge);
+    for (const FetchRequest& request : taken.requests) seen[request.request_id] = true;
+    total += taken.requests.size();
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(std::find(seen.begin(), seen.end(), false) == seen.end());
+}
+
+TEST(nothing_ends_after_clear_while_another_thread_answers) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<bool> is_over{false};
+    std::atomic<int> after{0};
+    for (int i = 0; i < 8; ++i) {
+      bridge->post(0, one("key", [&](const ReadResult& /*result*/) { after += is_over ? 1 : 0; }));
+    }
+    const std::vector<FetchRequest> requests = Taken(*bridge).requests;
+    std::thread other([&] {
+      for (const FetchRequest& request : requests) {
+        const FetchAnswer answer{request.request_id, std::nullopt};
+        bridge->answer({&answer, 1});
+      }
+    });
+    bridge->clear();
+    is_over = true;
+    other.join();
+    CHECK_EQ(after.load(), 0);
+  }
+}
