@@ -49,7 +49,12 @@ def run_forked_script(body: str, *arguments: str, timeout: float = 60) -> subpro
     """
     with tempfile.TemporaryDirectory(prefix="script-") as directory:
         out, err = Path(directory) / "out", Path(directory) / "err"
-        request = {"body": textwrap.dedent(body), "arguments": arguments, "out": str(out), "err": str(err)}
+        request: dict[str, object] = {
+            "body": textwrap.dedent(body),
+            "arguments": arguments,
+            "out": str(out),
+            "err": str(err),
+        }
         status = _server().run(request, timeout)
         said = out.read_text(), err.read_text()
     if status is None:
