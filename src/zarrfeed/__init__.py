@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from zarrfeed.engine.substitution import SkippedChunk
     from zarrfeed.metadata.data import Data, from_xarray, open
     from zarrfeed.report.explain import Explanation
+    from zarrfeed.spec.error_policy import Faults
+    from zarrfeed.spec.feeding import Mixing, Requests
     from zarrfeed.tools.verify import VerifyReport, verify
     from zarrfeed.torch.audit import Digest, audit
     from zarrfeed.torch.distributed import rank_from_slurm, rank_from_torchrun
     from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
     from zarrfeed.torch.loader import ZarrDataLoader
     from zarrfeed.torch.map_dataset import ZarrDataset
-    from zarrfeed.torch.split import split
 
 __version__ = version("zarrfeed")
 
@@ -45,8 +46,11 @@ __all__ = [
     "Data",
     "Digest",
     "Explanation",
+    "Faults",
     "MemoryBudgetError",
+    "Mixing",
     "ProgressFileError",
+    "Requests",
     "SkippedChunk",
     "Stats",
     "StoreReadError",
@@ -63,7 +67,6 @@ __all__ = [
     "open",
     "rank_from_slurm",
     "rank_from_torchrun",
-    "split",
     "verify",
 ]
 
@@ -72,6 +75,9 @@ _MODULES = {
     "Data": "metadata.data",
     "Digest": "torch.audit",
     "Explanation": "report.explain",
+    "Faults": "spec.error_policy",
+    "Mixing": "spec.feeding",
+    "Requests": "spec.feeding",
     "SkippedChunk": "engine.substitution",
     "Stats": "engine.stats",
     "VerifyReport": "tools.verify",
@@ -83,7 +89,6 @@ _MODULES = {
     "open": "metadata.data",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
-    "split": "torch.split",
     "verify": "tools.verify",
 }
 
@@ -91,6 +96,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
 
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first used."""
+        if name == "split":
+            raise AttributeError("zarrfeed.split is now Data.split: zarrfeed.open(path).split((0.8, 0.2))")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

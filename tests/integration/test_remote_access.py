@@ -25,6 +25,8 @@ import pytest
 import zarr
 from zarr.storage import LocalStore, MemoryStore
 
+import zarrfeed
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import assert_parity, numbered
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.storage.options import _OWN, default_credentials, obstore_options
@@ -192,7 +194,7 @@ def test_wrong_bucket_wrong_key_and_missing_permission_are_three_messages(bucket
             "do not allow to read it, or are wrong",
         ),
     ):
-        for reader in (ZarrIterableDataset, ZarrDataset, verify):
+        for reader in (zarrfeed.open, iterable_dataset, verify):
             with pytest.raises(StoreReadError) as caught:
                 reader(url, storage_options=options)
             assert caught.value.strerror == sentence
@@ -200,7 +202,9 @@ def test_wrong_bucket_wrong_key_and_missing_permission_are_three_messages(bucket
             assert_one_sentence(caught.value)
     with pytest.raises(StoreReadError, match="requests have no credentials: set them in storage_options"):
         ZarrIterableDataset(
-            "s3://data/private", storage_options={"anon": True, "endpoint": bucket[0].url, "allow_http": True}
+            zarrfeed.open(
+                "s3://data/private", storage_options={"anon": True, "endpoint": bucket[0].url, "allow_http": True}
+            )
         )
     with pytest.raises(StoreReadError, match=r"the server has no zarr\.json, \.zarray or \.zgroup below that URL"):
         ZarrIterableDataset(f"{bucket[0].url}/data/nothing")
@@ -211,11 +215,11 @@ def test_an_endpoint_without_encryption_names_what_allows_it(
 ) -> None:
     options = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": bucket[0].url}}
     with pytest.raises(StoreReadError, match=r'\{"allow_http": True\} or AWS_ALLOW_HTTP=true') as caught:
-        ZarrIterableDataset("s3://data/a", storage_options=options)
+        ZarrIterableDataset(zarrfeed.open("s3://data/a", storage_options=options))
     assert_one_sentence(caught.value)
     assert bucket[0].requests == []
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    assert len(list(ZarrIterableDataset("s3://data/a", storage_options=options, batch_size=8))) == 8
+    assert len(list(ZarrIterableDataset(zarrfeed.open("s3://data/a", storage_options=options), batch_size=8))) == 8
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_an_error_that_was_retried_says_how_often_and_why(
 ) -> None:
     server = serve(answer)
     with pytest.raises(StoreReadError) as caught:
-        ZarrIterableDataset(f"{server.url}/a", retries=1)
+        ZarrIterableDataset(f"{server.url}/a", faults={"retries": 1})
     assert f"{server.url}/a: the store cannot read it, after 1 retry in " in str(caught.value)
     assert reason in str(caught.value)
     assert_one_sentence(caught.value)
@@ -244,11 +248,11 @@ def test_a_server_that_is_gone_is_an_error_with_the_url_at_once_and_later(bucket
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/a"
         with pytest.raises(StoreReadError, match=f"{url}: the store cannot read it, after 2 retries in .* refused"):
-            ZarrIterableDataset(url, retries=2)
+            ZarrIterableDataset(url, faults={"retries": 2})
     chunk = bucket[1] / "a/c/7/0"
     kept = chunk.read_bytes()
     server = bucket[0]
-    with ZarrIterableDataset(f"{server.url}/data/a", batch_size=8, retries=1) as dataset:
+    with ZarrIterableDataset(f"{server.url}/data/a", batch_size=8, faults={"retries": 1}) as dataset:
         chunk.unlink()
         (bucket[1] / "a/zarr.json").unlink()
         with pytest.raises(StoreReadError, match=r"/data/a chunk c/7/0: .*zarr\.json is gone"):
@@ -281,8 +285,10 @@ def test_storage_options_by_the_names_of_fsspec_and_of_obstore(bucket: tuple[Ser
         assert {signed for _, _, signed in server.requests} == {"anon" not in options}
         assert "anything" not in repr(dataset)
         assert verify("s3://data/a", storage_options=options).ok
-        np.testing.assert_array_equal(ZarrDataset("s3://data/a", storage_options=options)[[3, 1]], data[[3, 1]])
-    both = ZarrIterableDataset("s3://data/a", path / "a", batch_size=8, storage_options=spellings[0])
+        np.testing.assert_array_equal(
+            ZarrDataset(zarrfeed.open("s3://data/a", storage_options=options))[[3, 1]], data[[3, 1]]
+        )
+    both = ZarrIterableDataset(zarrfeed.open("s3://data/a", path / "a", storage_options=spellings[0]), batch_size=8)
     assert len(list(both)) == 8
     for text in (
         [json.dumps(spellings[0])],
@@ -314,13 +320,13 @@ def test_storage_options_by_the_names_of_fsspec_and_of_obstore(bucket: tuple[Ser
 )
 def test_options_that_cannot_be_are_refused_without_their_values(url: str, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        ZarrIterableDataset(url, storage_options=options)
+        ZarrIterableDataset(zarrfeed.open(url, storage_options=options))
     assert "hidden" not in str(caught.value)
 
 
 def test_options_without_a_url_are_refused(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", data=numbered((N, 6)), chunks=(4, 6))
-    for reader in (ZarrIterableDataset, ZarrDataset, verify):
+    for reader in (zarrfeed.open, iterable_dataset, verify):
         with pytest.raises(ConfigError, match="storage_options are for URLs such as s3://bucket/key, and none"):
             reader(tmp_path / "a", storage_options={"anon": True})
     assert main(["verify", str(tmp_path / "a"), "--storage-option", "anon=true"]) == 2
@@ -351,7 +357,7 @@ def test_the_metadata_service_is_asked_only_where_nothing_else_is_configured(
 
     def signed(**more: Any) -> bool:
         bucket[0].requests.clear()
-        ZarrIterableDataset("s3://data/a", storage_options={**options, **more})
+        ZarrIterableDataset(zarrfeed.open("s3://data/a", storage_options={**options, **more}))
         assert metadata_service.requests == []
         return all(signed for _, _, signed in bucket[0].requests)
 
@@ -375,7 +381,7 @@ def test_the_metadata_service_is_asked_only_where_nothing_else_is_configured(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.delenv(name)
     with pytest.raises(StoreReadError, match=r"no credentials are configured.*\{\"anon\": True\}") as caught:
-        ZarrIterableDataset("s3://data/a", storage_options=options)
+        ZarrIterableDataset(zarrfeed.open("s3://data/a", storage_options=options))
     assert_one_sentence(caught.value)
     assert set(metadata_service.requests) == {("PUT", "/latest/api/token", False)}
 
@@ -457,8 +463,8 @@ def test_the_timeout_holds_while_a_dataset_is_made(after: int, tmp_path: Path) -
     group = zarr.create_group(tmp_path / "g", zarr_format=3)
     group.create_array("x", data=numbered((N, 300)), chunks=(4, 300))
     makers: list[Callable[[str], object]] = [
-        lambda url: list(ZarrIterableDataset(url + "/g/x", batch_size=4, timeout=0.5)),
-        lambda url: ZarrDataset(url + "/g/x", timeout=0.5)[[0]],
+        lambda url: list(ZarrIterableDataset(url + "/g/x", batch_size=4, faults={"timeout": 0.5})),
+        lambda url: ZarrDataset(url + "/g/x", faults={"timeout": 0.5})[[0]],
     ]
     for make in makers:
         with hanging_server(after, tmp_path) as url:

@@ -12,8 +12,9 @@ import pytest
 import zarr
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.support.flat import iterable_dataset
 from tests.support.ranks import take
-from zarrfeed import ZarrDataLoader, ZarrIterableDataset
+from zarrfeed import ZarrDataLoader
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -39,7 +40,7 @@ def assert_same(got: Sequence[Int64], expected: Sequence[Int64]) -> None:
 
 
 def make(store: str, num_workers: int, **settings: Any) -> StatefulDataLoader[Any]:
-    dataset = ZarrIterableDataset(store, **SETTINGS, batch_size=7, return_index=True, num_threads=1)
+    dataset = iterable_dataset(store, **SETTINGS, batch_size=7, return_index=True, num_threads=1)
     workers: dict[str, Any] = (
         {"num_workers": num_workers, "multiprocessing_context": "fork", "timeout": 60} if num_workers else {}
     )
@@ -76,8 +77,8 @@ def test_torchdata_saves_and_resumes_what_our_loader_had_begun(store: str, steps
     """Workers then begin in the middle of a round, and each saves how far it came with the share that it took over."""
     settings: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
     options: dict[str, Any] = {**SETTINGS, "batch_size": 7, "return_index": True, "num_threads": 1}
-    whole = take(iter(ZarrDataLoader(ZarrIterableDataset(store, **options), **settings)))
-    ours = ZarrDataLoader(ZarrIterableDataset(store, **options), **settings)
+    whole = take(iter(ZarrDataLoader(iterable_dataset(store, **options), **settings)))
+    ours = ZarrDataLoader(iterable_dataset(store, **options), **settings)
     feed = iter(ours)
     take(feed, 5)
     loader = make(store, 2)
@@ -108,7 +109,7 @@ def test_torchdata_batches_single_samples(store: str) -> None:
     """Without a batch size in the dataset, the loader collates; what it received counts."""
 
     def make_loader() -> StatefulDataLoader[Any]:
-        return StatefulDataLoader(ZarrIterableDataset(store, **SETTINGS, return_index=True), batch_size=7)
+        return StatefulDataLoader(iterable_dataset(store, **SETTINGS, return_index=True), batch_size=7)
 
     loader = make_loader()
     feed = iter(loader)

@@ -28,6 +28,7 @@ from zarr.abc.buffer import Buffer
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, ZipStore
 
+import zarrfeed
 from tests.support.oracle import Layout, numbered, raw_rows, read_all
 from zarrfeed import ClosedError, ConfigError, CorruptChunkError, StoreReadError, ZarrDataset
 
@@ -187,7 +188,7 @@ def test_conversions_are_those_of_numpy(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "x", shape=stored.shape, chunks=(ROWS, 3, 8), dtype="i2")
     array[...] = stored
     mean, std = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
-    access = ZarrDataset(array, dtype="float32", normalize=(mean, std), normalize_axis=1)
+    access = ZarrDataset(zarrfeed.open(array).cast("float32").normalize((mean, std), axis=1))
     request = [5, 5, -1, 17]
     expected = (stored[request].astype("f4") - np.array(mean, "f4")[:, None]) / np.array(std, "f4")[:, None]
     for _ in range(2):  # decoded, then kept
@@ -205,16 +206,16 @@ def test_stores_of_xarray_are_read_by_dimension_and_variable(opened: bool, tmp_p
     request = [3, 59, 3, 11]
     with xr.open_zarr(tmp_path / "x") as data:
         if opened:
-            access = ZarrDataset.from_xarray(data, sample_dim="time", variables=["t", "u"])
+            access = ZarrDataset(zarrfeed.from_xarray(data, sample_dim="time", variables=["t", "u"]))
         else:
-            access = ZarrDataset(tmp_path / "x", sample_dim="time", variables=["t", "u"])
+            access = ZarrDataset(zarrfeed.open(tmp_path / "x", sample_dim="time", variables=["t", "u"]))
         batch = access[request]
         assert set(batch) == {"t", "u"}
         expected = data["t"].values.T[request].astype("f4")
         assert np.array_equal(batch["t"].numpy(), expected, equal_nan=True)
         assert batch["u"].tolist() == request
         with pytest.raises(ConfigError, match="t"):
-            ZarrDataset.from_xarray(data.isel(time=slice(3)), sample_dim="time")
+            ZarrDataset(zarrfeed.from_xarray(data.isel(time=slice(3)), sample_dim="time"))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -358,7 +359,7 @@ def test_close_ends_the_requests_of_other_threads() -> None:
 
 def test_a_copy_reads_by_itself(tmp_path: Path) -> None:
     array, data = write(LocalStore(tmp_path), shards=(2 * ROWS, 4, 50))
-    access = ZarrDataset(array, select=slice(10, 40), cache="1MiB")
+    access = ZarrDataset(zarrfeed.open(array).select(slice(10, 40)), cache="1MiB")
     access[[0]]
     copied = pickle.loads(pickle.dumps(access))
     access.close()
@@ -426,7 +427,7 @@ def test_layouts_of_every_kind_are_read(tmp_path: Path) -> None:
         layout = Layout(shape=(N, 5, 3), chunks=(ROWS, 2, 3), codec=codec, sample_axis=number % 2)
         array = layout.write(tmp_path / codec)
         expected = read_all(array, sample_axis=number % 2)
-        access = ZarrDataset(array, sample_axis=number % 2, cache="2 kB")
+        access = ZarrDataset(zarrfeed.open(array, sample_axis=number % 2), cache="2 kB")
         n = len(expected)
         for request in random_requests(n, 4, 20):
             assert (raw_rows(access[request]) == raw_rows(expected[request])).all()

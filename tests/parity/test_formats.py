@@ -15,6 +15,7 @@ from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec, VLenBytesCodec, VL
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
+import zarrfeed
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.torch.dtypes import TORCH_DTYPES
@@ -76,12 +77,14 @@ def random_access(array: zarr.Array[Any], axis: int, data: st.DataObject) -> tup
     n = array.shape[axis]
     indices = data.draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=12), label="indices")
     cache: Any = data.draw(st.sampled_from([0, 600, "1MiB"]), label="cache")
-    return ZarrDataset(array, sample_axis=axis, num_threads=2, cache=cache), indices
+    return ZarrDataset(zarrfeed.open(array, sample_axis=axis), num_threads=2, cache=cache), indices
 
 
 def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataObject) -> None:
     expected = np.moveaxis(np.asarray(array[...]).astype(object), axis, 0).tolist()
-    with ZarrIterableDataset(array, batch_size=3, sample_axis=axis, shuffle=shuffle, return_index=True) as dataset:
+    with ZarrIterableDataset(
+        zarrfeed.open(array, sample_axis=axis), batch_size=3, shuffle=shuffle, return_index=True
+    ) as dataset:
         batches = [(values, index.tolist()) for values, index in dataset]
     assert sorted(i for _, index in batches for i in index) == list(range(len(expected)))
     for values, index in batches:

@@ -18,7 +18,9 @@ from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
+import zarrfeed
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
 from zarrfeed.plan.memory import plan_memory
@@ -231,7 +233,9 @@ def test_requests_are_bounded_by_the_limit() -> None:
 
 def test_inner_chunks_that_nobody_wants_are_not_read(tmp_path: Path) -> None:
     array, store, data = counted()
-    with ZarrIterableDataset(array, batch_size=2, blocks=[0, 3, 17], return_index=True, coalesce_gap=0) as dataset:
+    with ZarrIterableDataset(
+        zarrfeed.open(array).blocks([0, 3, 17]), batch_size=2, return_index=True, requests={"coalesce_gap": 0}
+    ) as dataset:
         seen = [int(i) for _, index in dataset for i in index]
     assert sorted(seen) == [0, 1, 6, 7, 34, 35]
     assert sorted((key, end - begin) for key, begin, end in store.ranges()) == [
@@ -239,7 +243,7 @@ def test_inner_chunks_that_nobody_wants_are_not_read(tmp_path: Path) -> None:
         ("c/4/0", 400),
     ]
     write(tmp_path / "a", data, (2, 50), (8, 50), codec="none")
-    with ZarrIterableDataset(tmp_path / "a", batch_size=2, blocks=[0, 3, 17]) as dataset:
+    with ZarrIterableDataset(zarrfeed.open(tmp_path / "a").blocks([0, 3, 17]), batch_size=2) as dataset:
         assert sum(len(x) for x in dataset) == 6
         assert dataset.stats().bytes_read == 3 * 400
         assert dataset.stats().indices_read == 2
@@ -297,7 +301,7 @@ def test_pieces_are_merged_within_gap_and_limit(sizes: list[tuple[int, int, bool
 def test_explain_says_what_the_shards_are(tmp_path: Path) -> None:
     data = numbered((50, 6))
     write(tmp_path / "a", data, (2, 3), (8, 6))
-    with ZarrIterableDataset(tmp_path / "a", batch_size=4, shuffle=True, lanes=1) as dataset:
+    with ZarrIterableDataset(tmp_path / "a", batch_size=4, shuffle=True, mixing={"lanes": 1}) as dataset:
         page = dataset.explain()
     (field,) = page.fields
     assert (field.chunks, field.shards, field.amplification) == (50, 7, 1.0)
@@ -306,7 +310,9 @@ def test_explain_says_what_the_shards_are(tmp_path: Path) -> None:
     assert "in shards (8, 6)" in str(page)
     assert "50 chunks stored in 7 shards" in str(page)
     assert "for indices of shards" in str(page)
-    with ZarrIterableDataset(tmp_path / "a", batch_size=4, shuffle=True, lanes=1, block="shard") as dataset:
+    with ZarrIterableDataset(
+        tmp_path / "a", batch_size=4, shuffle=True, mixing={"lanes": 1, "block": "shard"}
+    ) as dataset:
         page = dataset.explain()
     assert (page.block, page.block_rows, page.num_blocks) == ("shard", 8, 7)
     assert page.fields[0].amplification == 1.0
@@ -316,13 +322,15 @@ def test_explain_says_what_the_shards_are(tmp_path: Path) -> None:
 def test_the_line_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> None:
     data = numbered((64, 2))
     write(tmp_path / "a", data, (2, 2), (16, 2))
-    with ZarrIterableDataset(tmp_path / "a", batch_size=4, shuffle=True, lanes=1, block="shard") as dataset:
+    with ZarrIterableDataset(
+        tmp_path / "a", batch_size=4, shuffle=True, mixing={"lanes": 1, "block": "shard"}
+    ) as dataset:
         order = dataset.sample_order(0)
         state = dataset.state_dict()
     for shard in order.reshape(4, 16) // 16:
         assert len(set(shard.tolist())) == 1
     with (
-        ZarrIterableDataset(tmp_path / "a", batch_size=4, shuffle=True, lanes=1) as other,
+        ZarrIterableDataset(tmp_path / "a", batch_size=4, shuffle=True, mixing={"lanes": 1}) as other,
         pytest.raises(ConfigError, match="block_rows"),
     ):
         other.load_state_dict(state)
@@ -340,12 +348,12 @@ def test_the_line_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> No
 def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", shape=(10, 3), chunks=(2, 3), dtype="f4")
     with pytest.raises(ConfigError, match=message):
-        ZarrIterableDataset(tmp_path / "a", batch_size=2, **options)
+        iterable_dataset(tmp_path / "a", batch_size=2, **options)
 
 
 def test_arrays_in_memory_have_no_shards() -> None:
     with pytest.raises(ConfigError, match="no array is stored"):
-        ZarrIterableDataset(np.zeros((4, 2), "f4"), batch_size=2, block="shard")
+        ZarrIterableDataset(np.zeros((4, 2), "f4"), batch_size=2, mixing={"block": "shard"})
 
 
 def test_the_memory_for_requests_and_indices_is_within_the_budget() -> None:

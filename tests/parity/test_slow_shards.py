@@ -19,6 +19,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
+import zarrfeed
 from tests.support.examples import examples
 from tests.support.oracle import (
     NUMCODECS_WARNING,
@@ -321,7 +322,9 @@ def test_inner_chunks_that_nobody_wants_are_not_read() -> None:
     write(memory, data, (8, 50), serializer((2, 50), BytesCodec(), zarr_numcodecs.BZ2()))
     array = zarr.open_array(Recording(memory.with_read_only(True)), mode="r")
     asked.clear()
-    with ZarrIterableDataset(array, batch_size=2, blocks=[5, 7], coalesce_gap=0) as dataset:
+    with ZarrIterableDataset(
+        zarrfeed.open(array).blocks([5, 7]), batch_size=2, requests={"coalesce_gap": 0}
+    ) as dataset:
         rows = torch.cat(list(dataset))
     assert torch.equal(rows, torch.from_numpy(np.concatenate([data[10:12], data[14:16]])))
     assert {key for key, _ in asked} == {"c/1/0"}

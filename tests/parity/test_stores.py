@@ -28,6 +28,7 @@ from zarr.buffer import cpu
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import (
     ZARR_FORMATS,
     AnyArray,
@@ -127,7 +128,7 @@ def simple(store: Store, *, rows: int = 4, n: int = N) -> tuple[zarr.Array[Any],
 
 def make(array: Any, **options: Any) -> ZarrIterableDataset:
     defaults: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_threads": 2, "return_index": True}
-    return ZarrIterableDataset(array, **(defaults | options))
+    return iterable_dataset(array, **(defaults | options))
 
 
 def drain(dataset: ZarrIterableDataset, expected: AnyArray) -> None:

@@ -15,6 +15,7 @@ import pytest
 import zarr
 
 from tests.support import ranks as on_ranks
+from tests.support.flat import iterable_dataset
 from tests.support.ranks import Cell, RankError, Ranks
 from tests.support.shares import assert_shared_out, epoch_line, rank_batches, rank_length, unshuffled_line
 from zarrfeed import ConfigError, Digest, ZarrDataLoader, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
@@ -363,13 +364,13 @@ def test_rank_and_world_size_come_from_the_launcher_if_asked(
     for name in variables:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=rf"\b{variables[0]}\b"):
-        ZarrIterableDataset(stores[n], rank=read_rank, **settings)
+        iterable_dataset(stores[n], rank=read_rank, **settings)
     seen = []
     for rank in range(3):
         monkeypatch.setenv(variables[0], str(rank))
         monkeypatch.setenv(variables[1], "3")
-        assert len(ZarrIterableDataset(stores[n], **settings)) == -(-n // BATCH_SIZE), "only if asked"
-        dataset = ZarrIterableDataset(stores[n], rank=read_rank, **settings)
+        assert len(iterable_dataset(stores[n], **settings)) == -(-n // BATCH_SIZE), "only if asked"
+        dataset = iterable_dataset(stores[n], rank=read_rank, **settings)
         assert len(dataset) == -(-rank_length(n, rank=rank, world_size=3, even="drop") // BATCH_SIZE)
         seen.append(np.concatenate(on_ranks.take(iter(dataset))))
     assert_shared_out(seen, n, even="drop")
@@ -403,4 +404,4 @@ def test_workers_know_the_rank_that_their_parent_was_given(stores: dict[int, str
 )
 def test_ranks_that_cannot_be_are_refused(stores: dict[int, str], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ZarrIterableDataset(stores[211], batch_size=BATCH_SIZE, **arguments)
+        iterable_dataset(stores[211], batch_size=BATCH_SIZE, **arguments)

@@ -18,6 +18,7 @@ import zarr
 from torch.utils.data import DataLoader
 
 from tests.support import ranks as on_ranks
+from tests.support.flat import iterable_dataset
 from tests.support.ranks import Cell, Ranks, take
 from tests.support.shares import assert_shared_out, epoch_line
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
@@ -324,11 +325,11 @@ def test_a_state_from_the_last_batch_holds_nothing_of_that_epoch(store: str, num
 def test_a_dataset_is_saved_and_resumed_by_hand(store: str) -> None:
     """Without any loader: `state_dict` and `load_state_dict` of the dataset."""
     settings: dict[str, Any] = {**SETTINGS, "batch_size": 7, "return_index": True}
-    dataset = ZarrIterableDataset(store, **settings)
+    dataset = iterable_dataset(store, **settings)
     seen = take(feed := iter(dataset), 9)
     state = through_json(dataset.state_dict())
     seen_later = take(feed)
-    resumed = ZarrIterableDataset(store, **settings)
+    resumed = iterable_dataset(store, **settings)
     resumed.load_state_dict(state)
     assert_same(take(iter(resumed)), seen_later)
     # the running dataset may be wound back, too
@@ -340,10 +341,10 @@ def test_a_dataset_is_saved_and_resumed_by_hand(store: str) -> None:
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_the_workers_of_a_plain_dataloader_read_the_rest(store: str, num_workers: int) -> None:
     settings: dict[str, Any] = {**SETTINGS, "batch_size": 7, "return_index": True}
-    dataset = ZarrIterableDataset(store, **settings)
+    dataset = iterable_dataset(store, **settings)
     seen = take(iter(dataset), 9)
     state = dataset.state_dict()
-    resumed = ZarrIterableDataset(store, **settings)
+    resumed = iterable_dataset(store, **settings)
     resumed.load_state_dict(state)
     loader = DataLoader(resumed, batch_size=None, num_workers=num_workers, multiprocessing_context="fork", timeout=60)
     assert sorted(np.concatenate([*seen, *take(iter(loader))])) == list(range(N))
@@ -354,7 +355,7 @@ def test_the_workers_of_a_plain_dataloader_read_the_rest(store: str, num_workers
 
 def test_a_loader_is_resumed_with_the_state_of_its_dataset_and_the_other_way(store: str) -> None:
     settings: dict[str, Any] = {**SETTINGS, "batch_size": 7, "return_index": True}
-    dataset = ZarrIterableDataset(store, **settings)
+    dataset = iterable_dataset(store, **settings)
     feed = iter(dataset)
     take(feed, 3)
     state = dataset.state_dict()
@@ -362,7 +363,7 @@ def test_a_loader_is_resumed_with_the_state_of_its_dataset_and_the_other_way(sto
     _, loader = Setup(1, 0, 7).cell(store).make()
     loader.load_state_dict(state)
     assert_same(take(iter(loader)), rest)
-    other = ZarrIterableDataset(store, **settings)
+    other = iterable_dataset(store, **settings)
     _, loader = Setup(1, 0, 7).cell(store).make()
     take(feed := iter(loader), 3)
     other.load_state_dict(loader.state_dict())
@@ -372,12 +373,12 @@ def test_a_loader_is_resumed_with_the_state_of_its_dataset_and_the_other_way(sto
 def test_single_samples_are_counted_one_by_one(store: str) -> None:
     """Without a batch size the engine reads in batches of its own, of which a part may be used."""
     settings: dict[str, Any] = {**SETTINGS, "return_index": True}
-    dataset = ZarrIterableDataset(store, **settings)
+    dataset = iterable_dataset(store, **settings)
     feed = iter(dataset)
     seen = [int(next(feed)[1]) for _ in range(10)]
     state = through_json(dataset.state_dict())
     later = [int(index) for _, index in feed]
-    resumed = ZarrIterableDataset(store, **settings)
+    resumed = iterable_dataset(store, **settings)
     resumed.load_state_dict(state)
     assert [int(index) for _, index in resumed] == later
     assert sorted(seen + later) == list(range(N))
@@ -385,7 +386,7 @@ def test_single_samples_are_counted_one_by_one(store: str) -> None:
 
 def test_what_was_prefetched_does_not_count(store: str) -> None:
     """Workers are far ahead of the consumer; what it received counts."""
-    dataset = ZarrIterableDataset(store, **SETTINGS, batch_size=3, return_index=True)
+    dataset = iterable_dataset(store, **SETTINGS, batch_size=3, return_index=True)
     loader = ZarrDataLoader(dataset, num_workers=2, prefetch_factor=16, multiprocessing_context="fork", timeout=60)
     feed = iter(loader)
     seen = take(feed, 5)
@@ -427,12 +428,12 @@ def test_resuming_reads_no_chunk_that_was_used_up(tmp_path: Path, shuffle: bool)
     write_store(store)
     settings: dict[str, Any] = {"shuffle": shuffle, "batch_size": 5, "return_index": True, "num_threads": 1}
     lanes = 3 if shuffle else None
-    dataset = ZarrIterableDataset(str(store), lanes=lanes, **settings)
+    dataset = iterable_dataset(str(store), lanes=lanes, **settings)
     seen = np.concatenate(take(iter(dataset), 30))
     state = dataset.state_dict()
     removed = remove_used_up(store, seen, CHUNK)
     assert removed > 25
-    resumed = ZarrIterableDataset(str(store), lanes=lanes, **settings)
+    resumed = iterable_dataset(str(store), lanes=lanes, **settings)
     resumed.load_state_dict(state)
     rest = np.concatenate(take(iter(resumed)))
     assert sorted([*seen, *rest]) == list(range(N))
@@ -449,7 +450,7 @@ def test_resuming_on_another_setup_reads_no_chunk_that_was_used_up(tmp_path: Pat
     removed = remove_used_up(store, point.together, CHUNK)
     assert removed > 10
     for rank in range(3):
-        dataset = ZarrIterableDataset(
+        dataset = iterable_dataset(
             str(store), **SETTINGS, batch_size=4, return_index=True, rank=rank, world_size=3, num_threads=1
         )
         dataset.load_state_dict(point.state)
@@ -468,7 +469,7 @@ def test_resuming_on_another_setup_reads_no_chunk_that_was_used_up(tmp_path: Pat
 )
 def test_a_state_of_another_order_is_refused(store: str, changed: dict[str, Any], message: str) -> None:
     state = run(store, Setup(1, 0, 7), steps=3).state
-    other = ZarrIterableDataset(store, **{**SETTINGS, "batch_size": 7, **changed})
+    other = iterable_dataset(store, **{**SETTINGS, "batch_size": 7, **changed})
     with pytest.raises(ConfigError, match=message):
         other.load_state_dict(state)
     assert len(take_first(other)) > 0, "a state that was refused changed nothing"
@@ -491,13 +492,13 @@ def take_first(dataset: ZarrIterableDataset) -> Any:
 @pytest.mark.parametrize(("n", "chunk", "message"), [(N + 1, CHUNK, "212"), (N, CHUNK + 1, r"\b5\b")])
 def test_a_state_of_another_layout_is_refused(store: str, tmp_path: Path, n: int, chunk: int, message: str) -> None:
     state = run(store, Setup(1, 0, 7), steps=3).state
-    other = ZarrIterableDataset(write_store(tmp_path / "other.zarr", n, chunk), **SETTINGS, batch_size=7)
+    other = iterable_dataset(write_store(tmp_path / "other.zarr", n, chunk), **SETTINGS, batch_size=7)
     with pytest.raises(ConfigError, match=message):
         other.load_state_dict(state)
 
 
 def test_what_is_no_state_is_refused(store: str) -> None:
-    dataset = ZarrIterableDataset(store, **SETTINGS, batch_size=7)
+    dataset = iterable_dataset(store, **SETTINGS, batch_size=7)
     good = dataset.state_dict()
     for bad in ({}, {"epoch": 3}, [1], None, "state", {**good, "epoch": -1}, {**good, "epoch": "one"}):
         with pytest.raises(ConfigError):

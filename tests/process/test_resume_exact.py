@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from tests.support.flat import iterable_dataset
 from tests.support.ranks import take
 from tests.support.shares import rank_batches, unshuffled_line
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
@@ -70,7 +71,7 @@ class Planned:
         if "shuffle_buffer" in options:
             self.schedule = zarrdataset.ZarrIterableDataset(samples=store, targets=None, **options).session.schedule
         else:
-            self.schedule = ZarrIterableDataset(store, rank=0, world_size=1, **options).session.schedule
+            self.schedule = iterable_dataset(store, rank=0, world_size=1, **options).session.schedule
 
     def schedule_of(self, setup: Setup) -> Schedule:
         even: Any = setup.even
@@ -348,7 +349,7 @@ def test_a_damaged_run_is_refused(store: str, damage: dict[str, Any]) -> None:
 
 def dataset_of(store: str, **options: Any) -> ZarrIterableDataset:
     given_options: dict[str, Any] = {"shuffle": True, "seed": 5, "lanes": 6, "batch_size": 7, "num_threads": 1}
-    return ZarrIterableDataset(store, **{**given_options, **options}, return_index=True)
+    return iterable_dataset(store, **{**given_options, **options}, return_index=True)
 
 
 def loader_of(store: str, num_workers: int = 2, *, persistent: bool = False, **options: Any) -> ZarrDataLoader:

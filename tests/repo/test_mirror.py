@@ -79,8 +79,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/epoch_iterator.py": ("process/test_process_life.py", "process/test_interrupts.py"),
     "torch/interrupts.py": ("process/test_interrupts.py",),
     "torch/options.py": ("robustness/test_bad_input.py",),
-    "torch/flat_options.py": ("unit/metadata/test_data.py",),
-    "torch/split.py": ("unit/plan/test_selection.py", "unit/plan/test_window_rows.py"),
     "torch/worker_shutdown.py": ("process/test_process_life.py",),
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),
     "tools/bench/": ("unit/tools/test_bench_command.py",),

@@ -21,6 +21,7 @@ import torch
 import zarr
 from zarr.codecs import BytesCodec
 
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import (
     AnyArray,
     Layout,
@@ -55,7 +56,7 @@ def store(tmp_path: Path) -> Path:
 def refused(error: type[ZarrfeedError], message: str, source: Any, targets: Any = None, **options: Any) -> None:
     """Fail unless the construction says so."""
     with pytest.raises(error, match=message) as caught:
-        ZarrIterableDataset(source, targets, **{"batch_size": 2, **options})
+        iterable_dataset(source, targets, **{"batch_size": 2, **options})
     assert type(caught.value) is error
     assert len(str(caught.value)) < 2000
 
@@ -120,7 +121,7 @@ def test_an_argument_that_cannot_work_is_named_with_what_is_allowed(
 
 def test_a_number_beyond_64_bits_is_refused_or_clipped_and_not_an_overflow(store: Path) -> None:
     refused(ConfigError, "mix", store, shuffle=True, mix=2**70)
-    assert ZarrIterableDataset(store, shuffle=True, lanes=2**70).explain().lanes == N
+    assert ZarrIterableDataset(store, shuffle=True, mixing={"lanes": 2**70}).explain().lanes == N
 
 
 def test_a_shuffle_that_is_no_bool_is_refused_at_construction(store: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_budget_that_is_too_small_names_one_that_is_enough(
     layout.write(tmp_path / "a")
     options: dict[str, Any] = {"batch_size": 16, "shuffle": shuffle, "num_threads": 2}
     with pytest.raises(MemoryBudgetError, match=r"must be at least [0-9.]+ \w+") as caught:
-        ZarrIterableDataset(tmp_path / "a", memory_budget=1, return_index=True, **options)
+        iterable_dataset(tmp_path / "a", memory_budget=1, return_index=True, **options)
     needed = re.search(r"must be at least ([0-9.]+ \w+)", str(caught.value))
     assert needed is not None
     assert_parity(tmp_path / "a", read_all(tmp_path / "a"), memory_budget=needed[1], **options)

@@ -237,7 +237,7 @@ def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
     store_of(tmp_path / "g.zarr/a", zarr_format=2)
     zarr.consolidate_metadata(root.store, zarr_format=2)
     with pytest.raises(ZarrfeedError):
-        ZarrIterableDataset(tmp_path / "g.zarr", variables=[name])
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "g.zarr", variables=[name]))
     with pytest.raises(ZarrfeedError):
         zarrfeed.verify(tmp_path / "g.zarr", [name])
     consolidated = tmp_path / "g.zarr/.zmetadata"
@@ -246,7 +246,7 @@ def test_no_name_leads_out_of_the_store(name: str, tmp_path: Path) -> None:
     listed["metadata"][f"{name}/.zattrs"] = {}
     consolidated.write_text(json.dumps(listed))
     with pytest.raises(ZarrfeedError):
-        ZarrIterableDataset(tmp_path / "g.zarr", variables=[name])
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "g.zarr", variables=[name]))
 
 
 @pytest.mark.parametrize("general", [False, True])

@@ -21,6 +21,7 @@ from accelerate.data_loader import IterableDatasetShard
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 
 BATCH_SIZE = 6
@@ -43,7 +44,7 @@ class Single(IterableDataset[Any]):
 
 
 def dataset(store: str, *, batched: bool, **options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(
+    return iterable_dataset(
         store,
         **{"shuffle": True, "seed": 3, "lanes": 6, **options},
         batch_size=BATCH_SIZE if batched else None,

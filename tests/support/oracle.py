@@ -23,6 +23,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import ByteArrays
@@ -354,7 +355,7 @@ def assert_parity(
     """
     n = len(expected)
     seen: list[int] = []
-    with ZarrIterableDataset(
+    with iterable_dataset(
         source,
         targets,
         batch_size=batch_size,

@@ -31,6 +31,7 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 
 Int64 = npt.NDArray[np.int64]
@@ -246,7 +247,7 @@ class Cell:
 
     def make(self) -> tuple[ZarrIterableDataset, Any]:
         """Return the dataset, and what is iterated."""
-        dataset = ZarrIterableDataset(self.store, return_index=True, num_threads=1, **self.dataset)
+        dataset = iterable_dataset(self.store, return_index=True, num_threads=1, **self.dataset)
         if self.via == "dataset":
             assert self.num_workers == 0
             return dataset, dataset

@@ -16,7 +16,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 def epoch_line(store: str, *, epoch: int = 0, seed: int = 0, lanes: int | None = None, mix: int | None = None) -> Int64:
     """Return the shuffled line: the order in which a single consumer reads (test_order.py proves that one)."""
     alone = ZarrIterableDataset(
-        store, batch_size=1, shuffle=True, seed=seed, lanes=lanes, mix=mix, rank=0, world_size=1
+        store, batch_size=1, shuffle=True, seed=seed, rank=0, world_size=1, mixing={"lanes": lanes, "mix": mix}
     )
     return alone.sample_order(epoch)
 

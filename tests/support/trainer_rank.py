@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
 BATCH_SIZE = 6
@@ -47,7 +48,7 @@ class Stop(TrainerCallback):
 
 
 def dataset(store: str, **options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(
+    return iterable_dataset(
         {"x": store}, **{"shuffle": True, "seed": 3, "lanes": 6, **options}, return_index=True, num_threads=1
     )
 

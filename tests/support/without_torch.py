@@ -26,12 +26,12 @@ import zarrfeed
 from zarrfeed.base.native import core
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.vlen import ListReader
-from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import make_order
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState
 from zarrfeed.report.explain import explain
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import Field, ListField, StoredField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.location import StoreSource
@@ -42,7 +42,7 @@ EPOCH = 3
 Array = npt.NDArray[Any]
 
 #: Names that need torch, and what importing one says then.
-NEED_TORCH = ("Digest", "ZarrDataLoader", "ZarrDataset", "ZarrIterableDataset", "audit", "split")
+NEED_TORCH = ("Digest", "ZarrDataLoader", "ZarrDataset", "ZarrIterableDataset", "audit")
 
 
 class Buffer:
@@ -143,16 +143,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     """Read an epoch, shuffled; yield batches: the samples that the plan names, and the values of each field."""
     fields, _ = zarrfeed.open(source).resolved.planned(room=0)
     order = make_order(fields.num_samples, fields.block_rows, None, shuffle=True, seed=5, mix=2, lanes=None)
-    schedule = Schedule.make(
-        fields,
-        order,
-        lanes=None,
-        batch_size=BATCH,
-        drop_last=False,
-        even=None,
-        num_threads=2,
-        budget=64 << 20,
-    )
+    schedule = Schedule.make(fields, order, ScheduleOptions(batch_size=BATCH, num_threads=2, budget=64 << 20))
     place = RankInfo()
     state = schedule.settle(EpochState(EPOCH), place.consumer())
     plan = schedule.plan(state, place.consumer())
@@ -168,7 +159,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     assert str(N) in str(page)
     stored = [f for f in fields.fields if isinstance(f, StoredField)]
     lists = [
-        ListReader(f, cache_bytes=1 << 20, max_decodes=2, policy=FaultPolicy())
+        ListReader(f, cache_bytes=1 << 20, max_decodes=2, policy=Faults())
         for f in fields.fields
         if isinstance(f, ListField)
     ]

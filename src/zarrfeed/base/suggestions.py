@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import ParamSpec, TypeVar
 
@@ -26,11 +26,33 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     >>> did_you_mean("shufle", ["seed", "shuffle"])
     "; did you mean 'shuffle'?"
     """
+    similar = _most_similar(name, known)
+    return "" if similar is None else f"; did you mean {similar!r}?"
+
+
+def _most_similar(name: object, known: Iterable[object]) -> str | None:
     if not isinstance(name, str):
-        return ""
+        return None
     by_lower_case = {one.lower(): one for one in known if isinstance(one, str)}
     similar = get_close_matches(name.lower(), by_lower_case, n=1)
-    return f"; did you mean {by_lower_case[similar[0]]!r}?" if similar else ""
+    return by_lower_case[similar[0]] if similar else None
+
+
+def refuses_moved_names(
+    moved: Mapping[str, str],
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Return `checks_option_names` for a function that knows where arguments are that it does not have.
+
+    Parameters
+    ----------
+    moved
+        Name of an argument -> how to say it, such as "mixing={'lanes': 8}".
+    """
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        return _checking(function, moved)
+
+    return decorate
 
 
 def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -43,6 +65,10 @@ def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_P
     UnknownOptionError
         By the decorated function, for a keyword argument that it does not have. It is a TypeError, as Python's own.
     """
+    return _checking(function, {})
+
+
+def _checking(function: Callable[_Parameters, _Result], moved: Mapping[str, str]) -> Callable[_Parameters, _Result]:
     owner = function.__qualname__.removesuffix(".__init__")
     names = [name for name in inspect.signature(function).parameters if name != "self"]
     _TAKEN[owner] = tuple(names)
@@ -51,14 +77,19 @@ def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_P
     def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         for name in kwargs:
             if name not in names:
-                raise _unknown(owner, name)
+                raise _unknown(owner, name, moved)
         return function(*args, **kwargs)
 
     return checked
 
 
-def _unknown(owner: str, name: str) -> UnknownOptionError:
-    advice = did_you_mean(name, _TAKEN[owner])
+def _unknown(owner: str, name: str, moved: Mapping[str, str]) -> UnknownOptionError:
+    known = [*_TAKEN[owner], *moved]
+    meant = name if name in moved else _most_similar(name, known)
+    if meant is not None and meant in moved:
+        is_other = "" if meant == name else f"; did you mean {meant!r}? It"
+        return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is now {moved[meant]}")
+    advice = "" if meant is None else f"; did you mean {meant!r}?"
     others = [other for other, names in _TAKEN.items() if name in names]
     if others and not advice:
         advice = f"; it is an argument of {', '.join(others)}"

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import context
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,16 @@ import torch
 import torch.distributed
 import zarr
 
+import zarrfeed.metadata.data
 import zarrfeed.torch.iterable_dataset
 import zarrfeed.torch.loader
-from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.fields import Source
-from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.selection import Int64, Selection, make_selection
+from zarrfeed.plan.selection import Int64, make_selection
 from zarrfeed.plan.state import EpochState, describe_layout, describe_order
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
@@ -209,12 +210,10 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
             else _seed("buffer_shuffle_seed", buffer_shuffle_seed)
         )
         super().__init__(
-            samples,
-            targets,
+            zarrfeed.metadata.data.open(samples, targets, decode_cf=False),
             shuffle=bool(shuffle_chunks),
             seed=0 if chunks_shuffle_seed is None else _seed("chunks_shuffle_seed", chunks_shuffle_seed),
             pin_memory=False,
-            decode_cf=False,
         )
 
     @staticmethod
@@ -246,16 +245,12 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
         session.reset_process()
         return batched
 
-    def with_selection(self, selection: Selection) -> NoReturn:  # noqa: ARG002 - as in the base class
-        """Refuse: whole chunks are selected."""
-        raise UnsupportedError("datasets of this module select whole chunks: selected_chunk_indexes says which")
-
     _assembler_class = _AssemblerOfOriginal
 
     def _make_session(self, schedule: Schedule, options: SessionOptions) -> _Session:
         return _Session(schedule, options, row_seed_is_free=self.buffer_shuffle_seed is None)
 
-    def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
+    def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
         self.selected_chunk_indexes = ZarrIterableDataset.refine_chunk_indexes(order.num_blocks, self._selection)
         _check_range(self.selected_chunk_indexes, order.num_blocks, "samples")
         order = replace(
@@ -265,8 +260,7 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
             selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
         # There is no argument for the memory: what is needed is taken.
-        options |= {"mix": 1, "limit": None, "whole_blocks": True}
-        return super()._make_schedule(fields, order, **options)
+        return super()._make_schedule(fields, order, replace(options, mix=1, limit=None, whole_blocks=True))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

@@ -29,7 +29,7 @@ from zarrfeed.plan.carry import plan_carry
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import (
     BadRows,
     Field,
@@ -46,7 +46,7 @@ from zarrfeed.spec.field import (
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.location import StoreSource
 
-_DEFAULT_POLICY = FaultPolicy()
+_DEFAULT_POLICY = Faults()
 
 #: Of chunks whose samples take the place of skipped ones: rows of one are wanted batch after batch.
 _MOST_SPARE_CACHE = 64 << 20
@@ -93,7 +93,7 @@ class Reader:
         arrays: BatchArrays,
         cache_bytes: int = 0,
         consumer_works: bool = False,
-        policy: FaultPolicy = _DEFAULT_POLICY,
+        policy: Faults = _DEFAULT_POLICY,
     ) -> None:
         self._fields: list[TensorField] = []
         self._policy = policy
@@ -329,7 +329,7 @@ def _stats_of(engine: core.Engine, feeder: StoreBridge) -> Stats:
     return Stats.from_core(engine.stats()) + fed
 
 
-def load_resident(field: StoredField, policy: FaultPolicy = _DEFAULT_POLICY) -> tuple[ResidentField, Stats]:
+def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple[ResidentField, Stats]:
     """Read a whole (small) stored field into memory, with the same engine; return it and what reading it took.
 
     Raises

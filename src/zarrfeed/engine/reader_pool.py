@@ -13,7 +13,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.epoch_plan import Resources
 from zarrfeed.plan.order import EpochPlan
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import Field
 
 
@@ -39,7 +39,7 @@ class ReaderPool:
         What all readers do about a chunk that cannot be read.
     """
 
-    def __init__(self, fields: Sequence[Field], *, batch_size: int, policy: FaultPolicy) -> None:
+    def __init__(self, fields: Sequence[Field], *, batch_size: int, policy: Faults) -> None:
         self._fields = fields
         self._batch_size = batch_size
         self._policy = policy

@@ -247,7 +247,7 @@ def _storage_advice(stats: Stats) -> str:
     if stats.requests:
         return (
             "raise memory_budget if explain() says that memory bounds what is asked for at once; larger chunks, or "
-            'block="shard" if there are shards; a store that is nearer'
+            'mixing={"block": "shard"} if there are shards; a store that is nearer'
         )
     return "a faster disk, or enough memory for the page cache to hold the store; larger chunks"
 

@@ -29,7 +29,7 @@ from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Piece, ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
 from zarrfeed.storage.errors import errno_of
@@ -38,7 +38,7 @@ from zarrfeed.storage.shard_reader import CachedIndices, ReadCounts, ShardReader
 from zarrfeed.storage.zarr_decoder import ChunkDecoder
 from zarrfeed.storage.zarr_internals import sync
 
-_DEFAULT_POLICY = FaultPolicy()
+_DEFAULT_POLICY = Faults()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
 
@@ -70,7 +70,7 @@ class StoreBridge:
         *,
         max_decodes: int = 1,
         keep_indices: bool = False,
-        policy: FaultPolicy = _DEFAULT_POLICY,
+        policy: Faults = _DEFAULT_POLICY,
     ) -> None:
         self._engine = engine
         self.policy = policy

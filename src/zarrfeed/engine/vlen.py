@@ -23,7 +23,7 @@ from zarr.buffer import cpu
 from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import ListField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
@@ -64,7 +64,7 @@ class ListReader:
         Chunks that are decoded at once.
     """
 
-    def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int, policy: FaultPolicy) -> None:
+    def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int, policy: Faults) -> None:
         spec = field.spec
         source = spec.source
         assert isinstance(source, StoreSource)

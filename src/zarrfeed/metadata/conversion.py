@@ -1,4 +1,4 @@
-"""What becomes of items on the way into a batch: `decode_cf=`, `dtype=` and `normalize=`, checked and combined."""
+"""What becomes of items on the way into a batch: `decode_cf=`, `Data.cast`, `Data.normalize`, combined."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class ConversionOptions:
         Of the tensors. None: as decoded; float32 for integers that are normalised.
     normalize
         (mean, std), or a mapping of names to such pairs.
-    normalize_axis
+    axis
         The axis of the array, or the dimension, that means and standard deviations are given for.
     """
 
     dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None
     normalize: Normalization | Mapping[str, Normalization] | None = None
-    normalize_axis: int | str | None = None
+    axis: int | str | None = None
 
     def conversions(self, fields: Sequence[Items]) -> list[Conversion | None]:
         """Return what becomes of the items of each field; None: they stay as they are.
@@ -113,13 +113,6 @@ class ConversionOptions:
         """
         dtypes = by_field("dtype", self.dtype, fields)
         pairs = by_field("normalize", self.normalize, fields)
-        if self.normalize_axis is not None:
-            if self.normalize is None:
-                raise ConfigError("normalize_axis is given without normalize=(mean, std)")
-            if isinstance(self.normalize_axis, bool) or not isinstance(self.normalize_axis, int | np.integer | str):
-                raise ConfigError(
-                    f"normalize_axis = {self.normalize_axis!r}, must be an axis or the name of a dimension"
-                )
         return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
     def spared(self, fields: Sequence[Items]) -> list[bool]:
@@ -173,23 +166,23 @@ class ConversionOptions:
         )
 
     def _channel_axis(self, field: Items, count: int) -> int:
-        axis, ndim = self.normalize_axis, len(field.shape)
+        axis, ndim = self.axis, len(field.shape)
         if axis is None:
-            raise ConfigError(f"normalize of {field.name}: {count} values: normalize_axis must say along which axis")
+            raise ConfigError(f"normalize of {field.name}: {count} values: axis must say along which axis")
         if isinstance(axis, str):
             if field.dimensions is None:
-                raise ConfigError(f"normalize_axis = {axis!r}: {field.name} has no dimension names, give a number")
+                raise ConfigError(f"axis = {axis!r}: {field.name} has no dimension names, give a number")
             if axis not in field.dimensions:
                 raise ConfigError(
-                    f"normalize_axis = {axis!r}: {field.name} has the dimensions {field.dimensions}"
+                    f"axis = {axis!r}: {field.name} has the dimensions {field.dimensions}"
                     f"{did_you_mean(axis, field.dimensions)}"
                 )
             axis = field.dimensions.index(axis)
         if not -ndim <= axis < ndim:
-            raise ConfigError(f"normalize_axis = {axis}: {field.name} has {ndim} axes, shape {field.shape}")
+            raise ConfigError(f"axis = {axis}: {field.name} has {ndim} axes, shape {field.shape}")
         axis = int(axis) % ndim
         if axis == field.sample_axis:
-            raise ConfigError(f"normalize_axis = {self.normalize_axis!r}: is the sample axis of {field.name}")
+            raise ConfigError(f"axis = {self.axis!r}: is the sample axis of {field.name}")
         return axis
 
 

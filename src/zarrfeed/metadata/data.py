@@ -38,7 +38,7 @@ from zarrfeed.spec.data import (
     freeze,
     freeze_rows,
 )
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.spec.field import BlockUnit
 from zarrfeed.storage.access import StoreAccess
 
@@ -107,6 +107,7 @@ class Data:
         resolved = self.resolved.select(samples)
         return self._then(SelectCall(freeze_rows(samples)), resolved)
 
+    @checks_option_names
     def blocks(self, blocks: npt.ArrayLike, *, of: BlockUnit = "chunk") -> Data:
         """Choose what of the samples lies in some chunks along the sample axis.
 
@@ -128,6 +129,7 @@ class Data:
         resolved = self.resolved.blocks(blocks, of)
         return self._then(BlocksCall(FrozenArray.of(blocks), of), resolved)
 
+    @checks_option_names
     def window(
         self,
         offsets: Offsets | Mapping[str, Offsets],
@@ -189,6 +191,7 @@ class Data:
         names = {key: None if one is None else parse_dtype("dtype", one) for key, one in named.items()}
         return self._then(CastCall(freeze(names if isinstance(dtype, Mapping) else names[""])), resolved)
 
+    @checks_option_names
     def normalize(
         self, mean_std: Normalization | Mapping[str, Normalization], *, axis: int | str | None = None
     ) -> Data:
@@ -344,7 +347,7 @@ def open(
     >>> len(data)
     50
     """
-    access = StoreAccess(FaultPolicy(retries=retries, timeout=timeout), storage_options)
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
     opened = open_fields(
         samples,
         targets,
@@ -405,11 +408,9 @@ def from_xarray(
     >>> [(field.name, field.shape) for field in data.fields]
     [('t2m', (2,))]
     """
-    options: dict[str, Any] = {"sample_dim": sample_dim, "variables": variables}
-    if decode_cf is not None:
-        options["decode_cf"] = decode_cf
-    arrays, target_arrays = stored_arrays(samples, targets, options)
-    decodes = bool(options["decode_cf"])
+    arrays, target_arrays, decodes = stored_arrays(
+        samples, targets, sample_dim=sample_dim, variables=variables, decode_cf=decode_cf
+    )
     opened = open_fields(
         arrays,
         target_arrays,
@@ -424,7 +425,7 @@ def from_xarray(
         int(sample_axis),
         sample_dim,
         _freeze_variables(variables),
-        decodes,
+        bool(decodes),
         is_xarray=True,
     )
     return Data(Expression(call), ResolvedData.of(opened))

@@ -201,7 +201,7 @@ def _of_episodes(group: zarr.Group) -> ZarrfeedError | None:
         return None
     return ConfigError(
         f"{_name(group)}: is the root of an episode store, whose arrays are in groups; give "
-        f"{member_path(group, 'data')}, and for windows (offsets=) the values of "
+        f"{member_path(group, 'data')}, and for windows (Data.window) the values of "
         f"{member_path(group, 'meta/episode_ends')} as segment_ends"
     )
 

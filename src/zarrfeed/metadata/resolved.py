@@ -108,8 +108,10 @@ class ResolvedData:
     def of(cls, opened: OpenedFields) -> Self:
         """Return all samples of what was opened, as they are stored or decoded."""
         count = len(opened.fields)
-        made = cls(opened, SampleChoice.all_of(opened.fields[0].num_samples), (_Wish(),) * count, (None,) * count)
-        return made._checked()
+        return cls(opened, SampleChoice.all_of(opened.fields[0].num_samples), (_Wish(),) * count, (None,) * count)
+
+    def __post_init__(self) -> None:
+        assert self.fields  # a conversion or a window that cannot be is refused here
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -143,7 +145,7 @@ class ResolvedData:
         windows = tuple(parse_window(i.name, of) for i, of in zip(items, named, strict=True))
         if all(window is None for window in windows):
             raise ConfigError(f"offsets = {offsets!r}, must be an integer, a sequence of some, or a mapping of names")
-        windowed = replace(self, windows=windows)._checked()  # noqa: SLF001 - of the same class
+        windowed = replace(self, windows=windows)
         return replace(windowed, choice=self.choice.window(windows, segment_ends=segment_ends, rows=rows))
 
     def cast(self, dtype: Any) -> Self:
@@ -233,12 +235,7 @@ class ResolvedData:
         return len(ours) == len(theirs) and all(_same_field(a, b) for a, b in zip(ours, theirs, strict=True))
 
     def _wishing(self, wishes: Sequence[_Wish]) -> Self:
-        return replace(self, wishes=tuple(wishes))._checked()  # noqa: SLF001 - of the same class
-
-    def _checked(self) -> Self:
-        """Return the same after every field was converted: what is impossible is refused here."""
-        assert self.fields
-        return self
+        return replace(self, wishes=tuple(wishes))
 
 
 def _same_field(ours: Field, theirs: Field) -> bool:

@@ -18,8 +18,10 @@ _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsig
 _REOPEN = "pass what xarray.open_zarr returned, or variables of it, unchanged"
 
 
-def stored_arrays(samples: Any, targets: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the arrays behind `samples` and `targets`; `options` learn whether they were opened decoded.
+def stored_arrays(
+    samples: Any, targets: Any, *, sample_dim: str | None, variables: Any, decode_cf: bool | None
+) -> tuple[Any, Any, bool]:
+    """Return the arrays behind `samples` and `targets`, and whether they are to be decoded.
 
     Parameters
     ----------
@@ -27,33 +29,34 @@ def stored_arrays(samples: Any, targets: Any, options: dict[str, Any]) -> tuple[
         An `xarray.Dataset` or `xarray.DataArray`.
     targets
         The same, or anything else, which is returned as it is.
-    options
-        Arguments of the dataset; `decode_cf` is added if it is not among them.
+    sample_dim, variables
+        As of `zarrfeed.open`.
+    decode_cf
+        Whether arrays are decoded. None: if they were opened so.
 
     Raises
     ------
     ConfigError
         If a variable is not exactly a Zarr array; names it and says what it is.
     """
-    named = options.get("variables")
-    variables = named if isinstance(named, Mapping) else {"samples": named}
-    parts = [_Part("samples", samples, options.get("sample_dim"), variables.get("samples"))]
+    by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
+    parts = [_Part("samples", samples, sample_dim, by_side.get("samples"))]
     if not parts[0].is_xarray:
         raise ConfigError(
             f"samples: got a {type(samples).__name__}, must be an xarray.Dataset or an xarray.DataArray; "
-            "what else there is goes to the constructor"
+            "zarrfeed.open takes anything else"
         )
-    parts.append(_Part("targets", targets, options.get("sample_dim"), variables.get("targets")))
+    parts.append(_Part("targets", targets, sample_dim, by_side.get("targets")))
     arrays = [part.arrays() for part in parts]
     raw = {name for part in parts for name in part.raw}
     decoded = {name for part in parts for name in part.decoded}
-    if "decode_cf" not in options:
+    if decode_cf is None:
         if raw and decoded:
             raise ConfigError(
                 f"{', '.join(sorted(raw))} were opened as stored, {', '.join(sorted(decoded))} decoded: say decode_cf="
             )
-        options["decode_cf"] = not raw
-    return arrays[0], arrays[1]
+        decode_cf = not raw
+    return arrays[0], arrays[1], decode_cf
 
 
 class _Part:
@@ -112,7 +115,7 @@ def _unwrap(name: str, data: Any) -> zarr.Array[Any]:
     while True:
         key = getattr(getattr(layer, "key", None), "tuple", ())
         if any(not isinstance(one, slice) or one != slice(None) for one in key):
-            raise ConfigError(f"{name}: is a selection of what is stored: {_REOPEN}; blocks= selects here")
+            raise ConfigError(f"{name}: is a selection of what is stored: {_REOPEN}; Data.select selects samples")
         stored = getattr(layer, "_array", None)
         if isinstance(stored, zarr.Array):
             return stored

@@ -46,6 +46,28 @@ class Resources:
     short_of_memory: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions:
+    """What a user says about a schedule; `Schedule` has the meaning of what is not described here.
+
+    Attributes
+    ----------
+    lanes, mix
+        Of the order. None: chosen from the layout and the memory.
+    """
+
+    lanes: int | None = None
+    mix: int | None = None
+    batch_size: int | None = None
+    drop_last: bool = False
+    even: Even | None = None
+    num_threads: int | None = None
+    budget: int | None = None
+    limit: int | None = DEFAULT_BUDGET
+    coalesce: Coalesce = DEFAULT_COALESCE
+    whole_blocks: bool = False
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The configuration of a dataset, as far as it decides what is read when.
@@ -87,18 +109,22 @@ class Schedule:
     mix_is_chosen: bool = False
 
     @classmethod
-    def make(
-        cls,
-        fields: FieldSet,
-        order: Order,
-        *,
-        lanes: int | None,
-        batch_size: int | None,
-        mix: int | None = None,
-        **options: Any,
-    ) -> Schedule:
-        """Return a schedule with these lanes and this mix, or with those that suit the layout and the memory."""
-        schedule = cls(fields, order, batch_size, mix_is_chosen=mix is None, **options)
+    def make(cls, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
+        """Return a schedule with the lanes and the mix of the options, or with those that suit layout and memory."""
+        lanes, mix = options.lanes, options.mix
+        schedule = cls(
+            fields,
+            order,
+            options.batch_size,
+            options.drop_last,
+            options.even,
+            options.num_threads,
+            options.budget,
+            limit=options.limit,
+            coalesce=options.coalesce,
+            whole_blocks=options.whole_blocks,
+            mix_is_chosen=mix is None,
+        )
         if not order.permutes_rows:
             return schedule
         overlap = Overlap.of(fields.fields, fields.block_rows) if order.shuffle else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 OUTSIDE_ARRAY = "their windows reach beyond the ends of the array"
 OUTSIDE_SEGMENT = "their windows leave their segment"
 OUTSIDE_SELECTION = "their windows read rows that are not selected"
-OUTSIDE_WINDOW_ROWS = "their windows read rows that window_rows does not name"
+OUTSIDE_WINDOW_ROWS = "their windows read rows that rows= does not name"
 OTHER_PART = "their windows read rows of another part"
 WITHIN_GAP = "another part reads rows of their windows, or rows less than the gap behind them"
 

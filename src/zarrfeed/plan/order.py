@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.random import Philox  # named, since numpy imports it late: not while the first batch is awaited
@@ -69,7 +68,8 @@ class Order:
         if self.num_blocks > MOST_BLOCKS:
             raise ConfigError(
                 f"{self.num_blocks} blocks of {self.block_rows} samples, must be at most {MOST_BLOCKS}: an epoch is "
-                'planned block by block, in memory; read a part (`select=`, `blocks=`), or whole shards (block="shard")'
+                "planned block by block, in memory; read a part (`Data.select`), or whole shards "
+                '(mixing={"block": "shard"})'
             )
 
     @property
@@ -303,9 +303,9 @@ def make_order(
     selection: Selection | None,
     *,
     shuffle: bool,
+    seed: int,
     lanes: int | None,
     mix: int | None,
-    **options: Any,
 ) -> Order:
     """Return an order with `lanes` and `mix`; those that are None are 1 until `Schedule.make` chooses them.
 
@@ -314,7 +314,7 @@ def make_order(
     More lanes than samples become one lane a sample.
     """
     first = (lanes or 1) if shuffle else 1
-    order = Order(num_samples, block_rows, shuffle=shuffle, lanes=first, mix=mix or 1, selection=selection, **options)
+    order = Order(num_samples, block_rows, shuffle=shuffle, seed=seed, lanes=first, mix=mix or 1, selection=selection)
     return replace(order, lanes=min(order.lanes, order.length), mix=min(order.mix, order.num_blocks))
 
 

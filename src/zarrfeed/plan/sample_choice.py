@@ -129,7 +129,9 @@ class SampleChoice:
             If no sample is left, or an argument is wrong; or after `window` or `blocks`.
         """
         if self.unit is not None and not self.aligned:
-            raise ConfigError("offsets and blocks: blocks of windows have several chunks, use select")
+            raise ConfigError(
+                "window() follows blocks(), which windows cannot be made of: choose samples with select()"
+            )
         named = self.ascending()
         samples, left_out = choose_windows(
             named,

@@ -1,4 +1,4 @@
-"""`select=` and `blocks=`: which samples of the array are read, block by block.
+"""`Data.select` and `Data.blocks`: which samples of the array are read, block by block.
 
 What holds: a selection lists blocks in ascending order, each with at least one sample, and samples ascend inside of
 each; so chunks that hold no selected sample are never named, hence never read. A selection of all samples is None.
@@ -179,7 +179,7 @@ def make_selection(
     num_samples: int,
     block_rows: int,
 ) -> Selection | None:
-    """Return what the arguments of a dataset select of `num_samples` samples in blocks of `block_rows`; None for all.
+    """Return what a user selected of `num_samples` samples in blocks of `block_rows`; None for all.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 What holds, unless the user asks for something else:
 
-1. `select=`: no window reads a row that is not selected. A slice selects all rows between its bounds, whatever its
+1. `Data.select`: no window reads a row that is not selected. A slice selects all rows between its bounds, whatever its
    step; a list or a mask selects the rows that it names.
-2. `split()`: no row is read for two parts. A row that is a sample belongs to the part of that sample. Any other row,
+2. `Data.split`: no row is read for two parts. A row that is a sample belongs to the part of that sample. Any other row,
    such as one at the end of an episode, belongs to the part of the nearest sample before it whose window has the row,
    else of the nearest sample behind it.
 
@@ -45,7 +45,7 @@ from zarrfeed.plan.windows import check_segment_ends, offsets_of, samples_with_w
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.window import Window
 
-#: What `window_rows=` may be.
+#: What `rows=` of `Data.window` may be.
 WindowRows: TypeAlias = "Literal['selected', 'all'] | Select"
 
 _NO_PART = -1
@@ -102,10 +102,10 @@ def choose_windows(
     lost = len(whole) - len(samples)
     halves = window_rows is None and by_list and 2 * len(samples) < len(whole)
     if not len(samples) or halves:
-        or_not = ", or window_rows='selected' to leave these samples out" if len(samples) else ""
+        or_not = ", or rows='selected' to leave these samples out" if len(samples) else ""
         raise ConfigError(
-            f"{lost} of {len(whole)} samples would be left out, as {reason}. Pass window_rows='all' to let windows "
-            f"read every row of the array, window_rows= with the rows that they may read (a slice, indices or a mask)"
+            f"{lost} of {len(whole)} samples would be left out, as {reason}. Pass rows='all' to let windows read "
+            f"every row of the array, rows= with the rows that they may read (a slice, indices or a mask)"
             f"{or_not}"
         )
     if lost:
@@ -144,7 +144,7 @@ def _readable_rows(
             return range(num_samples), OUTSIDE_WINDOW_ROWS
         if window_rows != "selected":
             raise ConfigError(
-                f"window_rows = {window_rows!r}, must be 'selected', 'all', or rows: a slice, indices, or a mask"
+                f"rows = {window_rows!r}, must be 'selected', 'all', or rows: a slice, indices, or a mask"
                 f"{did_you_mean(window_rows, ('selected', 'all'))}"
             )
     elif window_rows is not None:

@@ -1,4 +1,4 @@
-"""`offsets=` and `segment_ends=`: samples that are windows of rows, and which samples have all of their rows.
+"""`Data.window`: samples that are windows of rows, and which samples have all of their rows.
 
 What holds: row k of the window of sample i is row i + offsets[k] of the array. A sample is read only if all of its
 rows, in every field, are in the array, and in its own segment where segments are named.

@@ -67,7 +67,7 @@ def advise(
     if whole.shuffle_rows and whole.chunks_per_batch < _MIXED * whole.ideal_chunks_per_batch:
         tips.append(
             f"mixing: a batch draws from {whole.chunks_per_batch:.1f} blocks, a perfect shuffle from "
-            f"{whole.ideal_chunks_per_batch:.1f}: raise lanes or mix, and memory_budget with them"
+            f"{whole.ideal_chunks_per_batch:.1f}: raise lanes or mix of mixing=, and memory_budget with them"
         )
     return tips
 
@@ -102,7 +102,7 @@ def _of_storage(explanation: Explanation, stats: Stats) -> list[str]:
             f"memory_budget ({format_bytes(memory.budget)} now)"
         )
     if stats.requests and explanation.block == "chunk" and any(f.shards for f in explanation.fields):
-        tips.append('requests: the store is sharded: block="shard" reads more in a request, and mixes less')
+        tips.append('requests: the store is sharded: mixing={"block": "shard"} reads more in a request, and mixes less')
     if stats.requests and stats.bytes_read < _SMALL_REQUEST * stats.requests:
         each = format_bytes(stats.bytes_read / stats.requests)
         tips.append(f"chunks: a request brings {each} on average: larger chunks, or shards, need fewer of them")

@@ -156,7 +156,7 @@ class Explanation(Page):
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
             if f.spared:
-                rows.append(("", "not converted: a coordinate, which dtype and normalize convert where they name it"))
+                rows.append(("", "not converted: a coordinate, which cast and normalize convert where they name it"))
             if f.window:
                 rows.append(("", f"windows: {f.window}"))
             if f.chunks:

@@ -1,4 +1,4 @@
-"""What becomes of chunks that cannot be read, decoded or found: the arguments of a dataset that say so."""
+"""What becomes of chunks that cannot be read, decoded or found: the argument `faults` of a dataset."""
 
 from __future__ import annotations
 
@@ -21,21 +21,28 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class FaultPolicy:
-    """What to do where a chunk cannot be had.
+class Faults:
+    """What a dataset does about a chunk that cannot be read, decoded or found.
 
     Attributes
     ----------
     on_error
-        "raise", or "skip": other samples take the places of those in the chunk.
+        "raise", or "skip": each sample of the chunk is replaced by the same row of the next good block of the epoch,
+        the same on every rank. There is a `ChunkSkippedWarning` for each chunk, and `skipped_chunks()` lists them.
     max_errors
-        Chunks that a pass may skip.
+        How many chunks a pass may skip on a rank (in a DataLoader worker: in this worker) before it raises.
     missing
-        "fill": a chunk that the store lacks is the fill value; "raise": it is an error.
+        What becomes of a chunk that the store lacks: "fill", the fill value, as the specification says, or "raise".
     retries
-        Further tries after an error that may pass.
+        How often a read is retried after a transient error, with pauses that grow from 0.1 to 10 s.
     timeout
-        Seconds that a read may take, all tries included.
+        Seconds that a read may take, retries included. A read that takes longer is an error, also with "skip".
+
+    Examples
+    --------
+    >>> import zarrfeed
+    >>> zarrfeed.Faults(on_error="skip", timeout=60)
+    Faults(on_error='skip', max_errors=100, missing='fill', retries=5, timeout=60)
     """
 
     on_error: OnError = "raise"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from zarrfeed.base.errors import StoreReadError
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.retry import reading
 from zarrfeed.storage.zarr_internals import sync
 
@@ -30,7 +30,7 @@ class StoreAccess:
         For the stores of URLs, as the user gave them.
     """
 
-    policy: FaultPolicy = field(default_factory=FaultPolicy)
+    policy: Faults = field(default_factory=Faults)
     storage_options: Mapping[str, Any] | None = None
 
     def ask(self, read: Callable[[], Awaitable[_T]], name: str) -> _T:

@@ -18,7 +18,7 @@ from zarr.abc.store import ByteRequest
 
 from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
@@ -52,7 +52,7 @@ class ChunkReader:
     def __init__(
         self,
         source: StoreSource,
-        policy: FaultPolicy,
+        policy: Faults,
         counts: ReadCounts,
         *,
         sharding: ShardReading | None = None,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.base.native import core
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
 
 #: What each further pause is multiplied by: 2, as a power of two; twice that where a server has to be left in peace.
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 async def retrying(
-    policy: FaultPolicy, read: Callable[[], Awaitable[_T]], on_retry: Callable[[], None], *, is_far: bool = False
+    policy: Faults, read: Callable[[], Awaitable[_T]], on_retry: Callable[[], None], *, is_far: bool = False
 ) -> _T:
     """Return what `read` does, tried again after errors that may pass.
 
@@ -72,7 +72,7 @@ async def retrying(
 
 
 async def reading(
-    policy: FaultPolicy,
+    policy: Faults,
     read: Callable[[], Awaitable[_T]],
     on_retry: Callable[[], None] = lambda: None,
     *,

@@ -13,10 +13,13 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.tools.cli_parser import SuggestingParser
+
+if TYPE_CHECKING:
+    from zarrfeed.metadata.data import Data
 
 #: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
@@ -132,7 +135,8 @@ def _parser() -> argparse.ArgumentParser:
         "info",
         aliases=["explain"],
         help="tell how an array or a group would be read, without reading it",
-        description="Print what ZarrIterableDataset(STORE, ...).explain() says: chunks, order, memory, threads.",
+        description="Print the samples as an expression, and what ZarrIterableDataset(...).explain() says of them: "
+        "chunks, order, memory, threads.",
     )
     info.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
     _add_dataset_arguments(info, batch_size=None)
@@ -230,10 +234,18 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
     )
 
 
-def _dataset_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("sample_axis", "sample_dim", "variables", "lanes", "mix", "memory_budget", "timeout")
-    options = {name: getattr(arguments, name) for name in names}
-    return options | {"storage_options": _storage_options(arguments)}
+def _open(arguments: argparse.Namespace) -> Data:
+    from zarrfeed.metadata.data import open as open_data
+
+    return open_data(
+        arguments.path,
+        arguments.targets,
+        sample_axis=arguments.sample_axis,
+        sample_dim=arguments.sample_dim,
+        variables=arguments.variables,
+        storage_options=_storage_options(arguments),
+        timeout=arguments.timeout,
+    )
 
 
 def _storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -262,28 +274,37 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _info(arguments: argparse.Namespace) -> int:
     from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
 
+    data = _open(arguments)
     with ZarrIterableDataset(
-        arguments.path,
-        arguments.targets,
+        data,
         batch_size=arguments.batch_size,
         shuffle=arguments.shuffle,
-        **_dataset_options(arguments),
+        memory_budget=arguments.memory_budget,
+        mixing={"lanes": arguments.lanes, "mix": arguments.mix},
+        faults={"timeout": arguments.timeout},
     ) as dataset:
-        _show(dataset.explain())
+        _show(f"{data}\n\n{dataset.explain()}")
     return 0
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    from zarrfeed.spec.error_policy import Faults
+    from zarrfeed.spec.feeding import Mixing
     from zarrfeed.tools.bench.store_bench import StoreBench
 
     bench = StoreBench(
         arguments.path,
         arguments.targets,
+        _open(arguments),
         batch_size=arguments.batch_size,
         shuffle=arguments.shuffle,
         seconds=arguments.seconds,
-        options=_dataset_options(arguments) | {"num_threads": arguments.num_threads, "block": arguments.block},
         say=_show,
+        num_threads=arguments.num_threads,
+        memory_budget=arguments.memory_budget,
+        mixing=Mixing(arguments.lanes, arguments.mix, arguments.block),
+        faults=Faults(timeout=arguments.timeout),
+        storage_options=_storage_options(arguments),
     )
     problems = bench.run()
     for problem in problems:

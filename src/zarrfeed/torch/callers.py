@@ -79,7 +79,7 @@ def check_length(reads: Reads) -> None:
     if frame is not None and random_split is not None and frame.f_code is random_split.__code__:
         raise ConfigError(
             "random_split looks samples up by index, which a ZarrIterableDataset does not do: use "
-            "zarrfeed.split(dataset, [0.8, 0.2]), or split a ZarrDataset"
+            "data.split((0.8, 0.2)) on what zarrfeed.open returns, or split a ZarrDataset"
         )
     for _, reader in _readers_of_hugging_face():
         if _is_a(reader, *_shards()):

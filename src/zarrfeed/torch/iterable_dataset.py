@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
-import numpy.typing as npt
 import torch
 import torch.utils.data
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.base.suggestions import checks_option_names
-from zarrfeed.base.validate import check_choice, check_flags, check_int
+from zarrfeed.base.suggestions import refuses_moved_names
+from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
-from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import Source, Variables
-from zarrfeed.metadata.xarray import stored_arrays
-from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule
+from zarrfeed.metadata.fields import Source
+from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import Even
-from zarrfeed.plan.selection import Int64, Select, Selection
+from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.state import EpochState
-from zarrfeed.plan.window_rows import WindowRows
-from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
-from zarrfeed.spec import error_policy
-from zarrfeed.spec.error_policy import FaultPolicy, Missing, OnError
-from zarrfeed.spec.field import BLOCK_UNITS, BlockUnit, FieldSet
-from zarrfeed.spec.sharding import DEFAULT_COALESCE
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import Mixing, Requests, as_options
+from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate
 from zarrfeed.torch.distributed import RankFinder, RankSource, end_with_training_process, in_worker
 from zarrfeed.torch.epoch_iterator import Pass, SamplePass
-from zarrfeed.torch.flat_options import DataOptions, as_data
 from zarrfeed.torch.host_rows import with_shared_rows
-from zarrfeed.torch.options import check_pin_memory, order_options, schedule_options
+from zarrfeed.torch.options import (
+    MOVED_TO_DATA,
+    MOVED_TO_OPTIONS,
+    as_data,
+    check_order,
+    check_pin_memory,
+    schedule_options,
+)
 from zarrfeed.torch.session import Session, SessionOptions
 from zarrfeed.torch.transform import Transform, prepare_transform
 
@@ -49,43 +48,28 @@ _INT64_MAX = 2**63 - 1
 
 
 class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
-    """Stream samples of a Zarr array, shuffled and batched by a compiled engine.
+    """Stream samples of Zarr arrays, shuffled and batched by a compiled engine.
 
     Parameters
     ----------
-    samples
-        A `Data`, or what `zarrfeed.open` takes: an array, a path, a URL, a group, a mapping of names to arrays. The
-        chunks along the sample axis are the blocks that are shuffled; of several arrays, those of a large one with long
-        chunks, which `explain()` names.
+    data
+        What the samples are: a `Data`, as `zarrfeed.open` returns it. Or whatever `zarrfeed.open` takes as `samples`: a
+        path, a URL, an array, a group, a mapping of names to arrays. The chunks along the sample axis are the blocks
+        that are shuffled; of several arrays, those of the primary one, which `explain()` names.
     targets
-        The same, with as many samples along axis 0.
+        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
     batch_size
         Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
         4 MiB.
     shuffle
         Whether blocks, and rows inside them, are permuted anew in every epoch.
     seed
-        Key of all permutations, in [0, 2**64). The order follows from the layout, seed, epoch, lanes and mix alone.
+        Key of all permutations, in [0, 2**64). The order follows from the layout, the seed, the epoch, and the lanes
+        and the mix of `mixing` alone.
     drop_last
         Whether the last batch is dropped if it is short. Without effect for `batch_size=None`.
     return_index
         Whether the global sample index (int64) is added as the last tensor.
-    sample_axis
-        The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
-    lanes
-        How many blocks are open side by side: consecutive samples come from that many blocks, at most as many as there
-        are samples. None: chosen from the layout and `memory_budget`.
-    mix
-        How many consecutive blocks of a lane are permuted together, to mix more. None: chosen if `lanes` is, else 1.
-    block
-        What blocks are made of: "chunk", a chunk along `sample_axis`, which in a sharded array is an inner chunk; or
-        "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
-    select
-        Which samples are read: a slice, distinct indices in any order, or a mask (bool). None: all. Samples keep their
-        index in the array, and only chunks that hold rows of selected ones are read.
-    blocks
-        Which blocks are read, as indices of chunks (or of shards) along `sample_axis`, in any order. None: all. With
-        `select`: what of its samples lies in them.
     rank, world_size
         Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
         torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
@@ -99,58 +83,18 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
         and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share
         would not do.
-    coalesce_gap, coalesce_limit
-        For sharded arrays in stores that are not local: wanted inner chunks of a shard that are at most
-        `coalesce_gap` bytes apart are read in one request of at most `coalesce_limit` bytes, or less where the memory
-        is short. Bytes, or text such as "1MiB".
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
-    sample_dim
-        In place of `sample_axis`, the name of the dimension, such as "time"; of targets too, where those are named.
-        Arrays of a group that lack it are left out; others are refused.
-    variables
-        Which arrays of `samples`, a group or a mapping (of an array of records: which members); or for both sides,
-        {"samples": [...], "targets": [...]}. None: all; of a group as xarray writes it, data variables but scalars.
-    decode_cf
-        Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
-        `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
-    dtype
-        Of the tensors of `samples`, but for coordinates such as "time": torch's, NumPy's or a name; or a mapping of
-        names to dtypes, where "samples" and "targets" stand for the other arrays of that side. Any float dtype, rounded
-        once; an integer one where no value is lost. None: as stored or decoded.
-    normalize
-        (mean, std), numbers or arrays with one a channel, or a mapping as of `dtype`: batches have (x - mean) / std.
-    normalize_axis
-        Which axis of the array, or dimension by its name, the channels are along.
-    offsets
-        Lets each sample be a window: the rows at these distances from its own, such as (-2, -1, 0, 1), along a new
-        first axis of the sample; for a single integer that row, without the axis. Of every array of `samples`, or a
-        mapping as of `dtype`: {"samples": (-1, 0), "targets": 1}. Those that lack a row are left out: see `explain()`.
-    segment_ends
-        Where the array consists of segments, such as episodes: the index after the last sample of each, ascending, the
-        last one being the number of samples. No window reaches from one into another.
-    window_rows
-        Which rows windows may read; a sample whose window has any other row is left out. "selected": all rows between
-        the bounds of a slice in `select`, or those that a list or a mask names. "all": every row of the array. Or rows,
-        as `select` names samples: slice(0, 700). None: "selected", but refused where it leaves less than half of a list
-        or a mask.
-    on_error
-        What becomes of a chunk that cannot be read or decoded: "raise", or "skip". Then each of its samples is replaced
-        by the same row of the next block of the epoch that is good, the same on every rank. There is a
-        `ChunkSkippedWarning` for each, and `skipped_chunks()` lists them.
-    max_errors
-        How many chunks a pass may skip on this rank (in a worker: in this worker) before it raises.
-    missing
-        What becomes of a chunk that the store lacks: "fill", the fill value, as the specification says, or "raise".
-    retries
-        How often a read is tried again after an error that may pass, with pauses that grow from 0.1 to 10 s.
-    timeout
-        Seconds that a read, also of metadata, may take, all tries included. Then it is an error, also with "skip".
-    storage_options
-        Options of the stores of URLs, by the names of fsspec or obstore, such as {"anon": True}. None: the environment.
     transform
-        Called with every batch (or sample) in the process that iterates, or with its parts, if it requires as many
-        arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
+        A function that is called with every batch (or sample) in the process that iterates, or with its parts, if it
+        requires as many arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
+    mixing
+        A `Mixing`, or a mapping such as {"lanes": 16}: how many blocks are open side by side and permuted together.
+    faults
+        A `Faults`, or a mapping such as {"on_error": "skip"}: what becomes of a chunk that cannot be read. Where `data`
+        is no `Data`, its retries and its timeout hold for opening, too.
+    requests
+        A `Requests`, or a mapping such as {"coalesce_gap": "1MiB"}: which inner chunks of a shard are read together.
 
     Yields
     ------
@@ -170,14 +114,22 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     A tensor owns its memory: a batch that you hold is never overwritten, and dropped ones are recycled. Iterating a
     second time takes the next epoch, unless `set_epoch` says which, in DataLoader workers too. Threads exist only while
     an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> data = zarrfeed.open(np.arange(1000), np.arange(1000) % 2).select(slice(0, 100))
+    >>> with zarrfeed.ZarrIterableDataset(data, batch_size=32, shuffle=True, seed=1) as dataset:
+    ...     [samples.shape for samples, targets in dataset]
+    [torch.Size([32]), torch.Size([32]), torch.Size([32]), torch.Size([4])]
     """
 
-    _aligns_blocks = True  # where no `blocks` are named
+    _aligns_blocks = True  # unless blocks are named
 
-    @checks_option_names
+    @refuses_moved_names(MOVED_TO_DATA | MOVED_TO_OPTIONS)
     def __init__(
         self,
-        samples: Source | Data,
+        data: Data | Source,
         targets: Source | None = None,
         *,
         batch_size: int | None = None,
@@ -185,122 +137,60 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
-        sample_axis: int = 0,
-        lanes: int | None = None,
-        mix: int | None = None,
-        block: BlockUnit = "chunk",
-        select: Select | None = None,
-        blocks: npt.ArrayLike | None = None,
         rank: RankSource = None,
         world_size: int | None = None,
         even: Even | None = None,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
-        coalesce_gap: int | str = DEFAULT_COALESCE.gap,
-        coalesce_limit: int | str = DEFAULT_COALESCE.limit,
         pin_memory: bool | None = None,
-        sample_dim: str | None = None,
-        variables: Variables | None = None,
-        decode_cf: bool = True,
-        dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
-        normalize: Normalization | Mapping[str, Normalization] | None = None,
-        normalize_axis: int | str | None = None,
-        offsets: Offsets | Mapping[str, Offsets] | None = None,
-        segment_ends: npt.ArrayLike | None = None,
-        window_rows: WindowRows | None = None,
-        on_error: OnError = "raise",
-        max_errors: int = error_policy.DEFAULT_MAX_ERRORS,
-        missing: Missing = "fill",
-        retries: int = error_policy.DEFAULT_RETRIES,
-        timeout: float = error_policy.DEFAULT_TIMEOUT_S,
-        storage_options: Mapping[str, Any] | None = None,
         transform: Transform | None = None,
+        mixing: Mixing | Mapping[str, Any] | None = None,
+        faults: Faults | Mapping[str, Any] | None = None,
+        requests: Requests | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         check_pin_memory(pin_memory)
-        self._policy = FaultPolicy(on_error, max_errors, missing, retries, timeout)
-        self._order_options = order_options(shuffle=shuffle, seed=seed, lanes=lanes, mix=mix)
-        self._options = schedule_options(
-            lanes=lanes,
-            mix=mix,
+        faults = as_options(Faults, "faults", faults)
+        check_order(shuffle=shuffle, seed=seed)
+        mixing = as_options(Mixing, "mixing", mixing)
+        options = schedule_options(
             batch_size=batch_size,
             drop_last=drop_last,
             even=even,
             num_threads=num_threads,
             memory_budget=memory_budget,
-            coalesce_gap=coalesce_gap,
-            coalesce_limit=coalesce_limit,
+            mixing=mixing,
+            requests=as_options(Requests, "requests", requests),
         )
         check_flags(return_index=return_index)
-        check_choice("block", block, BLOCK_UNITS)
-        data = as_data(
-            samples,
-            targets,
-            DataOptions(
-                sample_axis=sample_axis,
-                sample_dim=sample_dim,
-                variables=variables,
-                decode_cf=decode_cf,
-                dtype=dtype,
-                normalize=normalize,
-                normalize_axis=normalize_axis,
-                select=select,
-                blocks=blocks,
-                block=block,
-                offsets=offsets,
-                segment_ends=segment_ends,
-                window_rows=window_rows,
-                storage_options=storage_options,
-            ),
-            self._policy,
-        )
-        self._data = with_shared_rows(data)
+        self._data = with_shared_rows(as_data(data, targets, faults))
         fields, selection = self._data.resolved.planned(
             return_index=bool(return_index),
-            room=(self._options["budget"] or DEFAULT_BUDGET) // 16,
-            block=None if isinstance(samples, Data) and block == "chunk" else block,
+            room=(options.budget or DEFAULT_BUDGET) // 16,
+            block=mixing.block,
             aligns=self._aligns_blocks,
         )
-        self._ranks = RankFinder(rank, world_size)
-        self._pin_memory = pin_memory
-        self._transform = prepare_transform(transform, len(fields.parts))
-        self._read(fields, selection)
-
-    def _read(self, fields: FieldSet, selection: Selection | None) -> None:
-        """Let the dataset read these samples of these fields, from the first epoch on."""
-        order = make_order(fields.num_samples, fields.block_rows, selection, **self._order_options)
-        schedule = self._make_schedule(fields, order, **self._options)
-        assembler = self._assembler_class(fields)
-        options = SessionOptions(self._policy, self._ranks, assembler, self._transform, self._pin_memory)
-        self._session = self._make_session(schedule, options)
-
-    @classmethod
-    def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
-        """Return a dataset of an `xarray.Dataset` or `DataArray` that `xarray.open_zarr` returned, or a part of it.
-
-        Its variables are read straight from the store, but for scalars and those without `sample_dim`. `targets` may be
-        such an object, too; `options` are the constructor's, and `decode_cf` is what was opened with, unless given.
-
-        Raises
-        ------
-        ConfigError
-            If a variable is not exactly a stored array: it was loaded, calculated, sliced, or decoded as times.
-        """
-        return cls(*stored_arrays(samples, targets, options), **options)
-
-    def with_selection(self, selection: Selection) -> Self:
-        """Return a dataset of the same configuration that reads other samples, from its own first epoch on."""
-        other = copy.copy(self)
-        other._read(self._session.schedule.fields, selection)  # noqa: SLF001 - of the same class
-        return other
+        order = make_order(
+            fields.num_samples,
+            fields.block_rows,
+            selection,
+            shuffle=shuffle,
+            seed=seed,
+            lanes=mixing.lanes,
+            mix=mixing.mix,
+        )
+        schedule = self._make_schedule(fields, order, options)
+        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
+        session_options = SessionOptions(faults, ranks, self._assembler_class(fields), called, pin_memory)
+        self._session = self._make_session(schedule, session_options)
 
     _assembler_class = BatchAssembler
 
     def _make_session(self, schedule: Schedule, options: SessionOptions) -> Session:
         return Session(schedule, options)
 
-    def _make_schedule(self, fields: FieldSet, order: Order, **options: Any) -> Schedule:
-        return Schedule.make(fields, order, **options)
+    def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
+        return Schedule.make(fields, order, options)
 
     @property
     def session(self) -> Session:
@@ -330,7 +220,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         return new_pass
 
     def __getitem__(self, index: object) -> NoReturn:
-        raise ConfigError(f"got the index {index!r}, but samples come as a stream: use ZarrDataset, or split()")
+        raise ConfigError(f"got the index {index!r}, but samples come as a stream: use ZarrDataset, or Data.split")
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads: any int from 0. One under way is not changed.

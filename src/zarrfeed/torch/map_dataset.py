@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -22,47 +22,46 @@ import torch
 import torch.utils.data
 
 from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
-from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.suggestions import refuses_moved_names
 from zarrfeed.base.system import physical_bytes, usable_cores
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.stats import Stats
-from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import Source, Variables
-from zarrfeed.metadata.xarray import stored_arrays
+from zarrfeed.metadata.fields import Source
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.selection import Int64, Select
-from zarrfeed.plan.window_rows import WindowRows
-from zarrfeed.plan.windows import Offsets
+from zarrfeed.plan.selection import Int64
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy, Missing
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.field import Field, ListField, StoredField, dtype_name
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.collate import SampleList
 from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
-from zarrfeed.torch.flat_options import DataOptions, as_data
 from zarrfeed.torch.host_rows import with_shared_rows
+from zarrfeed.torch.options import MOVED_TO_DATA, as_data
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, shared_memory
 
 DEFAULT_CACHE = 256 << 20
 
 
 class ZarrDataset(torch.utils.data.Dataset[Batch]):
-    """Read samples of a Zarr array by index, in any order and as often as wanted.
+    """Read samples of Zarr arrays by index, in any order and as often as wanted.
 
     Parameters
     ----------
-    samples, targets, return_index, sample_axis, sample_dim, variables, decode_cf, dtype, normalize, normalize_axis
-        As of `ZarrIterableDataset`.
-    select, offsets, segment_ends, window_rows
-        As of `ZarrIterableDataset`. Of those that are left, `dataset[i]` is the i-th sample in the order of the array;
-        `return_index` tells where it is there.
+    data
+        What the samples are: a `Data`, as `zarrfeed.open` returns it, or whatever `zarrfeed.open` takes as `samples`.
+        `dataset[i]` is its i-th sample, in the order of the array; `return_index` tells where it is there.
+    targets
+        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+    return_index
+        Whether the global sample index (int64) is added as the last tensor.
     num_threads
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
@@ -70,8 +69,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         share them. A chunk that is kept is neither read nor decoded again. Once it is full, chunks are kept when they
         are wanted for the second time in a while; of others, where they are Blosc, only the wanted part is decoded.
         0: none.
-    missing, retries, timeout, storage_options
-        As of `ZarrIterableDataset`.
+    faults
+        A `Faults`, or a mapping such as {"missing": "raise"}, as of `ZarrIterableDataset`. Chunks cannot be skipped: a
+        sample that was asked for cannot be replaced.
 
     Raises
     ------
@@ -89,64 +89,40 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     in workers neither. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
     `batch_size=None, sampler=BatchSampler(...)` the batch is not cut into samples in between, which saves about a
     microsecond each. For training over all samples `ZarrIterableDataset` is several times faster, since it decodes
-    every chunk once. Parts of windows that torch's `random_split` makes share rows: make a dataset for each part
-    instead, by `select=`.
+    every chunk once. Parts of windows that torch's `random_split` makes share rows: use
+    `Data.split` instead.
 
     The stored arrays must not change: decoded chunks, indices of shards and the absence of chunks are remembered. A
     batch is not bounded but by the request. Any thread may read; requests of several threads wait for each other.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> dataset = zarrfeed.ZarrDataset(zarrfeed.open(np.arange(10) * 10).select(slice(2, None)))
+    >>> dataset[0], dataset[[3, 1, 3]]
+    (tensor(20), tensor([50, 30, 50]))
     """
 
-    @checks_option_names
+    @refuses_moved_names(MOVED_TO_DATA)
     def __init__(
         self,
-        samples: Source | Data,
+        data: Data | Source,
         targets: Source | None = None,
         *,
         return_index: bool = False,
-        sample_axis: int = 0,
-        sample_dim: str | None = None,
-        variables: Variables | None = None,
-        decode_cf: bool = True,
-        dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None,
-        normalize: Normalization | Mapping[str, Normalization] | None = None,
-        normalize_axis: int | str | None = None,
-        select: Select | None = None,
-        offsets: Offsets | Mapping[str, Offsets] | None = None,
-        segment_ends: npt.ArrayLike | None = None,
-        window_rows: WindowRows | None = None,
         num_threads: int | None = None,
         cache: int | str = DEFAULT_CACHE,
-        missing: Missing = "fill",
-        retries: int = DEFAULT_RETRIES,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        storage_options: Mapping[str, Any] | None = None,
+        faults: Faults | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self._policy = FaultPolicy(missing=missing, retries=retries, timeout=timeout)
+        self._policy = as_options(Faults, "faults", faults)
+        if self._policy.skips:
+            raise ConfigError("on_error = 'skip', must be 'raise': a sample that was asked for cannot be replaced")
         check_num_threads(num_threads)
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
-        data = as_data(
-            samples,
-            targets,
-            DataOptions(
-                sample_axis=sample_axis,
-                sample_dim=sample_dim,
-                variables=variables,
-                decode_cf=decode_cf,
-                dtype=dtype,
-                normalize=normalize,
-                normalize_axis=normalize_axis,
-                select=select,
-                offsets=offsets,
-                segment_ends=segment_ends,
-                window_rows=window_rows,
-                storage_options=storage_options,
-            ),
-            self._policy,
-        )
-        self._data = with_shared_rows(data)
+        self._data = with_shared_rows(as_data(data, targets, self._policy))
         self._fields, self._selection = self._data.resolved.planned(
             return_index=bool(return_index), room=DEFAULT_BUDGET // 16
         )
@@ -154,17 +130,6 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._closed = False
         self._reset_process()
         self._resources(1)  # what no request can be read with is refused here
-
-    @classmethod
-    def from_xarray(cls, samples: Any, targets: Any = None, **options: Any) -> Self:
-        """Return a dataset of what `xarray.open_zarr` returned, or a part of it, as `ZarrIterableDataset.from_xarray`.
-
-        Raises
-        ------
-        ConfigError
-            If a variable is not exactly a stored array: it was loaded, calculated, sliced, or decoded as times.
-        """
-        return cls(*stored_arrays(samples, targets, options), **options)
 
     def _reset_process(self) -> None:
         self._pid = os.getpid()

@@ -1,72 +1,107 @@
-"""Arguments of a dataset that do not concern its fields: checked, and in the form in which they are used."""
+"""Arguments of a dataset: checked, and in the form in which they are used."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int, check_num_threads
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.data import open as open_data
+from zarrfeed.metadata.fields import Source
+from zarrfeed.plan.epoch_plan import ScheduleOptions
 from zarrfeed.plan.partition import EVEN_MODES, Even
-from zarrfeed.spec.sharding import Coalesce
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import Mixing, Requests
 from zarrfeed.torch.distributed import has_accelerator
 
-_INT64_MAX = 2**63 - 1
+_OPENED = "said where arrays are opened: zarrfeed.open(path, "
+
+#: Argument of an earlier version that says what samples are -> how to say it now.
+MOVED_TO_DATA = {
+    "samples": "the first argument, without a name",
+    "sample_axis": f"{_OPENED}sample_axis=1)",
+    "sample_dim": f"{_OPENED}sample_dim='time')",
+    "variables": f"{_OPENED}variables=['t2m', 'z'])",
+    "decode_cf": f"{_OPENED}decode_cf=False)",
+    "storage_options": f"{_OPENED}storage_options={{'anon': True}})",
+    "select": "data.select(...): zarrfeed.open(path).select(slice(0, 1000))",
+    "blocks": "data.blocks(...): zarrfeed.open(path).blocks([0, 1])",
+    "offsets": "data.window(...): zarrfeed.open(path).window((-1, 0))",
+    "segment_ends": "an argument of data.window(...): zarrfeed.open(path).window((-1, 0), segment_ends=ends)",
+    "window_rows": "rows= of data.window(...): zarrfeed.open(path).window((-1, 0), rows='all')",
+    "dtype": "data.cast(...): zarrfeed.open(path).cast('float16')",
+    "normalize": "data.normalize(...): zarrfeed.open(path).normalize((mean, std))",
+    "normalize_axis": "axis= of data.normalize(...): zarrfeed.open(path).normalize((mean, std), axis=1)",
+    "missing": "a part of faults: faults={'missing': 'raise'}",
+    "retries": "a part of faults: faults={'retries': 3}",
+    "timeout": "a part of faults: faults={'timeout': 60}",
+}
+
+#: The same for arguments of `ZarrIterableDataset` alone.
+MOVED_TO_OPTIONS = {
+    "lanes": "a part of mixing: mixing={'lanes': 16}",
+    "mix": "a part of mixing: mixing={'mix': 2}",
+    "block": "a part of mixing: mixing={'block': 'shard'}",
+    "on_error": "a part of faults: faults={'on_error': 'skip'}",
+    "max_errors": "a part of faults: faults={'on_error': 'skip', 'max_errors': 10}",
+    "coalesce_gap": "a part of requests: requests={'coalesce_gap': '128KiB'}",
+    "coalesce_limit": "a part of requests: requests={'coalesce_limit': '8MiB'}",
+}
 
 
-def order_options(*, shuffle: bool, seed: int, lanes: int | None, mix: int | None) -> dict[str, Any]:
-    """Return what `make_order` takes.
+def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data:
+    """Return what a dataset is to read: a description, or the shorthand (samples, targets), which is opened.
 
     Raises
     ------
     ConfigError
-        For an argument that cannot be.
+        If there are targets beside a description; or for what cannot be opened.
     """
+    if not isinstance(data, Data):
+        return open_data(data, targets, retries=faults.retries, timeout=faults.timeout)
+    if targets is not None:
+        raise ConfigError("targets are given beside a Data: zarrfeed.open(samples, targets) describes both")
+    return data
+
+
+def check_order(*, shuffle: bool, seed: int) -> None:
+    """Raise ConfigError for a key or a flag of the order that cannot be."""
     check_flags(shuffle=shuffle)
     check_int("seed", seed, 0, 2**64 - 1)
-    check_counts(lanes=lanes)
-    if mix is not None:
-        check_int("mix", mix, 1, _INT64_MAX)
-    return {"shuffle": shuffle, "seed": seed, "lanes": lanes, "mix": mix}
 
 
 def schedule_options(
     *,
-    lanes: int | None,
-    mix: int | None,
     batch_size: int | None,
     drop_last: bool,
     even: Even | None,
     num_threads: int | None,
     memory_budget: int | str | None,
-    coalesce_gap: int | str,
-    coalesce_limit: int | str,
-) -> dict[str, Any]:
-    """Return what `Schedule.make` takes.
+    mixing: Mixing,
+    requests: Requests,
+) -> ScheduleOptions:
+    """Return what a schedule is made of.
 
     Raises
     ------
     ConfigError
         For an argument that cannot be.
     """
-    check_counts(batch_size=batch_size, lanes=lanes)
+    check_counts(batch_size=batch_size)
     check_num_threads(num_threads)
     check_flags(drop_last=drop_last)
     if even is not None:
         check_choice("even", even, EVEN_MODES)
-    return {
-        "lanes": lanes,
-        "mix": mix,
-        "batch_size": batch_size,
-        "drop_last": drop_last,
-        "even": even,
-        "num_threads": num_threads,
-        "budget": None if memory_budget is None else parse_bytes(memory_budget),
-        "coalesce": Coalesce(
-            gap=parse_bytes(coalesce_gap, "coalesce_gap", least=0),
-            limit=parse_bytes(coalesce_limit, "coalesce_limit", least=0),
-        ),
-    }
+    return ScheduleOptions(
+        lanes=mixing.lanes,
+        mix=mixing.mix,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        even=even,
+        num_threads=num_threads,
+        budget=None if memory_budget is None else parse_bytes(memory_budget),
+        coalesce=requests.coalesce,
+    )
 
 
 def check_pin_memory(pin_memory: bool | None) -> None:

@@ -23,7 +23,7 @@ from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.report.explain import Explanation, explain
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, worker_and_count
@@ -52,7 +52,7 @@ class SessionOptions:
         Whether batches lie in page-locked memory. None: where there is an accelerator.
     """
 
-    policy: FaultPolicy
+    policy: Faults
     ranks: RankFinder
     assembler: BatchAssembler
     transform: Callable[[Batch], Any] | None

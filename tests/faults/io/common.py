@@ -22,6 +22,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 from tests.faults.harness.row import Try, UnspecifiedError
+from tests.support.flat import iterable_dataset
 from zarrfeed import CorruptChunkError, StoreReadError, ZarrIterableDataset
 
 AnyArray = npt.NDArray[Any]
@@ -98,7 +99,7 @@ def opened(source: Any, chooser: random.Random, **options: Any) -> ZarrIterableD
         "num_threads": chooser.randint(1, 4),
         "return_index": True,
     }
-    return ZarrIterableDataset(source, **some | options)
+    return iterable_dataset(source, **some | options)
 
 
 @dataclass(frozen=True)

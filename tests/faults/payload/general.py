@@ -317,7 +317,12 @@ class _Target:
             return
         source: Any = zarr.open_array(WrapperStore(LocalStore(self.path)), mode="r") if way == 3 else self.path
         with ZarrIterableDataset(
-            source, batch_size=5, shuffle=way == 0, return_index=True, num_threads=2, lanes=1 if way else None
+            source,
+            batch_size=5,
+            shuffle=way == 0,
+            return_index=True,
+            num_threads=2,
+            mixing={"lanes": 1 if way else None},
         ) as dataset:
             yield from dataset
 

@@ -251,7 +251,12 @@ class Target:
             if way == 3:
                 source = zarr.open_array(WrapperStore(LocalStore(self.path)), mode="r")
             self._streams[way] = ZarrIterableDataset(
-                source, batch_size=5, shuffle=way == 0, return_index=True, num_threads=2, lanes=1 if way else None
+                source,
+                batch_size=5,
+                shuffle=way == 0,
+                return_index=True,
+                num_threads=2,
+                mixing={"lanes": 1 if way else None},
             )
         yield from map(_in_numpy, self._streams[way])
 

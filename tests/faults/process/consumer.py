@@ -25,6 +25,7 @@ from zarr.storage import MemoryStore
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Census, Surroundings, session_processes
 from tests.faults.process.stores import KINDS, NUM_BATCHES, check, check_epoch, make, rows_of, write_stores
+from tests.support.flat import iterable_dataset
 from zarrfeed import MemoryBudgetError, ZarrDataLoader, ZarrIterableDataset
 
 _ITERABLE = tuple(kind for kind in KINDS if kind != "access")
@@ -221,14 +222,14 @@ def budget(attempt: Try) -> str:
     chunk_bytes = 8 * int(np.prod(chunks))
     offered = choose.randint(1, chunk_bytes - 1)
     try:
-        ZarrIterableDataset(source, memory_budget=offered, **how)
+        iterable_dataset(source, memory_budget=offered, **how)
     except MemoryBudgetError as error:
         needed = re.search(r"memory_budget = .*, must be at least ([0-9.]+ \w+):", str(error))
         if needed is None:
             raise UnspecifiedError(f"the error does not say what is needed: {error}") from error
     else:
         raise UnspecifiedError(f"{offered} bytes were accepted for chunks of {chunk_bytes}")
-    with ZarrIterableDataset(source, memory_budget=needed[1], **how) as dataset:
+    with iterable_dataset(source, memory_budget=needed[1], **how) as dataset:
         seen = []
         for batch, index in dataset:
             if not np.array_equal(batch.numpy(), samples[index.numpy()]):

@@ -21,6 +21,7 @@ from zarr.codecs import BloscCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from tests.faults.harness.row import UnspecifiedError
+from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrDataset, ZarrIterableDataset
 
 NUM_SAMPLES = 960
@@ -99,7 +100,7 @@ def make(kind: str, folder: Path, *, seed: int = 0, **options: Any) -> ZarrItera
     """Return a dataset, whose stores were written to `folder`."""
     targets = folder / "stores" / "text" if kind == "text" else None
     settings: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "num_threads": 2, "return_index": True}
-    return ZarrIterableDataset(source(kind, folder), targets, seed=seed, **(settings | options))
+    return iterable_dataset(source(kind, folder), targets, seed=seed, **(settings | options))
 
 
 def make_iterable(kind: str, folder: Path, *, seed: int = 0) -> Any:

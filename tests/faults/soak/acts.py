@@ -15,7 +15,8 @@ import zarrfeed
 from tests.faults.soak import harm
 from tests.faults.soak.case import Case, StoredArray, WrongError
 from tests.faults.soak.reader import NO_SAMPLES, Leg, Reader, Tally, draw_setup
-from zarrfeed import ZarrDataLoader, ZarrDataset
+from tests.support.flat import map_dataset
+from zarrfeed import ZarrDataLoader
 
 
 def read_epochs(r: Random, case: Case, tally: Tally) -> None:
@@ -70,7 +71,7 @@ def at_random(r: Random, case: Case, tally: Tally) -> None:
     """Ask for samples by index: in any order, repeated, counted from the end, one by one."""
     cache = r.choice((0, 10_000, "256MiB"))
     with_index = r.random() < 0.8
-    dataset = ZarrDataset(
+    dataset = map_dataset(
         case.samples,
         case.targets,
         return_index=with_index,

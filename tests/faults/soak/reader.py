@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.faults.harness.oracle import assert_shared_out
 from tests.faults.soak.case import Case, Int64, WrongError
+from tests.support.flat import iterable_dataset
 from zarrfeed import (
     ConfigError,
     MemoryBudgetError,
@@ -61,7 +62,7 @@ class Setup:
         """Return a rank's dataset; a budget that is refused becomes the least that is said to do."""
 
         def construct(budget: int | str | None) -> ZarrIterableDataset:
-            return ZarrIterableDataset(
+            return iterable_dataset(
                 case.samples,
                 case.targets,
                 batch_size=self.batch_size,
@@ -69,7 +70,7 @@ class Setup:
                 return_index=self.return_index,
                 rank=rank,
                 world_size=self.world_size,
-                even=self.even,  # type: ignore[arg-type]
+                even=self.even,
                 memory_budget=budget,
                 **case.options,
                 **self.options,

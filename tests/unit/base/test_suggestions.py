@@ -14,6 +14,7 @@ import torch
 import zarr
 
 import zarrfeed
+from tests.support.flat import iterable_dataset
 from zarrfeed import (
     ConfigError,
     UnknownOptionError,
@@ -21,7 +22,6 @@ from zarrfeed import (
     ZarrDataset,
     ZarrfeedError,
     ZarrIterableDataset,
-    split,
 )
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.tools import cli
@@ -30,7 +30,7 @@ ROWS = np.arange(40.0, dtype="f4").reshape(20, 2)
 
 
 def made(**options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(ROWS, **options)
+    return iterable_dataset(ROWS, **options)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def made(**options: Any) -> ZarrIterableDataset:
             "ZarrDataLoader() has no argument 'batch_size'; it is an argument of ZarrIterableDataset",
         ),
         (
-            lambda: split(made(), [0.5, 0.5], sede=1),  # type: ignore[call-arg]
-            "split() has no argument 'sede'; did you mean 'seed'?",
+            lambda: zarrfeed.open(ROWS).split([0.5, 0.5], sede=1),  # type: ignore[call-arg]
+            "Data.split() has no argument 'sede'; did you mean 'seed'?",
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_the_signature_is_as_it_is_written(kind: Any) -> None:
     """Frameworks make loaders anew from what `inspect.signature` says."""
     parameters = inspect.signature(kind).parameters
     assert "kwargs" not in parameters
-    assert ("samples" in parameters) is not (kind is ZarrDataLoader)
+    assert ("data" in parameters) is not (kind is ZarrDataLoader)
     assert kind.__init__.__qualname__ == f"{kind.__name__}.__init__"
 
 
@@ -111,7 +111,7 @@ def test_datasets_can_still_be_pickled() -> None:
         ),
         (lambda: made(block="chunks"), "block = 'chunks', must be one of 'chunk', 'shard'; did you mean 'chunk'?"),
         (
-            lambda: split(made(), [0.5, 0.5], by="chunks"),  # type: ignore[arg-type]
+            lambda: zarrfeed.open(ROWS).split([0.5, 0.5], by="chunks"),  # type: ignore[arg-type]
             "by = 'chunks', must be one of 'chunk', 'shard', 'sample', 'contiguous'; did you mean 'chunk'?",
         ),
         (
@@ -120,7 +120,7 @@ def test_datasets_can_still_be_pickled() -> None:
         ),
         (
             lambda: made(offsets=(0, 1), window_rows="al"),
-            "window_rows = 'al', must be 'selected', 'all', or rows: a slice, indices, or a mask; did you mean 'all'?",
+            "rows = 'al', must be 'selected', 'all', or rows: a slice, indices, or a mask; did you mean 'all'?",
         ),
         (lambda: made(even=["drop"]), "even = ['drop'], must be one of 'drop', 'repeat', 'off'"),
     ],
@@ -175,7 +175,7 @@ def test_names_of_variables_and_dimensions_are_suggested(tmp_path: Path) -> None
         ({"normalize": ([0.0] * 4, [1.0] * 4), "normalize_axis": "latitudes"}, "latitude"),
     ):
         with pytest.raises(ConfigError) as error:
-            ZarrIterableDataset(tmp_path / "g", **options)
+            iterable_dataset(tmp_path / "g", **options)
         assert str(error.value).endswith(f"; did you mean '{meant}'?") == (meant is not None), str(error.value)
 
 

@@ -24,7 +24,9 @@ from zarr.codecs import TransposeCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import FsspecStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
+import zarrfeed
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset, split
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, ZarrFormat, chunk_files, numbered
 from zarrfeed import (
     ConfigError,
@@ -35,7 +37,6 @@ from zarrfeed import (
     ZarrDataLoader,
     ZarrDataset,
     ZarrIterableDataset,
-    split,
 )
 from zarrfeed.compat import zarrdataset as compat
 
@@ -93,7 +94,7 @@ def assert_lists(
 ) -> ZarrIterableDataset:
     """Read an epoch and fail unless every sample is delivered once, in the announced order, as `expected`."""
     seen: list[int] = []
-    with ZarrIterableDataset(
+    with iterable_dataset(
         source, batch_size=batch_size, shuffle=shuffle, return_index=True, num_threads=2, **options
     ) as dataset:
         announced = dataset.sample_order(0).tolist()
@@ -281,15 +282,15 @@ def test_conversions_are_of_numbers(tmp_path: Path) -> None:
     write(tmp_path / "name", words((N,)), "string", chunks=(5,), attributes={"_FillValue": "none", "scale_factor": 2.0})
     zarr.create_array(tmp_path / "x", shape=(N, 3), chunks=(4, 3), dtype="i2")[...] = 4
     options: dict[str, Any] = {"dtype": "float16", "normalize": (2, 2)}
-    with ZarrIterableDataset(fields, batch_size=N, **options) as dataset:
+    with iterable_dataset(fields, batch_size=N, **options) as dataset:
         (batch,) = dataset
     assert batch["x"].dtype == torch.float16
     assert batch["name"] == words((N,)).tolist()
     for wrong in ({"dtype": {"name": "float32"}}, {"normalize": {"name": (0, 1)}}):
         with pytest.raises(ConfigError, match=r"samples\['name'\]: is text or bytes, which is not converted"):
-            ZarrIterableDataset(fields, batch_size=4, **wrong)
+            iterable_dataset(fields, batch_size=4, **wrong)
     with pytest.raises(ConfigError, match="samples: is text or bytes"):
-        ZarrIterableDataset(tmp_path / "name", batch_size=4, dtype="float32")
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "name").cast("float32"), batch_size=4)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -301,12 +302,12 @@ def test_text_that_xarray_wrote(zarr_format: ZarrFormat, tmp_path: Path) -> None
     written = xarray.Dataset({"heat": (("time", "x"), heat), "name": (("time",), names), "fixed": (("time",), fixed)})
     encoding = {"heat": {"chunks": (6, 2)}, "name": {"chunks": (5,)}, "fixed": {"chunks": (4,)}}
     written.to_zarr(tmp_path / "a", zarr_format=zarr_format, encoding=encoding)
-    options: dict[str, Any] = {"sample_dim": "time", "batch_size": 4, "shuffle": True, "return_index": True}
     with xarray.open_zarr(tmp_path / "a") as opened:
-        for dataset in (
-            ZarrIterableDataset(tmp_path / "a", **options),
-            ZarrIterableDataset.from_xarray(opened, **options),
+        for data in (
+            zarrfeed.open(tmp_path / "a", sample_dim="time"),
+            zarrfeed.from_xarray(opened, sample_dim="time"),
         ):
+            dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True)
             for batch, index in dataset:
                 assert batch["name"] == batch["fixed"] == names[index.numpy()].tolist()
                 assert torch.equal(batch["heat"], torch.from_numpy(heat[index.numpy()]))
@@ -469,7 +470,7 @@ def recorded(**options: Any) -> tuple[zarr.Array[Any], Recording]:
 
 def test_chunks_that_nobody_wants_are_not_read() -> None:
     array, store = recorded(chunks=(5,))
-    with ZarrIterableDataset(array, batch_size=4, blocks=[2, 5], shuffle=True) as dataset:
+    with ZarrIterableDataset(zarrfeed.open(array).blocks([2, 5]), batch_size=4, shuffle=True) as dataset:
         assert sorted(joined(dataset)) == sorted(words((40,))[[*range(10, 15), *range(25, 30)]])
     assert sorted(store.asked) == ["c/2", "c/5"]
 
@@ -477,7 +478,7 @@ def test_chunks_that_nobody_wants_are_not_read() -> None:
 def test_selected_samples_and_parts_of_a_split() -> None:
     array, store = recorded(chunks=(5,))
     chosen = [1, 3, 22, 39]
-    with ZarrIterableDataset(array, batch_size=3, select=chosen, shuffle=True) as dataset:
+    with ZarrIterableDataset(zarrfeed.open(array).select(chosen), batch_size=3, shuffle=True) as dataset:
         assert sorted(joined(dataset)) == sorted(words((40,))[chosen])
     assert sorted(store.asked) == ["c/0", "c/4", "c/7"]
     with ZarrIterableDataset(array, batch_size=3, shuffle=True) as dataset:
@@ -489,13 +490,13 @@ def test_selected_samples_and_parts_of_a_split() -> None:
 
 def test_chunks_are_kept_as_long_as_there_is_memory() -> None:
     array, store = recorded(chunks=(5,))
-    with ZarrIterableDataset(array, batch_size=4, shuffle=True, lanes=8) as dataset:
+    with ZarrIterableDataset(array, batch_size=4, shuffle=True, mixing={"lanes": 8}) as dataset:
         for _ in range(3):
             assert sorted(joined(dataset)) == sorted(words((40,)))
     assert sorted(store.asked) == [f"c/{i}" for i in range(8)]
     store.asked.clear()
     # room for about three chunks
-    with ZarrIterableDataset(array, batch_size=4, shuffle=True, lanes=8, memory_budget=10_000) as dataset:
+    with ZarrIterableDataset(array, batch_size=4, shuffle=True, memory_budget=10_000, mixing={"lanes": 8}) as dataset:
         assert dataset.explain().memory.list_bytes == 1250
         assert sorted(joined(dataset)) == sorted(words((40,)))
     assert len(store.asked) > 8
@@ -551,7 +552,7 @@ def test_what_a_store_raises_reaches_the_next_batch(error: BaseException) -> Non
         if isinstance(error, Exception):
             assert caught.value.__cause__ is error
             assert "chunk c/1: " in str(caught.value)
-    with ZarrIterableDataset(array, batch_size=4, blocks=[0]) as dataset:  # the loop lives
+    with ZarrIterableDataset(zarrfeed.open(array).blocks([0]), batch_size=4) as dataset:  # the loop lives
         assert joined(dataset) == words((N,))[:5].tolist()
 
 

@@ -11,6 +11,8 @@ import torch
 import xarray as xr
 import zarr
 
+import zarrfeed
+from tests.support.flat import iterable_dataset, map_dataset
 from tests.support.oracle import AnyArray
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.metadata.conversion import Items, by_field
@@ -46,9 +48,9 @@ NAMES = ["t2m", "count", "time", "step", "lat"]
 
 def batch_of(*sources: Any, **options: Any) -> Any:
     """Return all samples, which both datasets deliver alike."""
-    with ZarrIterableDataset(*sources, batch_size=10**6, **options) as dataset:
+    with iterable_dataset(*sources, batch_size=10**6, **options) as dataset:
         (batch,) = dataset
-    access = ZarrDataset(*sources, **options)
+    access = map_dataset(*sources, **options)
     other = access[np.arange(len(access))]
     torch.testing.assert_close(batch, other, rtol=0, atol=0)
     return batch
@@ -105,12 +107,14 @@ def test_coordinates_are_known_in_mappings_too(store: Path) -> None:
 
 
 def test_explain_says_that_a_coordinate_is_not_converted(store: Path) -> None:
-    said = "not converted: a coordinate, which dtype and normalize convert where they name it"
-    page = ZarrIterableDataset(store, variables=["t2m", "time"], dtype="float16").explain()
+    said = "not converted: a coordinate, which cast and normalize convert where they name it"
+    page = ZarrIterableDataset(zarrfeed.open(store, variables=["t2m", "time"]).cast("float16")).explain()
     assert [f.spared for f in page.fields] == [False, True]
     assert str(page).count(said) == 1
-    for dtype in (None, {"t2m": "float16"}, {"samples": "float16", "time": "float64"}):
-        assert said not in str(ZarrIterableDataset(store, variables=["t2m", "time"], dtype=dtype).explain())
+    data = zarrfeed.open(store, variables=["t2m", "time"])
+    assert said not in str(ZarrIterableDataset(data).explain())
+    for dtype in ({"t2m": "float16"}, {"samples": "float16", "time": "float64"}):
+        assert said not in str(ZarrIterableDataset(data.cast(dtype)).explain())
 
 
 def test_windows_are_of_coordinates_too(store: Path) -> None:
@@ -166,9 +170,9 @@ def test_sides_that_are_not_there_are_refused() -> None:
     ]
     for options in named:
         with pytest.raises(ConfigError, match="names 'targets', must be one of 'apple'"):
-            ZarrIterableDataset(mapping, **options)
+            iterable_dataset(mapping, **options)
     with pytest.raises(ConfigError, match=r"dtype names 'aple', must be one of 'apple'; did you mean 'apple'\?"):
-        ZarrIterableDataset(mapping, dtype={"aple": "f4"})
+        ZarrIterableDataset(zarrfeed.open(mapping).cast({"aple": "f4"}))
 
 
 def test_variables_of_both_sides(store: Path) -> None:
@@ -183,7 +187,7 @@ def test_variables_of_both_sides(store: Path) -> None:
         ({"targets": []}, r"variables = \[\], must name at least one array"),
     ):
         with pytest.raises(ConfigError, match=message):
-            ZarrIterableDataset(store, store, variables=variables)
+            ZarrIterableDataset(zarrfeed.open(store, store, variables=variables))
 
 
 @pytest.mark.parametrize("of_rows", [False, True])
@@ -199,7 +203,9 @@ def test_text_is_left_alone_beside_numbers_and_named_alone(of_rows: bool) -> Non
 
 def test_variables_of_both_sides_of_what_xarray_opened(store: Path) -> None:
     opened = xr.open_zarr(store, decode_times=False, consolidated=False, chunks=None)
-    dataset = ZarrDataset.from_xarray(opened, opened, variables={"samples": ["t2m"], "targets": ["count", "step"]})
+    dataset = ZarrDataset(
+        zarrfeed.from_xarray(opened, opened, variables={"samples": ["t2m"], "targets": ["count", "step"]})
+    )
     samples, targets = dataset[7]
     assert list(samples) == ["t2m"]
     assert {name: int(value) for name, value in targets.items()} == {"count": 7, "step": 9608}

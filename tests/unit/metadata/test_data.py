@@ -346,7 +346,7 @@ REFUSED: list[tuple[Callable[[Data], Any], str]] = [
     (lambda data: data.blocks([0], of="row"), "of = 'row', must be one of"),  # type: ignore[arg-type]
     (lambda data: data.blocks([0], of="shard"), "has no shards"),
     (lambda data: data.select([0]).blocks([3]), "no sample in common"),
-    (lambda data: data.blocks([0]).window((-1, 0)), "use select"),
+    (lambda data: data.blocks([0]).window((-1, 0)), r"window\(\) follows blocks\(\)"),
     (lambda data: data.window((-1, 0)).select([0]), r"select\(\) follows window\(\)"),
     (lambda data: data.window((-1, 0)).blocks([0]), r"blocks\(\) follows window\(\)"),
     (lambda data: data.window((-1, 0)).window(1), "called before"),
@@ -370,7 +370,7 @@ REFUSED: list[tuple[Callable[[Data], Any], str]] = [
     (lambda data: data.split((0.5, 0.6)), "with the sum 1"),
     (lambda data: data.split((0.5, 0.5), by="chunks"), "did you mean 'chunk'"),  # type: ignore[arg-type]
     (lambda data: data.split((0.5, 0.5), seed=-1), "seed = -1"),
-    (lambda data: ZarrDataset(data, np.arange(N)), "targets beside a Data"),
+    (lambda data: ZarrDataset(data, np.arange(N)), "targets are given beside a Data"),
 ]
 
 
@@ -396,9 +396,13 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
         zarrfeed.open(store, sample_dims="time")  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match="did you mean 'variables'"):
         zarrfeed.from_xarray(store, variable=["x"])  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match=r"Data\.window\(\) .*; did you mean 'segment_ends'"):
+        era5(store).window(1, segments_ends=[N])  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("module", ["metadata.data", "metadata.source_names", "spec.data"])
+@pytest.mark.parametrize(
+    "module", ["metadata.data", "metadata.source_names", "spec.data", "torch.iterable_dataset", "torch.map_dataset"]
+)
 def test_the_examples_in_docstrings_run(module: str) -> None:
     failed, tried = doctest.testmod(import_module(f"zarrfeed.{module}"))
     assert failed == 0

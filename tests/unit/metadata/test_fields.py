@@ -29,9 +29,12 @@ from zarrfeed.torch.host_rows import SharedRows, with_shared_rows
 N = 20
 
 
-def read_fields(samples: Source, targets: Source | None = None, *, room: int = 0, **options: Any) -> FieldSet:
+def read_fields(
+    samples: Source, targets: Source | None = None, *, room: int = 0, return_index: bool = False, sample_axis: int = 0
+) -> FieldSet:
     """Return the fields of a reader with so much room for fields in memory."""
-    return zarrfeed.open(samples, targets, **options).resolved.planned(room=room)[0]
+    data = zarrfeed.open(samples, targets, sample_axis=sample_axis)
+    return data.resolved.planned(room=room, return_index=return_index)[0]
 
 
 @pytest.fixture

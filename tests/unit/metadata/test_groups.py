@@ -13,6 +13,8 @@ import torch
 import zarr
 from torch.utils.data import DataLoader
 
+import zarrfeed
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, Layout, assert_rows_equal, no_thread_left, read_all
 from zarrfeed import (
     ConfigError,
@@ -163,7 +165,7 @@ PARTS = ("array", "group", "numpy", "tensor", "mapping")
 def test_samples_and_targets_of_every_kind_stay_together(samples: str, targets: str, budget: str, store: Path) -> None:
     (source, wanted), (target_source, target_wanted) = part(store, samples), part(store, targets)
     dataset = ZarrIterableDataset(
-        source, target_source, batch_size=7, shuffle=True, return_index=True, memory_budget=budget, lanes=2
+        source, target_source, batch_size=7, shuffle=True, return_index=True, memory_budget=budget, mixing={"lanes": 2}
     )
     check(dataset, [wanted, target_wanted])
 
@@ -173,7 +175,12 @@ def test_samples_and_targets_of_every_kind_stay_together(samples: str, targets: 
 @pytest.mark.parametrize("kind", ["paths", "tensors"])
 def test_lanes_and_mixing_of_several_fields(kind: str, lanes: int, mix: int, store: Path) -> None:
     dataset = ZarrIterableDataset(
-        mapping(store, kind), batch_size=5, shuffle=True, lanes=lanes, mix=mix, return_index=True, num_threads=3
+        mapping(store, kind),
+        batch_size=5,
+        shuffle=True,
+        return_index=True,
+        num_threads=3,
+        mixing={"lanes": lanes, "mix": mix},
     )
     check(dataset, [expected()], batch_size=5)
 
@@ -196,7 +203,9 @@ def test_the_sample_axis_is_that_of_every_array_of_the_samples(axis: int, tmp_pa
     source: dict[str, Any] = {"wide": wide, "numpy": memory, "tensor": torch.from_numpy(memory)}
     wanted = {"wide": read_all(wide, sample_axis=1), "numpy": memory.T, "tensor": memory.T}
     targets = np.arange(N)
-    dataset = ZarrIterableDataset(source, targets, sample_axis=axis, batch_size=7, shuffle=True, return_index=True)
+    dataset = ZarrIterableDataset(
+        zarrfeed.open(source, targets, sample_axis=axis), batch_size=7, shuffle=True, return_index=True
+    )
     check(dataset, [wanted, {"": targets}])
 
 
@@ -286,7 +295,9 @@ def test_chunk_reads_of_every_field_are_predicted(shuffle: bool, tmp_path: Path)
     zarr.create_group(tmp_path / "g")
     for name, rows in (("a", 12), ("b", 4), ("c", 9)):
         Layout(shape=(N, 64), chunks=(rows, 64)).write(tmp_path / "g" / name)
-    dataset = ZarrIterableDataset(tmp_path / "g", batch_size=7, shuffle=shuffle, lanes=1, memory_budget="64KiB")
+    dataset = ZarrIterableDataset(
+        tmp_path / "g", batch_size=7, shuffle=shuffle, memory_budget="64KiB", mixing={"lanes": 1}
+    )
     explanation = dataset.explain()
     assert explanation.driving == "samples['a']"
     assert [f.amplification for f in explanation.fields[:2]] == [1, 1]
@@ -308,7 +319,7 @@ def test_repr_names_the_fields(store: Path) -> None:
 
 def refused(error: type[Exception], message: str, *sources: Any, **options: Any) -> None:
     with pytest.raises(error, match=message) as caught:
-        ZarrIterableDataset(*sources, **{"batch_size": 2, **options})
+        iterable_dataset(*sources, **{"batch_size": 2, **options})
     assert type(caught.value) is error
     assert len(str(caught.value)) < 2000
 

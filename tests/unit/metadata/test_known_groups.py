@@ -17,6 +17,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import zarrfeed
+from tests.support.flat import iterable_dataset, map_dataset
 from tests.support.oracle import ZARR_FORMATS, ZarrFormat
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.tools import cli
@@ -105,9 +106,9 @@ def put_episodes(group: zarr.Group) -> None:
 def refusal_of(source: Any, **options: Any) -> zarrfeed.ZarrfeedError:
     """Return the error, which both datasets raise in the same words."""
     with pytest.raises(zarrfeed.ZarrfeedError) as error:
-        ZarrIterableDataset(source, batch_size=2, **options)
+        iterable_dataset(source, batch_size=2, **options)
     with pytest.raises(type(error.value)) as other:
-        ZarrDataset(source, **options)
+        map_dataset(source, **options)
     assert str(other.value) == str(error.value)
     assert "\n" not in str(error.value)
     return error.value
@@ -137,7 +138,7 @@ def test_an_ome_zarr_image_names_its_resolutions(zarr_format: ZarrFormat, tmp_pa
 def test_named_arrays_of_a_known_group_are_read(tmp_path: Path) -> None:
     """Who names arrays knows what they are."""
     put_image(zarr.create_group(tmp_path / "i.zarr"))
-    assert ZarrDataset(tmp_path / "i.zarr", variables=["s1"])[4]["s1"].shape == (8, 8)
+    assert ZarrDataset(zarrfeed.open(tmp_path / "i.zarr", variables=["s1"]))[4]["s1"].shape == (8, 8)
 
 
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
@@ -199,7 +200,7 @@ def test_elements_of_anndata_say_what_they_are(zarr_format: ZarrFormat, tmp_path
         assert paths_in(error) == [f"{tmp_path}/a.zarr/{path}/{name}" for name in names]
         for named in paths_in(error):
             assert len(ZarrDataset(named)) == N
-    assert ZarrDataset(tmp_path / "a.zarr" / "obs", variables=["n"])[0]["n"].tolist() == [0.0, 1.0, 2.0]
+    assert ZarrDataset(zarrfeed.open(tmp_path / "a.zarr" / "obs", variables=["n"]))[0]["n"].tolist() == [0.0, 1.0, 2.0]
     assert list(ZarrDataset(tmp_path / "a.zarr" / "obsm")[0]) == ["X_pca"], "a folder of dense matrices is a group"
 
 
@@ -211,7 +212,7 @@ def test_the_root_of_an_episode_store_names_data_and_episode_ends(zarr_format: Z
     data, ends = paths_in(error)
     assert (data, ends) == (f"{tmp_path}/e.zarr/data", f"{tmp_path}/e.zarr/meta/episode_ends")
     segment_ends = zarr.open_array(ends, mode="r")[:]
-    windows = ZarrDataset(data, offsets=(0, 1), segment_ends=segment_ends)
+    windows = ZarrDataset(zarrfeed.open(data).window((0, 1), segment_ends=segment_ends))
     assert windows[4]["action"].tolist() == [[10, 11], [12, 13]], "the window of row 4 would leave its episode"
 
 

@@ -13,6 +13,8 @@ import torch
 import xarray as xr
 import zarr
 
+import zarrfeed
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import ZARR_FORMATS, AnyArray, ZarrFormat, no_thread_left
 from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset
 
@@ -92,7 +94,7 @@ def opened(path: Path, **options: Any) -> xr.Dataset:
 
 def read(*args: Any, **options: Any) -> Any:
     """Read all samples in order, as one batch."""
-    with ZarrIterableDataset(*args, batch_size=1000, **options) as dataset:
+    with iterable_dataset(*args, batch_size=1000, **options) as dataset:
         (batch,) = dataset
     return batch
 
@@ -281,11 +283,11 @@ def test_variables_are_chosen_by_name_in_order_coordinates_too(store: Path) -> N
         ("plain", "must be a list of names"),
     ):
         with pytest.raises(ConfigError, match=message):
-            ZarrIterableDataset(store, variables=wrong)
+            ZarrIterableDataset(zarrfeed.open(store, variables=wrong))
     with pytest.raises(ConfigError, match=r"samples\['mask'\]: sample_dim = 'time', must be one of its dimensions"):
-        ZarrIterableDataset(store, variables=["plain", "mask"], sample_dim="time")
+        ZarrIterableDataset(zarrfeed.open(store, sample_dim="time", variables=["plain", "mask"]))
     with pytest.raises(ConfigError, match="samples is an array, must be a group or a mapping"):
-        ZarrIterableDataset(store / "plain", variables=["plain"])
+        ZarrIterableDataset(zarrfeed.open(store / "plain", variables=["plain"]))
 
 
 def test_sample_dim_picks_the_axis_of_samples_and_of_targets_that_have_it(store: Path) -> None:
@@ -296,11 +298,11 @@ def test_sample_dim_picks_the_axis_of_samples_and_of_targets_that_have_it(store:
     x, y = read(store, np.arange(N), sample_dim="time")
     assert len(x["plain"]) == len(y) == N
     with pytest.raises(ConfigError, match="sample_dim = 'time' and sample_axis = 1: give one"):
-        ZarrIterableDataset(store, sample_dim="time", sample_axis=1)
+        ZarrIterableDataset(zarrfeed.open(store, sample_axis=1, sample_dim="time"))
     with pytest.raises(ConfigError, match="samples: has no dimension names, sample_dim = 'time' needs them"):
-        ZarrIterableDataset(np.zeros((4, 2)), sample_dim="time")
+        ZarrIterableDataset(zarrfeed.open(np.zeros((4, 2)), sample_dim="time"))
     with pytest.raises(ConfigError, match="samples: the group has no data variable with the dimension 'nowhere'"):
-        ZarrIterableDataset(store, sample_dim="nowhere")
+        ZarrIterableDataset(zarrfeed.open(store, sample_dim="nowhere"))
 
 
 def test_normalize_takes_a_dimension_by_its_name(store: Path) -> None:
@@ -309,15 +311,15 @@ def test_normalize_takes_a_dimension_by_its_name(store: Path) -> None:
     values = opened(store)["packed"].values
     assert_decoded(batch["packed"], (values - mean[:, None]) / std[:, None])
     assert_decoded(batch["plain"], (opened(store)["plain"].values - mean) / std)
-    with pytest.raises(ConfigError, match=r"normalize_axis = 'level': samples\['plain'\] has the dimensions"):
-        ZarrIterableDataset(store, variables=["plain"], normalize=(mean, std), normalize_axis="level")
+    with pytest.raises(ConfigError, match=r"axis = 'level': samples\['plain'\] has the dimensions"):
+        ZarrIterableDataset(zarrfeed.open(store, variables=["plain"]).normalize((mean, std), axis="level"))
 
 
 # --- from_xarray ------------------------------------------------------------------------------------------------
 
 
 def from_xarray(*args: Any, **options: Any) -> Any:
-    with no_thread_left(), ZarrIterableDataset.from_xarray(*args, batch_size=1000, **options) as dataset:
+    with no_thread_left(), ZarrIterableDataset(zarrfeed.from_xarray(*args, **options), batch_size=1000) as dataset:
         (batch,) = dataset
     return batch
 
@@ -336,7 +338,7 @@ def test_an_opened_dataset_is_read_as_its_store(store: Path) -> None:
     assert_same(x, read(store, variables=["packed", "plain"]))
     assert_decoded(y, data["counts"].values)
     assert list(from_xarray(data, sample_dim="time", variables=["wide", "plain"])) == ["wide", "plain"]
-    with ZarrIterableDataset.from_xarray(data["packed"], batch_size=4) as dataset:
+    with ZarrIterableDataset(zarrfeed.from_xarray(data["packed"]), batch_size=4) as dataset:
         again = pickle.loads(pickle.dumps(dataset))
         assert torch.equal(next(iter(again)).nan_to_num(), next(iter(dataset)).nan_to_num())
         again.close()
@@ -367,13 +369,13 @@ def test_a_dataset_that_is_no_longer_its_store_is_refused_with_the_reason(
     change: Any, message: str, store: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        ZarrIterableDataset.from_xarray(change(opened(store)[["packed", "plain", "number"]].drop_vars("lat")))
+        ZarrIterableDataset(zarrfeed.from_xarray(change(opened(store)[["packed", "plain", "number"]].drop_vars("lat"))))
 
 
 def test_variables_decoded_as_times_are_refused_by_name(tmp_path: Path) -> None:
     xr.Dataset({"when": ("t", np.array(["2020-01-01", "2021-01-01"], "M8[ns]"))}).to_zarr(tmp_path / "x")
     with pytest.raises(ConfigError, match=r"samples\['when'\]: is decoded as datetime64\[ns\]"):
-        ZarrIterableDataset.from_xarray(opened(tmp_path / "x"))
+        ZarrIterableDataset(zarrfeed.from_xarray(opened(tmp_path / "x")))
 
 
 def test_datasets_in_other_stores_need_no_path() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import zarrfeed
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.plan.blocks import choose_driving, plan_blocks
@@ -121,7 +122,7 @@ def test_aligned_fields_are_read_once_and_explained(tmp_path: Path) -> None:
     Layout(shape=(n, 1), chunks=(7, 1), dtype="i8").write(tmp_path / "z")
     sources: Any = {name: tmp_path / name for name in "xyz"}
     dataset = ZarrIterableDataset(
-        sources, batch_size=10, shuffle=True, lanes=1, return_index=True, memory_budget="1MiB"
+        sources, batch_size=10, shuffle=True, return_index=True, memory_budget="1MiB", mixing={"lanes": 1}
     )
     explained = {f.name: f for f in dataset.explain().fields}
     assert dataset.explain().block_rows == 12
@@ -157,6 +158,6 @@ def test_blocks_that_are_named_stay_chunks(tmp_path: Path) -> None:
     Layout(shape=(600, 300), chunks=(4, 300)).write(tmp_path / "y")
     sources: Any = {name: tmp_path / name for name in "xy"}
     options: dict[str, Any] = {"memory_budget": "1MiB", "return_index": True, "batch_size": 6}
-    assert ZarrIterableDataset(sources, **options).explain().block_rows == 12
-    picked = ZarrIterableDataset(sources, blocks=[3], **options)
+    assert iterable_dataset(sources, **options).explain().block_rows == 12
+    picked = iterable_dataset(sources, blocks=[3], **options)
     assert [index.tolist() for _, index in picked] == [list(range(18, 24))]

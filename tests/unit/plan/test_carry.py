@@ -15,6 +15,7 @@ from numcodecs import Delta
 from zarr.storage import MemoryStore
 
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.plan import blocks
 from zarrfeed.plan.carry import Overlap, next_groups
@@ -48,7 +49,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(source: Any, **options: Any) -> ZarrIterableDataset:
     named: dict[str, Any] = {"offsets": OFFSETS, "batch_size": 16, "shuffle": True, "return_index": True, **options}
-    return ZarrIterableDataset(source, **named)
+    return iterable_dataset(source, **named)
 
 
 def check(x: Any, index: Any, offsets: tuple[int, ...] = OFFSETS) -> list[int]:

@@ -17,6 +17,7 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset
 from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset, _core
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
@@ -72,7 +73,7 @@ def least_budget(source: Any, **options: Any) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            ZarrIterableDataset(source, memory_budget=middle, **options).close()
+            iterable_dataset(source, memory_budget=middle, **options).close()
             high = middle
         except MemoryBudgetError:
             low = middle
@@ -88,7 +89,7 @@ def test_at_the_smallest_budget_that_is_accepted_all_arrives_within_the_plan(
     write(tmp_path / "a", layout, data)
     options: dict[str, Any] = {"batch_size": 8, "shuffle": shuffle, "return_index": True, "num_threads": 3}
     budget = least_budget(tmp_path / "a", **options)
-    with ZarrIterableDataset(tmp_path / "a", memory_budget=budget, **options) as dataset:
+    with iterable_dataset(tmp_path / "a", memory_budget=budget, **options) as dataset:
         predicted = dataset.explain()
         seen = []
         for _ in range(2):
@@ -104,7 +105,7 @@ def test_at_the_smallest_budget_that_is_accepted_all_arrives_within_the_plan(
     if layout in FILLED:
         assert stats.scratch_bytes > memory.scratch_bytes - CHUNK // 2
     with pytest.raises(MemoryBudgetError, match="memory_budget"):
-        ZarrIterableDataset(tmp_path / "a", memory_budget=budget - 1, **options)
+        iterable_dataset(tmp_path / "a", memory_budget=budget - 1, **options)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -126,7 +127,7 @@ def test_a_store_that_python_reads_keeps_one_request_when_memory_is_short() -> N
     array = zarr.open_array(store, mode="r")
     options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "return_index": True, "num_threads": 3}
     budget = least_budget(array, **options)
-    with ZarrIterableDataset(array, memory_budget=budget, **options) as dataset:
+    with iterable_dataset(array, memory_budget=budget, **options) as dataset:
         memory = dataset.explain().memory
         index = [i for _, batch in dataset for i in batch.tolist()]
     assert sorted(index) == list(range(N))
@@ -140,10 +141,10 @@ def test_the_error_names_what_suffices_and_the_chunk_that_asks_for_it(tmp_path: 
     )
     options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_threads": 2}
     with pytest.raises(MemoryBudgetError, match=r"to decode one chunk of 64\.0 MiB at a time") as caught:
-        ZarrIterableDataset(tmp_path / "f", memory_budget="64MiB", **options)
+        iterable_dataset(tmp_path / "f", memory_budget="64MiB", **options)
     needed = re.search(r"must be at least ([0-9.]+ \w+):", str(caught.value))
     assert needed is not None
-    with ZarrIterableDataset(tmp_path / "f", memory_budget=needed[1], **options) as dataset:
+    with iterable_dataset(tmp_path / "f", memory_budget=needed[1], **options) as dataset:
         text = str(dataset.explain())
         resources = dataset.session.schedule.resources(
             dataset.session.schedule.order, RankInfo(), RankInfo().consumer()
@@ -151,10 +152,10 @@ def test_the_error_names_what_suffices_and_the_chunk_that_asks_for_it(tmp_path: 
     assert resources.short_of_memory
     assert re.search(r"threads +1 decode\n +as memory has no room for 2: [0-9.]+ MiB has\n", text)
     assert "which wait for what is not in the page cache, as memory has no room for others" in text
-    with ZarrIterableDataset(tmp_path / "f", memory_budget="256MiB", **options) as dataset:
+    with iterable_dataset(tmp_path / "f", memory_budget="256MiB", **options) as dataset:
         assert dataset.explain().num_threads == 2
         assert dataset.explain().memory_bytes <= 256 * MIB
-    with ZarrIterableDataset(tmp_path / "f", **options) as dataset:
+    with iterable_dataset(tmp_path / "f", **options) as dataset:
         assert "no room" not in str(dataset.explain())
 
 
@@ -228,7 +229,9 @@ def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_ever
     n: int, rows: int, lanes: int, mix: int, runs: bool, legs: list[tuple[int, int, int, Even, float]]
 ) -> None:
     """A worker's share ends with a batch of the tail, and one that resumed may begin with a comb's positions."""
-    base = ZarrIterableDataset(np.arange(n), batch_size=1, shuffle=not runs, lanes=None if runs else 1).session.schedule
+    base = ZarrIterableDataset(
+        np.arange(n), batch_size=1, shuffle=not runs, mixing={"lanes": None if runs else 1}
+    ).session.schedule
     order = replace(base.order, block_rows=rows, lanes=min(lanes, n), mix=1 if runs else min(mix, -(-n // rows)))
     state = EpochState(0)
     for world_size, num_workers, batch_size, even, stop in legs:
@@ -248,7 +251,7 @@ def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_ever
 
 
 def test_the_batches_of_the_least_budget_are_no_more_than_some_worker_needs() -> None:
-    schedule = ZarrIterableDataset(np.arange(62), batch_size=4, shuffle=True, lanes=4).session.schedule
+    schedule = ZarrIterableDataset(np.arange(62), batch_size=4, shuffle=True, mixing={"lanes": 4}).session.schedule
     schedule = replace(schedule, order=replace(schedule.order, block_rows=10))
     consumer = Consumer(0, 1, 1, 2)
     plan = schedule.plan(schedule.settle(EpochState(0), consumer), consumer)

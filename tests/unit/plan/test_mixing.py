@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset
 from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH, choose_lanes, choose_mixing, expected_mix, perfect_mix
 from zarrfeed.plan.order import Order, open_batches
@@ -37,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def make(store: str, **options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(store, batch_size=BATCH, shuffle=True, return_index=True, **options)
+    return iterable_dataset(store, batch_size=BATCH, shuffle=True, return_index=True, **options)
 
 
 def indices(dataset: ZarrIterableDataset) -> list[int]:

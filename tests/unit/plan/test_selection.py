@@ -12,9 +12,11 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import zarrfeed
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset, split
 from tests.support.oracle import Layout, raw_rows, read_all
-from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset, _core, split
+from zarrfeed import ConfigError, ZarrIterableDataset, _core
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
 from zarrfeed.plan.order import Order, open_batches
 from zarrfeed.plan.selection import Int64, Selection, make_selection, select_samples
@@ -32,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dataset(store: Path, *targets: Any, **options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(store / "x", *targets, return_index=True, num_threads=2, **options)
+    return iterable_dataset(store / "x", *targets, return_index=True, num_threads=2, **options)
 
 
 def indices(batches: Any) -> Int64:
@@ -250,7 +252,7 @@ def test_only_chunks_that_hold_selected_samples_are_read(store: Path, select: An
         assert explained.fields[0].chunk_reads == of_x
         assert explained.fields[0].amplification == 1
         assert f"{len(chosen)} selected" in str(explained)
-    with ZarrIterableDataset(store / "y", num_threads=1, **options) as loader:
+    with iterable_dataset(store / "y", num_threads=1, **options) as loader:
         list(loader)
         assert loader.stats().chunks_read == of_y == loader.explain().fields[0].chunk_reads
 
@@ -264,11 +266,13 @@ def test_select_and_blocks_compose(store: Path) -> None:
 
 def test_a_selection_works_on_arrays_in_memory_and_other_axes(tmp_path: Path) -> None:
     rows = np.arange(60).reshape(20, 3)
-    with ZarrIterableDataset(rows, batch_size=7, select=[5, 2, -1]) as loader:
+    with ZarrIterableDataset(zarrfeed.open(rows).select([5, 2, -1]), batch_size=7) as loader:
         (batch,) = loader
         assert np.array_equal(batch.numpy(), rows[[2, 5, 19]])
     array = Layout(shape=(4, 30), chunks=(3, 7), sample_axis=1).write(tmp_path / "x")
-    with ZarrIterableDataset(tmp_path / "x", sample_axis=1, batch_size=7, select=slice(20, 24)) as loader:
+    with ZarrIterableDataset(
+        zarrfeed.open(tmp_path / "x", sample_axis=1).select(slice(20, 24)), batch_size=7
+    ) as loader:
         (batch,) = loader
         assert (raw_rows(batch) == raw_rows(read_all(array, sample_axis=1)[20:24])).all()
 
@@ -426,8 +430,13 @@ def test_what_cannot_be_split_is_refused(store: Path, parts: Any, options: Any, 
 
 
 def test_the_compatible_dataset_selects_chunks_in_its_own_way(store: Path) -> None:
-    with (
-        CompatDataset(samples=store / "x", targets=None, chunks_shuffle_seed=1, buffer_shuffle_seed=2) as whole,
-        pytest.raises(UnsupportedError, match="selected_chunk_indexes"),
-    ):
-        split(whole, [0.5, 0.5])
+    """Its chunks are no part of its description, which says all samples and can be split."""
+    with CompatDataset(
+        samples=store / "x",
+        targets=None,
+        selected_chunk_indexes=[0, 2],
+        chunks_shuffle_seed=1,
+        buffer_shuffle_seed=2,
+    ) as whole:
+        assert len(whole) == 16
+        assert sum(map(len, whole.data.split([0.5, 0.5]))) == N

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, MemoryBudgetError, ZarrIterableDataset
 
 N = 103
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> str:
 
 
 def make(store: str, **options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(store, **{"batch_size": 8, "shuffle": True, "seed": 1} | options)
+    return iterable_dataset(store, **{"batch_size": 8, "shuffle": True, "seed": 1} | options)
 
 
 def saved(store: str, batches: int = 3, **options: Any) -> dict[str, Any]:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
+import zarrfeed
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset, map_dataset, split
 from tests.support.oracle import Layout, raw_rows, read_all
-from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset, split
+from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.split import By
 
 N = 60
 YEAR = slice(365, 730)
+#: How samples of arrays without shards can be dealt.
+BY: tuple[By, ...] = ("chunk", "sample", "contiguous")
 
 
 def in_memory(n: int = N, **options: Any) -> ZarrIterableDataset:
     """Make a dataset of rows in memory that hold their index."""
-    return ZarrIterableDataset(np.arange(n), return_index=True, **options)
+    return iterable_dataset(np.arange(n), return_index=True, **options)
 
 
 def rows_read(samples: Sequence[int] | Int64, offsets: Sequence[int]) -> set[int]:
@@ -105,7 +109,7 @@ def test_a_sample_is_left_out_exactly_if_a_row_of_its_window_may_not_be_read(
         return
     dataset = in_memory(**options)
     assert dataset.sample_order(0).tolist() == expected
-    assert len(ZarrDataset(np.arange(N), **options)) == len(expected)
+    assert len(map_dataset(np.arange(N), **options)) == len(expected)
     counts = [(entry.samples, entry.of) for entry in left_out(dataset)]
     losses = [(len(named) - len(whole), len(named)), (len(whole) - len(expected), len(whole))]
     assert counts == [loss for loss in losses if loss[0]]
@@ -122,7 +126,7 @@ def test_a_year_does_not_read_the_next_one_unless_asked_to(tmp_path: Path) -> No
     for offsets in ((0, 1), {"targets": 1}):
         options: dict[str, Any] = {"offsets": offsets, "select": YEAR, "batch_size": 50, "return_index": True}
         for window_rows, last in ((None, 728), ("selected", 728), ("all", 729), (slice(0, 731), 729)):
-            with ZarrIterableDataset(tmp_path / "x", tmp_path / "x", window_rows=window_rows, **options) as dataset:
+            with iterable_dataset(tmp_path / "x", tmp_path / "x", window_rows=window_rows, **options) as dataset:
                 seen = []
                 for _, targets, index in dataset:
                     shift = 1 if isinstance(offsets, dict) else 0
@@ -151,24 +155,21 @@ def test_every_fourth_sample_reads_all_rows_between_the_bounds_of_its_slice() ->
 
 def test_a_list_that_would_lose_most_of_its_samples_is_refused_with_what_to_write() -> None:
     scattered = [0, 10, 20, 30, 40, 41]
-    for kind in (ZarrIterableDataset, ZarrDataset):
-        with pytest.raises(ConfigError, match=r"5 of 6 samples would be left out, .*window_rows='all'.*'selected'"):
-            kind(np.arange(N), offsets=(0, 1), select=scattered)
-        with pytest.raises(ConfigError, match=r"5 of 5 samples would be left out, .*window_rows='all'"):
-            kind(np.arange(N), offsets=(0, 1), select=scattered[:5], window_rows="selected")
+    data = zarrfeed.open(np.arange(N))
+    with pytest.raises(ConfigError, match=r"5 of 6 samples would be left out, .*rows='all'.*rows='selected'"):
+        data.select(scattered).window((0, 1))
+    with pytest.raises(ConfigError, match=r"5 of 5 samples would be left out, .*rows='all'"):
+        data.select(scattered[:5]).window((0, 1), rows="selected")
     assert in_memory(offsets=(0, 1), select=scattered, window_rows="selected").sample_order(0).tolist() == [40]
     assert in_memory(offsets=(0, 1), select=scattered, window_rows="all").sample_order(0).tolist() == scattered
     within = in_memory(offsets=(0, 1), select=scattered, window_rows=slice(0, 41))
     assert within.sample_order(0).tolist() == [0, 10, 20, 30]
-    assert left_out(within) == [LeftOut(2, 6, "their windows read rows that window_rows does not name")]
+    assert left_out(within) == [LeftOut(2, 6, "their windows read rows that rows= does not name")]
 
 
 def test_what_window_rows_cannot_be_is_refused() -> None:
-    for kind in (ZarrIterableDataset, ZarrDataset):
-        with pytest.raises(ConfigError, match="window_rows = 'none', must be 'selected', 'all', or rows"):
-            kind(np.arange(N), offsets=1, window_rows="none")
-        with pytest.raises(ConfigError, match="window_rows is given without offsets"):
-            kind(np.arange(N), window_rows="all")
+    with pytest.raises(ConfigError, match="rows = 'none', must be 'selected', 'all', or rows"):
+        zarrfeed.open(np.arange(N)).window(1, rows="none")
 
 
 def test_a_state_knows_which_windows_were_left_out() -> None:
@@ -207,7 +208,7 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     select=st.booleans(),
     offsets=offsets_,
     fractions=st.lists(st.integers(1, 5), min_size=2, max_size=3),
-    by=st.sampled_from(get_args(By)),
+    by=st.sampled_from(BY),
     gap=st.integers(0, 4),
     data=st.data(),
 )
@@ -227,7 +228,7 @@ def test_no_row_is_read_for_two_parts_and_nothing_is_left_out_without_need(
         options |= {"select": data.draw(selects(CHUNKED)), "window_rows": "all"}
     shares = [fraction / sum(fractions) for fraction in fractions]
     try:
-        whole = ZarrIterableDataset(chunked[chunk], **options)
+        whole = iterable_dataset(chunked[chunk], **options)
         dealt = [part.sample_order(0) for part in split(whole, shares, by=by, gap=None)]
     except ConfigError:
         assume(False)
@@ -275,7 +276,9 @@ def test_windows_of_training_read_no_validation_row(tmp_path: Path) -> None:
     array = Layout(shape=(n, 4), chunks=(24, 4), codec="blosc-lz4-shuffle").write(tmp_path / "x")
     stored = raw_rows(read_all(array))
     row_of = {stored[i].tobytes(): i for i in range(n)}
-    whole = ZarrIterableDataset(tmp_path / "x", offsets=(0, 1), batch_size=64, shuffle=True, seed=1, return_index=True)
+    whole = ZarrIterableDataset(
+        zarrfeed.open(tmp_path / "x").window((0, 1)), batch_size=64, shuffle=True, seed=1, return_index=True
+    )
 
     def delivered(part: ZarrIterableDataset) -> tuple[set[int], set[int]]:
         rows: set[int] = set()
@@ -325,7 +328,7 @@ def test_a_gap_keeps_parts_as_far_apart_as_asked() -> None:
 def test_windows_that_share_no_rows_can_be_drawn_one_by_one() -> None:
     with in_memory(170, offsets=range(16), select=slice(None, None, 16)) as clips:
         assert left_out(clips) == [LeftOut(1, 11, "their windows reach beyond the ends of the array")]
-        for by in get_args(By):
+        for by in BY:
             parts = split(clips, [0.5, 0.5], by=by)
             assert sorted(i for part in parts for i in part.sample_order(0).tolist()) == list(range(0, 160, 16))
             assert left_out(parts[0]) == left_out(parts[1]) == left_out(clips)
@@ -366,7 +369,7 @@ def test_a_part_that_would_lose_most_of_its_samples_is_refused() -> None:
 
 def test_parts_of_windows_of_one_row_remember_what_was_left_out_before() -> None:
     with in_memory(offsets=(0,), window_rows=slice(0, 50)) as whole:
-        lost = [LeftOut(10, 60, "their windows read rows that window_rows does not name")]
+        lost = [LeftOut(10, 60, "their windows read rows that rows= does not name")]
         for gap in (None, 0):
             assert [left_out(part) for part in split(whole, [0.5, 0.5], by="sample", gap=gap)] == [lost, lost]
 
@@ -391,11 +394,11 @@ def test_samples_that_lack_rows_are_counted_with_the_reason() -> None:
     n = int(ends[-1])
     options: dict[str, Any] = {"offsets": range(26), "segment_ends": ends}
     reason = "2483 of 3154 samples left out: their windows leave their segment; 13 of 100 segments have no sample left"
-    dataset = ZarrIterableDataset(np.arange(n), batch_size=8, **options)
+    dataset = iterable_dataset(np.arange(n), batch_size=8, **options)
     assert left_out(dataset) == [LeftOut(2483, 3154, "their windows leave their segment", 13, 100)]
     assert f"\n            {reason}\n" in str(dataset.explain())
     assert repr(dataset).startswith(f"ZarrIterableDataset(671 of 3154 samples of (26,) int64 ({reason}), batch_size=8")
-    assert repr(ZarrDataset(np.arange(n), **options)) == f"ZarrDataset(671 of 3154 samples of (26,) int64 ({reason}))"
+    assert repr(map_dataset(np.arange(n), **options)) == f"ZarrDataset(671 of 3154 samples of (26,) int64 ({reason}))"
     of_ends = "5 of 60 samples left out: their windows reach beyond the ends of the array"
     assert of_ends in repr(in_memory(offsets=(-3, 2)))
     assert of_ends in str(in_memory(offsets=(-3, 2)).explain())
@@ -406,11 +409,13 @@ def test_the_repr_of_a_part_says_how_many_samples_it_has(tmp_path: Path) -> None
     Layout(shape=(103, 5), chunks=(8, 3)).write(tmp_path / "x")
     x = tmp_path / "x"
     assert f"{x}: 103 samples of (5,) float32," in repr(ZarrIterableDataset(x))
-    assert f"{x}: 10 of 103 samples of (5,) float32," in repr(ZarrIterableDataset(x, select=slice(10, 20)))
-    assert f"{x}: 15 of 103 samples of (5,) float32," in repr(ZarrIterableDataset(x, blocks=[0, 12]))
-    assert repr(ZarrDataset(x, select=[1, 5])) == f"ZarrDataset({x}: 2 of 103 samples of (5,) float32)"
+    assert f"{x}: 10 of 103 samples of (5,) float32," in repr(
+        ZarrIterableDataset(zarrfeed.open(x).select(slice(10, 20)))
+    )
+    assert f"{x}: 15 of 103 samples of (5,) float32," in repr(ZarrIterableDataset(zarrfeed.open(x).blocks([0, 12])))
+    assert repr(ZarrDataset(zarrfeed.open(x).select([1, 5]))) == f"ZarrDataset({x}: 2 of 103 samples of (5,) float32)"
     assert repr(ZarrDataset(x)) == f"ZarrDataset({x}: 103 samples of (5,) float32)"
-    for by in get_args(By):
+    for by in BY:
         for part in split(ZarrIterableDataset(x), [0.3, 0.7], by=by):
             assert f": {len(part.sample_order(0))} of 103 samples of" in repr(part)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,17 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zarrfeed
 from tests.support.examples import examples
+from tests.support.flat import iterable_dataset, map_dataset, split
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import (
     ConfigError,
     UnsupportedError,
     ZarrDataLoader,
-    ZarrDataset,
     ZarrfeedError,
     ZarrIterableDataset,
-    split,
 )
-from zarrfeed.plan.split import By
 from zarrfeed.plan.windows import chunks_in_block, parse_window, samples_with_windows
 
 N = 60
@@ -84,14 +83,14 @@ def test_every_window_is_what_numpy_cuts_out(
     targets = np.ascontiguousarray(read_all(store / "y", sample_axis=1))
     if not expected:
         with pytest.raises(ConfigError, match="offsets reach from"):
-            ZarrIterableDataset(sources, targets, **options)
+            iterable_dataset(sources, targets, **options)
         return
     shuffle = data.draw(st.booleans())
-    stream = ZarrIterableDataset(
+    stream = iterable_dataset(
         sources, targets, batch_size=data.draw(st.integers(1, 20)), shuffle=shuffle, seed=5, **options
     )
     seen: list[int] = []
-    access = ZarrDataset(sources, targets, **options)
+    access = map_dataset(sources, targets, **options)
     assert len(access) == len(expected)
     request = data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=30))
     x_rows, wide_rows = read_all(store / "x"), read_all(store / "wide")
@@ -111,13 +110,12 @@ def test_every_window_is_what_numpy_cuts_out(
 
 def test_a_forecast_has_history_and_horizon(store: Path) -> None:
     dataset = ZarrIterableDataset(
-        store / "wide",
-        store / "wide",
-        offsets={"samples": range(-2, 1), "targets": (1, 2)},
+        zarrfeed.open(store / "wide", store / "wide")
+        .window({"samples": range(-2, 1), "targets": (1, 2)})
+        .cast("float64"),
         batch_size=8,
         shuffle=True,
         return_index=True,
-        dtype="float64",
     )
     rows = read_all(store / "wide")
     for x, y, index in dataset:
@@ -132,7 +130,7 @@ def test_ranks_workers_and_resuming_deliver_each_window_once(store: Path) -> Non
     place: dict[str, Any] = {"world_size": 2, "even": "off"}
 
     def make(rank: int, offsets: tuple[int, int] = (-1, 1)) -> ZarrIterableDataset:
-        return ZarrIterableDataset(
+        return iterable_dataset(
             store / "x", offsets=offsets, batch_size=4, shuffle=True, return_index=True, rank=rank, **place
         )
 
@@ -155,20 +153,24 @@ def test_ranks_workers_and_resuming_deliver_each_window_once(store: Path) -> Non
 
 def test_selected_samples_keep_their_windows(store: Path) -> None:
     rows = read_all(store / "x")
-    dataset = ZarrIterableDataset(store / "x", offsets=(-3, 3), select=slice(0, 20, 2), batch_size=3, return_index=True)
+    dataset = ZarrIterableDataset(
+        zarrfeed.open(store / "x").select(slice(0, 20, 2)).window((-3, 3)), batch_size=3, return_index=True
+    )
     batches = list(dataset)
     assert torch.cat([index for _, index in batches]).tolist() == list(range(4, 17, 2))
     for x, index in batches:
         assert (raw_rows(x.flatten(1)) == windows(rows, index, [-3, 3])).all()
     assert "7 selected" in str(dataset.explain())
-    whole = ZarrIterableDataset(store / "x", offsets=(0, 5), return_index=True)
-    for parts in (split(whole, [0.5, 0.5], by=by, gap=None) for by in get_args(By)):
+    whole = ZarrIterableDataset(zarrfeed.open(store / "x").window((0, 5)), return_index=True)
+    for parts in (split(whole, [0.5, 0.5], by=by, gap=None) for by in ("chunk", "sample", "contiguous")):
         assert sorted(int(index) for part in parts for _, index in part) == list(range(N - 5))
 
 
 def test_chunks_of_one_sample_are_read_for_a_block_of_windows(store: Path) -> None:
     for shuffle in (False, True):
-        dataset = ZarrIterableDataset(store / "wide", offsets=(-1, 0, 1), batch_size=8, shuffle=shuffle, lanes=1)
+        dataset = ZarrIterableDataset(
+            zarrfeed.open(store / "wide").window((-1, 0, 1)), batch_size=8, shuffle=shuffle, mixing={"lanes": 1}
+        )
         explained = dataset.explain().fields[0]
         for _ in dataset:
             pass
@@ -202,24 +204,23 @@ def test_blocks_have_several_chunks_where_windows_reach_far() -> None:
         ((-1, 1), [10, 50], "segment_ends ends with 50, must end with the number of samples, 60"),
         ((-1, 1), [[N]], "must be a 1-d array of integers"),
         ((-1, 1), range(1, N + 1), "the longest segment has 1 samples"),
-        (None, [N], "segment_ends is given without offsets"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(offsets: Any, ends: Any, message: str, store: Path) -> None:
-    for kind in (ZarrIterableDataset, ZarrDataset):
-        with pytest.raises(ConfigError, match=message):
-            kind(store / "x", offsets=offsets, segment_ends=ends)
+    data = zarrfeed.open(store / "x")
+    with pytest.raises(ConfigError, match=message):
+        data.window(offsets, segment_ends=ends)
 
 
 def test_blocks_and_lists_have_no_windows(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="offsets and blocks"):
-        ZarrIterableDataset(store / "x", offsets=1, blocks=[0])
+    with pytest.raises(ConfigError, match=r"window\(\) follows blocks\(\)"):
+        ZarrIterableDataset(zarrfeed.open(store / "x").blocks([0]).window(1))
     with pytest.raises(ConfigError, match="no sample that select names has all rows"):
-        ZarrIterableDataset(store / "x", offsets=1, select=[N - 1])
+        ZarrIterableDataset(zarrfeed.open(store / "x").select([N - 1]).window(1))
     text = zarr.create_array(tmp_path / "text", shape=(5,), chunks=(2,), dtype=str)
     text[:] = np.array(list("abcde"))
     with pytest.raises(UnsupportedError, match="windows are of tensors"):
-        ZarrIterableDataset(tmp_path / "text", offsets=1)
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "text").window(1))
     assert issubclass(UnsupportedError, ZarrfeedError)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+import zarrfeed
 from zarrfeed import Explanation, Stats, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.base.page import as_html, as_text
 
@@ -71,7 +72,9 @@ def test_control_characters_do_not_reach_a_notebook() -> None:
 
 
 def test_datasets_are_tables_of_their_fields(store: Path) -> None:
-    dataset = ZarrIterableDataset(store, np.zeros((N, 2)), batch_size=5, shuffle=True, seed=3, lanes=2, offsets=(0, 1))
+    dataset = ZarrIterableDataset(
+        zarrfeed.open(store, np.zeros((N, 2))).window((0, 1)), batch_size=5, shuffle=True, seed=3, mixing={"lanes": 2}
+    )
     cells = table(dataset._repr_html_())
     assert cells[""] == "ZarrIterableDataset"
     assert cells["samples"].startswith("23 of 24\n1 of 24 samples left out: ")
@@ -82,7 +85,7 @@ def test_datasets_are_tables_of_their_fields(store: Path) -> None:
     assert cells["order"] == "shuffled, seed 3, 2 lanes"
     cells = table(ZarrIterableDataset(store)._repr_html_())
     assert (cells["samples"], cells["batches"], cells["order"]) == ("24", "single samples", "in order, 1 lane")
-    cells = table(ZarrDataset(store, select=slice(0, 7))._repr_html_())
+    cells = table(ZarrDataset(zarrfeed.open(store).select(slice(0, 7)))._repr_html_())
     assert (cells[""], cells["samples"]) == ("ZarrDataset", "7 of 24")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrIterableDataset
 
 N = 1000
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> str:
     ],
 )
 def test_predicted_chunk_reads_are_what_is_counted(store: str, options: dict[str, Any]) -> None:
-    dataset = ZarrIterableDataset(store, **{"batch_size": 50, **options})
+    dataset = iterable_dataset(store, **{"batch_size": 50, **options})
     predicted = dataset.explain().fields[0]
     for _ in dataset:
         pass
@@ -55,7 +56,7 @@ def test_amplification_of_targets_with_longer_chunks_is_shown(store: str, tmp_pa
 
 def test_the_quality_of_the_shuffle_is_measured_against_a_perfect_one(store: str) -> None:
     ordered = ZarrIterableDataset(store, batch_size=32).explain()
-    shuffled = ZarrIterableDataset(store, batch_size=32, shuffle=True, lanes=32).explain()
+    shuffled = ZarrIterableDataset(store, batch_size=32, shuffle=True, mixing={"lanes": 32}).explain()
     assert ordered.chunks_per_batch == pytest.approx(2, abs=0.2)
     assert shuffled.chunks_per_batch > 25
     # 62 blocks of 16 and one of 8, 32 draws: each is left out with probability (1 - 32 / 1000) ** rows
@@ -81,7 +82,9 @@ def held_up(layout: str, path: Path) -> ZarrIterableDataset:
     else:
         more: dict[str, dict[str, Any]] = {"cells": {"chunks": (16, 5000)}, "sharded": {"shards": (64, 1 << 14)}}
         zarr.create_array(path, data=rows, **chunks | more.get(layout, {}))
-    return ZarrIterableDataset(str(path), batch_size=16, shuffle=True, lanes=16, num_threads=2, return_index=True)
+    return ZarrIterableDataset(
+        str(path), batch_size=16, shuffle=True, num_threads=2, return_index=True, mixing={"lanes": 16}
+    )
 
 
 @pytest.mark.parametrize("layout", ["plain", "packed", "cells", "sharded"])
@@ -106,7 +109,9 @@ def test_predicted_reads_and_memory_hold_for_what_is_measured(layout: str, tmp_p
 
 def test_the_page_names_arrays_codecs_and_order(store: str) -> None:
     text = str(
-        ZarrIterableDataset(store, np.arange(N), batch_size=32, shuffle=True, lanes=8, return_index=True).explain()
+        ZarrIterableDataset(
+            store, np.arange(N), batch_size=32, shuffle=True, return_index=True, mixing={"lanes": 8}
+        ).explain()
     )
     for part in (
         "samples.zarr",

@@ -14,6 +14,7 @@ from zarr.codecs import BytesCodec, TransposeCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
+import zarrfeed
 from tests.support.oracle import ZARR_FORMATS, AnyArray, ZarrFormat, assert_parity, read_all
 from zarrfeed import UnsupportedError, ZarrIterableDataset
 from zarrfeed.metadata.array import read_layout
@@ -113,7 +114,7 @@ def test_fixed_length_bytes_are_uint8_with_an_axis_of_their_own(
     along_1 = np.ascontiguousarray(expected.swapaxes(0, 1))
     assert_parity(tmp_path / "a", along_1, sample_axis=1)
     with pytest.raises(ValueError, match=r"sample_axis = 2, must be in \[-2, 1\]"):
-        ZarrIterableDataset(tmp_path / "a", sample_axis=2)
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "a", sample_axis=2))
 
 
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
@@ -177,7 +178,7 @@ def test_the_fill_value_of_bytes_is_converted_as_the_bytes_are() -> None:
     array: Any = zarr.create_array(MemoryStore(), shape=(N, 300), chunks=(5, 200), dtype="S4", fill_value=b"ab")
     array[5:10] = b"xyz"
     expected = np.ascontiguousarray(read_all(array)).view(np.uint8).reshape(N, 300, 4)
-    with ZarrIterableDataset(array, batch_size=N, dtype="float32") as dataset:
+    with ZarrIterableDataset(zarrfeed.open(array).cast("float32"), batch_size=N) as dataset:
         (batch,) = dataset
     assert batch.dtype == torch.float32
     assert np.array_equal(batch.numpy(), expected.astype(np.float32))

@@ -19,6 +19,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import LocalStore, WrapperStore
 
+import zarrfeed
+from tests.support.flat import iterable_dataset
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, assert_rows_equal, numbered
 from zarrfeed import (
     ChunkSkippedWarning,
@@ -31,7 +33,7 @@ from zarrfeed import (
 )
 from zarrfeed.base.native import core
 from zarrfeed.metadata.array import read_layout
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.errors import is_transient
 
 pytestmark = [
@@ -131,7 +133,13 @@ def test_slots_of_a_bad_chunk_get_the_same_row_of_the_next_good_block(kind: str,
     expected: list[int] = []
     for threads in (1, 3):
         dataset = ZarrIterableDataset(
-            source, batch_size=16, shuffle=True, seed=3, return_index=True, on_error="skip", num_threads=threads
+            source,
+            batch_size=16,
+            shuffle=True,
+            seed=3,
+            return_index=True,
+            num_threads=threads,
+            faults={"on_error": "skip"},
         )
         wanted = substitutes(dataset, rows_of(blocks))
         expected = [wanted[s] for s in dataset.sample_order(0).tolist()]
@@ -148,7 +156,7 @@ def test_rows_before_a_shorter_block_begin_anew_at_its_start(shuffle: bool, bad_
     data = numbered((N, 5))
     path = make(tmp_path / "a.zarr", data)
     options: dict[str, Any] = {"batch_size": 16, "shuffle": shuffle, "seed": 3, "return_index": True}
-    dataset = ZarrIterableDataset(path, on_error="skip", **options)
+    dataset = iterable_dataset(path, on_error="skip", **options)
     blocks = dataset.session.schedule.order.block_order(0).tolist()
     short = blocks.index(N // ROWS)
     bad = [blocks[short - back] for back in range(1, bad_before + 1)]
@@ -171,7 +179,7 @@ def test_what_is_delivered_does_not_depend_on_ranks_workers_or_where_it_began(wo
 
     def of_rank(rank: int, **options: Any) -> ZarrIterableDataset:
         order: dict[str, Any] = {"shuffle": True, "seed": 5, "lanes": 6, "even": "off", "on_error": "skip"}
-        return ZarrIterableDataset(
+        return iterable_dataset(
             path, batch_size=16, return_index=True, rank=rank, world_size=world_size, **order | options
         )
 
@@ -196,14 +204,18 @@ def test_selections_windows_single_samples_and_arrays_in_order(tmp_path: Path) -
     damage(path, 6)
     bad = rows_of([6])
     for select in (slice(3, None, 2), np.arange(N)[np.arange(N) % 7 < 3]):
-        dataset = ZarrIterableDataset(path, batch_size=None, return_index=True, select=select, on_error="skip")
+        dataset = ZarrIterableDataset(
+            zarrfeed.open(path).select(select), batch_size=None, return_index=True, faults={"on_error": "skip"}
+        )
         line = dataset.sample_order(0)
         got = np.array(read(dataset, data))
         assert set(got) <= set(line.tolist())
         kept = ~np.isin(line, list(bad))
         assert (got[kept] == line[kept]).all()
         assert len(set(got[~kept].tolist())) > 1
-    windows = ZarrIterableDataset(path, batch_size=16, return_index=True, offsets=(-1, 0, 2), on_error="skip")
+    windows = ZarrIterableDataset(
+        zarrfeed.open(path).window((-1, 0, 2)), batch_size=16, return_index=True, faults={"on_error": "skip"}
+    )
     reach = {s for s in range(N) if {s - 1, s, s + 2} & bad}
     seen: list[int] = []
     for rows, index in windows:
@@ -228,7 +240,7 @@ def test_all_fields_of_a_slot_are_of_one_sample(tmp_path: Path) -> None:
     (tmp_path / "text.zarr/c/13").write_bytes(NOISE)
     bad = rows_of([4]) | set(range(90, 120)) | set(range(143, 154))
     parts = {"x": a, "y": b, "text": tmp_path / "text.zarr"}
-    dataset = ZarrIterableDataset(parts, batch_size=16, shuffle=True, return_index=True, on_error="skip")
+    dataset = ZarrIterableDataset(parts, batch_size=16, shuffle=True, return_index=True, faults={"on_error": "skip"})
     got: list[int] = []
     for batch, index in dataset:
         assert_rows_equal(batch["x"], index, data)
@@ -255,7 +267,12 @@ def test_rows_that_a_field_in_memory_lacks_are_skipped_until_they_are_mended(loc
     damage(path, 2)
     bad = rows_of([2]) | set(range(90, 120))
     dataset = ZarrIterableDataset(
-        path, b if local else open_faulty(b), batch_size=16, shuffle=True, return_index=True, on_error="skip"
+        path,
+        b if local else open_faulty(b),
+        batch_size=16,
+        shuffle=True,
+        return_index=True,
+        faults={"on_error": "skip"},
     )
     assert "in memory" in str(dataset.explain())
     for mended in (False, False, True):
@@ -281,7 +298,7 @@ def test_each_skipped_chunk_is_reported_once_an_epoch_with_its_cause(tmp_path: P
     path = make(tmp_path / "a.zarr", data)
     keys = damage(path, 3, 9)
     good = (path / "c/0/0").read_bytes()
-    dataset = ZarrIterableDataset(path, batch_size=16, shuffle=True, return_index=True, on_error="skip")
+    dataset = ZarrIterableDataset(path, batch_size=16, shuffle=True, return_index=True, faults={"on_error": "skip"})
     with pytest.warns(ChunkSkippedWarning) as warned:
         read(dataset, data)
     assert len(warned) == 2
@@ -324,7 +341,7 @@ def test_a_bad_inner_chunk_does_not_take_its_neighbours_along(kind: str, tmp_pat
             return await self._store.get(key, prototype, byte_range)
 
     array = zarr.open_array(Shards(LocalStore(path)), mode="r")
-    dataset = ZarrIterableDataset(array, batch_size=16, shuffle=True, return_index=True, on_error="skip")
+    dataset = ZarrIterableDataset(array, batch_size=16, shuffle=True, return_index=True, faults={"on_error": "skip"})
     got = read(dataset, data)
     assert set(got) == set(range(N)) - rows_of([19])
     assert [chunk.key for chunk in dataset.skipped_chunks()] == ["c/1/0 inner chunk 3/0"]
@@ -339,7 +356,7 @@ def test_more_bad_chunks_than_allowed_raise_wherever_threads_are(tmp_path: Path)
     ends = set()
     for threads in (1, 2, 4):
         dataset = ZarrIterableDataset(
-            path, batch_size=4, shuffle=True, num_threads=threads, on_error="skip", max_errors=4
+            path, batch_size=4, shuffle=True, num_threads=threads, faults={"on_error": "skip", "max_errors": 4}
         )
         with pytest.raises(CorruptChunkError, match=r"chunk 5 that cannot be read, max_errors = 4"):
             list(dataset)
@@ -353,7 +370,7 @@ def test_more_bad_chunks_than_allowed_raise_wherever_threads_are(tmp_path: Path)
 def test_without_any_good_sample_it_raises(tmp_path: Path) -> None:
     path = make(tmp_path / "a.zarr", numbered((3 * ROWS, 5)))
     damage(path, 0, 1, 2)
-    dataset = ZarrIterableDataset(path, batch_size=4, on_error="skip")
+    dataset = ZarrIterableDataset(path, batch_size=4, faults={"on_error": "skip"})
     with pytest.raises(CorruptChunkError, match="no block of the epoch has a good sample"):
         list(dataset)
 
@@ -369,12 +386,14 @@ def test_missing_chunks_are_the_fill_value_or_an_error(tmp_path: Path) -> None:
         filled[first:last] = 0
         assert len(read(ZarrIterableDataset(path, batch_size=16, return_index=True), filled)) == N
         with pytest.raises(StoreReadError, match=rf"{kind} chunk c/3/0{inner}.*is missing from the store") as caught:
-            list(ZarrIterableDataset(path, batch_size=16, missing="raise"))
+            list(ZarrIterableDataset(path, batch_size=16, faults={"missing": "raise"}))
         assert caught.value.errno == errno.ENOENT
         with pytest.raises(StoreReadError, match="is missing"):
-            ZarrDataset(path, missing="raise")[[0, first]]
+            ZarrDataset(path, faults={"missing": "raise"})[[0, first]]
         assert (ZarrDataset(path)[[0, first]].numpy() == filled[[0, first]]).all()
-        skip = ZarrIterableDataset(path, batch_size=16, return_index=True, missing="raise", on_error="skip")
+        skip = ZarrIterableDataset(
+            path, batch_size=16, return_index=True, faults={"missing": "raise", "on_error": "skip"}
+        )
         with pytest.warns(ChunkSkippedWarning, match="is missing"):
             assert set(read(skip, data)) == set(range(N)) - set(range(first, last))
 
@@ -384,7 +403,7 @@ def test_a_missing_chunk_of_text_is_an_error_if_wanted(tmp_path: Path) -> None:
     text[:6] = np.array(list("abcdef"), dtype=object)
     assert list(ZarrIterableDataset(text, batch_size=9)) == [[*"abcdef", "", "", ""]]
     with pytest.raises(StoreReadError, match=r"t.zarr chunk c/2: is missing"):
-        list(ZarrIterableDataset(text, batch_size=9, missing="raise"))
+        list(ZarrIterableDataset(text, batch_size=9, faults={"missing": "raise"}))
 
 
 @pytest.mark.parametrize(
@@ -420,7 +439,7 @@ def test_errors_that_stay_end_the_epoch_after_so_many_tries(error: Exception, tr
             raise error
 
     array = open_faulty(make(tmp_path / "a.zarr", numbered((N, 5))), fail)
-    dataset = ZarrIterableDataset(array, batch_size=16, retries=2)
+    dataset = ZarrIterableDataset(array, batch_size=16, faults={"retries": 2})
     with pytest.raises(StoreReadError, match=r"chunk c/7/0: the store cannot read it") as caught:
         list(dataset)
     assert caught.value.__cause__ is error
@@ -435,7 +454,7 @@ def test_a_store_that_does_not_answer_is_an_error_that_names_the_chunk(kind: str
     )
     for on_error in ("raise", "skip"):
         policy: dict[str, Any] = {"on_error": on_error, "timeout": 0.5}
-        dataset = ZarrIterableDataset(array, batch_size=16, return_index=True, **policy)
+        dataset = iterable_dataset(array, batch_size=16, return_index=True, **policy)
         begin = time.monotonic()
         with pytest.raises(StoreReadError, match=r"a.zarr.* chunk c/3/0.*did not answer within 0.5 s") as caught:
             list(dataset)
@@ -451,7 +470,7 @@ def test_text_that_does_not_come_is_an_error(tmp_path: Path) -> None:
     text[:] = np.array(list("abcdefghi"), dtype=object)
     array = open_faulty(tmp_path / "t.zarr", lambda key: asyncio.sleep(60) if key == "c/1" else None)
     with pytest.raises(StoreReadError, match=r"chunk c/1: the store did not answer within 0.3 s"):
-        list(ZarrIterableDataset(array, batch_size=9, timeout=0.3))
+        list(ZarrIterableDataset(array, batch_size=9, faults={"timeout": 0.3}))
 
 
 @pytest.mark.parametrize(
@@ -469,9 +488,9 @@ def test_text_that_does_not_come_is_an_error(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        FaultPolicy(**options)
+        Faults(**options)
     with pytest.raises(ConfigError, match=message):
-        ZarrIterableDataset(torch.zeros(4), **options)
+        iterable_dataset(torch.zeros(4), **options)
 
 
 def test_which_errors_may_pass() -> None:

@@ -16,6 +16,7 @@ import zarr
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
+import zarrfeed
 from tests.support.oracle import ZARR_FORMATS, AnyArray, ZarrFormat, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.dtypes import read_items
@@ -98,7 +99,7 @@ def test_a_batch_of_records_is_a_dict_of_the_members(zarr_format: ZarrFormat, sl
             assert_same(batch, stored[index.numpy()])
             seen += index.tolist()
     assert sorted(seen) == list(range(N))
-    with ZarrIterableDataset(tmp_path / "a", sample_axis=1, batch_size=4) as dataset:
+    with ZarrIterableDataset(zarrfeed.open(tmp_path / "a", sample_axis=1), batch_size=4) as dataset:
         (batch,) = dataset
         assert_same(batch, stored.swapaxes(0, 1))
 
@@ -155,13 +156,13 @@ def test_records_come_from_workers_and_after_pickling(tmp_path: Path) -> None:
 def test_variables_name_members_and_keep_their_order(tmp_path: Path) -> None:
     write(tmp_path / "a", records(), 2)
     stored = read_all(zarr.open_array(tmp_path / "a"))
-    with ZarrIterableDataset(tmp_path / "a", batch_size=N, variables=["when", "x"]) as dataset:
+    with ZarrIterableDataset(zarrfeed.open(tmp_path / "a", variables=["when", "x"]), batch_size=N) as dataset:
         (batch,) = dataset
         assert "{when: int64, x: float32}" in repr(dataset)
         assert "records of {when: int64, x: float32}" in str(dataset.explain())
     assert_same(batch, stored[["when", "x"]])
     with pytest.raises(ConfigError, match=r"variables: 'wen' is no member .*; did you mean 'when'\?"):
-        ZarrIterableDataset(tmp_path / "a", variables=["wen"])
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "a", variables=["wen"]))
 
 
 def test_records_among_other_arrays_are_nested_dicts(tmp_path: Path) -> None:
@@ -169,19 +170,19 @@ def test_records_among_other_arrays_are_nested_dicts(tmp_path: Path) -> None:
     write(tmp_path / "g" / "event", records(), 3)
     group.create_array("image", data=np.arange(N * 6, dtype="i2").reshape(N, 6), chunks=(4, 6))
     stored = read_all(group["event"])  # type: ignore[arg-type]
-    with ZarrIterableDataset(tmp_path / "g", batch_size=N, dtype="float32") as dataset:
+    with ZarrIterableDataset(zarrfeed.open(tmp_path / "g").cast("float32"), batch_size=N) as dataset:
         (batch,) = dataset
     assert batch["image"].dtype == torch.float32, "a dtype for all arrays leaves records alone"
     assert_same(batch["event"], stored)
     for samples in (tmp_path / "g" / "event", {"event": tmp_path / "g" / "event"}):
         with pytest.raises(ConfigError, match="members of records are not converted; `transform` can"):
-            ZarrIterableDataset(samples, dtype="float32")
+            ZarrIterableDataset(zarrfeed.open(samples).cast("float32"))
 
 
 def test_windows_of_records(tmp_path: Path) -> None:
     write(tmp_path / "a", records(), 3)
     stored = read_all(zarr.open_array(tmp_path / "a"))
-    with ZarrIterableDataset(tmp_path / "a", batch_size=N, offsets=(-2, 0)) as dataset:
+    with ZarrIterableDataset(zarrfeed.open(tmp_path / "a").window((-2, 0)), batch_size=N) as dataset:
         (batch,) = dataset
     assert_same(batch, np.stack([stored[:-2], stored[2:]], axis=1))
 
@@ -236,8 +237,8 @@ def test_bench_says_that_it_does_not_measure_records(tmp_path: Path, capsys: pyt
 
 def test_a_state_of_other_members_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", records(), 2)
-    state = ZarrIterableDataset(tmp_path / "a", batch_size=4, variables=["x"]).state_dict()
+    state = ZarrIterableDataset(zarrfeed.open(tmp_path / "a", variables=["x"]), batch_size=4).state_dict()
     json.dumps(state)
-    ZarrIterableDataset(tmp_path / "a", batch_size=4, variables=["x"]).load_state_dict(state)
+    ZarrIterableDataset(zarrfeed.open(tmp_path / "a", variables=["x"]), batch_size=4).load_state_dict(state)
     with pytest.raises(ConfigError):
-        ZarrIterableDataset(tmp_path / "a", batch_size=4, variables=["y"]).load_state_dict(state)
+        ZarrIterableDataset(zarrfeed.open(tmp_path / "a", variables=["y"]), batch_size=4).load_state_dict(state)

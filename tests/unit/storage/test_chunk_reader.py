@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore, WrapperStore
 from zarrfeed import CorruptChunkError, StoreReadError
 from zarrfeed.base.errors import DecodeError
 from zarrfeed.metadata.array import read_layout
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.location import StoreSource
@@ -50,7 +50,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> type[Failing]:
     return Failing
 
 
-def make_reader(store: Any, policy: FaultPolicy, counts: ReadCounts, **options: Any) -> ChunkReader:
+def make_reader(store: Any, policy: Faults, counts: ReadCounts, **options: Any) -> ChunkReader:
     spec = read_layout(zarr.open_array(store, mode="r"))
     assert isinstance(spec.source, StoreSource)
     sharding = None if spec.shard is None else ShardReading(spec.shard)
@@ -61,7 +61,7 @@ def make_reader(store: Any, policy: FaultPolicy, counts: ReadCounts, **options: 
 def test_an_error_that_passes_is_tried_again_and_counted(watched: bool, failing: type[Failing]) -> None:
     zarr.create_array(inner := MemoryStore(), data=np.arange(20), chunks=(5,))
     counts = ReadCounts()
-    reader = make_reader(failing(inner), FaultPolicy(retries=2), counts, is_watched=watched)
+    reader = make_reader(failing(inner), Faults(retries=2), counts, is_watched=watched)
     expected = sync(reader.get("c/1"))
     assert expected is not None
     failing.errors = [OSError(errno.ESTALE, "stale"), OSError(errno.EIO, "device")]
@@ -73,7 +73,7 @@ def test_an_error_that_passes_is_tried_again_and_counted(watched: bool, failing:
 
 def test_an_error_that_stays_is_told_with_its_retries(failing: type[Failing]) -> None:
     zarr.create_array(inner := MemoryStore(), data=np.arange(20), chunks=(5,))
-    reader = make_reader(failing(inner), FaultPolicy(retries=1), ReadCounts())
+    reader = make_reader(failing(inner), Faults(retries=1), ReadCounts())
     failing.errors = [OSError(errno.EIO, "device"), OSError(errno.EIO, "device")]
     with pytest.raises(StoreReadError, match=r"after 1 retry in .*device"):
         sync(reader.get("c/0"))
@@ -81,7 +81,7 @@ def test_an_error_that_stays_is_told_with_its_retries(failing: type[Failing]) ->
 
 def test_a_read_that_hangs_ends_with_the_timeout(failing: type[Failing]) -> None:
     zarr.create_array(inner := MemoryStore(), data=np.arange(20), chunks=(5,))
-    reader = make_reader(failing(inner), FaultPolicy(timeout=0.05), ReadCounts())
+    reader = make_reader(failing(inner), Faults(timeout=0.05), ReadCounts())
     failing.hangs = True
     with pytest.raises(StoreReadError, match=r"did not answer within 0.05 s \(timeout\)") as caught:
         sync(reader.get("c/0"))
@@ -112,7 +112,7 @@ def test_inner_chunks_are_read_one_by_one() -> None:
         store := MemoryStore(), shape=data.shape, chunks=(3, 2), shards=(12, 6), dtype="i4", compressors=None
     )
     array[:12] = data[:12]
-    reader = make_reader(store, FaultPolicy(), counts := ReadCounts())
+    reader = make_reader(store, Faults(), counts := ReadCounts())
     spec = read_layout(array)
     for chunk in chunks_of(array, (3, 2)):
         key, position = locate_chunk(spec, chunk)

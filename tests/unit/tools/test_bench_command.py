@@ -14,7 +14,9 @@ import pytest
 import torch
 import zarr
 
-from zarrfeed import Stats, ZarrIterableDataset
+import zarrfeed
+from tests.support.flat import iterable_dataset
+from zarrfeed import Stats
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
 from zarrfeed.report.advice import advise
@@ -37,8 +39,9 @@ def page(path: object, capsys: pytest.CaptureFixture[str], *options: str) -> str
 
 
 def make_bench(path: Path, said: list[str], **options: Any) -> StoreBench:
+    more: dict[str, Any] = {"num_threads": 1} | options
     return StoreBench(
-        str(path), None, batch_size=16, shuffle=True, seconds=0.3, options={"num_threads": 1} | options, say=said.append
+        str(path), None, zarrfeed.open(path), batch_size=16, shuffle=True, seconds=0.3, say=said.append, **more
     )
 
 
@@ -262,7 +265,7 @@ def test_advice_follows_from_what_was_measured(
     samples: Path, counters: dict[str, Any], dataset: dict[str, Any], more: dict[str, Any], tip: str
 ) -> None:
     options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "memory_budget": "1GiB"} | dataset
-    explanation = ZarrIterableDataset(str(samples), **options).explain()
+    explanation = iterable_dataset(str(samples), **options).explain()
     tips = advise(explanation, explanation, Stats(**RUN | counters), **more)
     assert any(one.startswith(tip) for one in tips), tips
     assert all("\n" not in one for one in tips)
@@ -270,6 +273,6 @@ def test_advice_follows_from_what_was_measured(
 
 def test_the_options_of_the_command_reach_the_dataset(samples: Path) -> None:
     said: list[str] = []
-    with pytest.raises(ConfigError, match="mix"):
-        make_bench(samples, said, mix=-1)
+    with pytest.raises(ConfigError, match="num_threads"):
+        make_bench(samples, said, num_threads=-1)
     assert said == []

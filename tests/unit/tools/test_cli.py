@@ -94,15 +94,15 @@ def test_explain_prints_what_the_dataset_says(store: Path, capsys: pytest.Captur
     options = ["--batch-size", "16", "--shuffle", "--lanes", "4", "--mix", "2", "--memory-budget", "64MiB"]
     assert cli.main(["explain", samples, "--targets", targets, *options]) == 0
     with zarrfeed.ZarrIterableDataset(
-        samples, targets, batch_size=16, shuffle=True, lanes=4, mix=2, memory_budget="64MiB"
+        samples, targets, batch_size=16, shuffle=True, memory_budget="64MiB", mixing={"lanes": 4, "mix": 2}
     ) as dataset:
-        assert capsys.readouterr().out == f"{dataset.explain()}\n"
+        assert capsys.readouterr().out == f"{dataset.data}\n\n{dataset.explain()}\n"
 
 
 def test_explain_takes_a_sample_axis(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(store / "samples"), "--sample-axis", "1"]) == 0
-    with zarrfeed.ZarrIterableDataset(str(store / "samples"), sample_axis=1) as dataset:
-        assert capsys.readouterr().out == f"{dataset.explain()}\n"
+    with zarrfeed.ZarrIterableDataset(zarrfeed.open(str(store / "samples"), sample_axis=1)) as dataset:
+        assert capsys.readouterr().out == f"{dataset.data}\n\n{dataset.explain()}\n"
 
 
 def test_a_store_that_is_not_there_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_explain_takes_a_group(store: Path, capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["explain", str(store), "--batch-size", "4"]) == 0
     with zarrfeed.ZarrIterableDataset(str(store), batch_size=4) as dataset:
         page = capsys.readouterr().out
-        assert page == f"{dataset.explain()}\n"
+        assert page == f"{dataset.data}\n\n{dataset.explain()}\n"
     assert "samples['samples']" in page
     assert "samples['targets']" in page
 

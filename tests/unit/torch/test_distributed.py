@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch.distributed
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.partition import RankInfo
@@ -48,7 +49,7 @@ def budget(dataset: ZarrIterableDataset, num_workers: int = 1) -> int:
 
 def of_eight(**options: Any) -> ZarrIterableDataset:
     """Make a dataset of rank 5 of 8."""
-    return ZarrIterableDataset(np.arange(1000), batch_size=10, memory_budget="64MiB", rank=5, world_size=8, **options)
+    return iterable_dataset(np.arange(1000), batch_size=10, memory_budget="64MiB", rank=5, world_size=8, **options)
 
 
 def test_ranks_of_a_machine_and_their_workers_share_its_memory_and_cores(environment: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,13 @@ def test_read_only_targets_are_accepted(store: str) -> None:
 
 def test_threads_do_not_change_what_is_delivered(store: str) -> None:
     epochs = [
-        torch.cat(list(ZarrIterableDataset(store, batch_size=16, shuffle=True, seed=1, lanes=6, num_threads=threads)))
+        torch.cat(
+            list(
+                ZarrIterableDataset(
+                    store, batch_size=16, shuffle=True, seed=1, num_threads=threads, mixing={"lanes": 6}
+                )
+            )
+        )
         for threads in (1, 2, 5, 16)
     ]
     for other in epochs[1:]:
@@ -160,7 +166,7 @@ def test_threads_do_not_change_what_is_delivered(store: str) -> None:
 
 @pytest.mark.parametrize(("lanes", "mix"), [(1, 1), (1, 26), (5, 2), (203, 1), (8, 3)])
 def test_any_lanes_and_mix_deliver_every_sample(store: str, lanes: int, mix: int) -> None:
-    dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, lanes=lanes, mix=mix)
+    dataset = ZarrIterableDataset(store, batch_size=16, shuffle=True, mixing={"lanes": lanes, "mix": mix})
     assert np.array_equal(read_epoch(dataset), dataset.sample_order(0))
 
 

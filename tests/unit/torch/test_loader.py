@@ -11,6 +11,7 @@ import torch
 import torch.utils.data
 import zarr
 
+from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, MemoryBudgetError, ZarrDataLoader, ZarrIterableDataset
 
 #: torch warns where there are more workers than cores.
@@ -27,7 +28,7 @@ def store(tmp_path: Path) -> str:
 
 
 def make(store: str, **options: Any) -> ZarrIterableDataset:
-    return ZarrIterableDataset(store, **{"batch_size": 8, "shuffle": True} | options)
+    return iterable_dataset(store, **{"batch_size": 8, "shuffle": True} | options)
 
 
 def indices(batches: Any) -> list[int]:

@@ -25,6 +25,7 @@ from torch.utils.data import (
 )
 
 from tests.support.examples import examples
+from tests.support.flat import map_dataset
 from tests.support.oracle import Layout, no_thread_left, raw_rows, read_all
 from zarrfeed import ClosedError, ConfigError, CorruptChunkError, ZarrDataset
 
@@ -49,7 +50,7 @@ def check(batch: Any, store: Path, indices: Any) -> None:
 
 
 def dataset(store: Path, **options: Any) -> ZarrDataset:
-    return ZarrDataset(store / "x", store / "y", return_index=True, **{"num_threads": 2, **options})
+    return map_dataset(store / "x", store / "y", return_index=True, **{"num_threads": 2, **options})
 
 
 requests = st.lists(st.integers(-N, N - 1), min_size=1, max_size=80)
@@ -291,4 +292,4 @@ def test_an_error_in_a_chunk_is_raised_and_reading_goes_on(tmp_path: Path) -> No
 )
 def test_what_cannot_work_is_refused(store: Path, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ZarrDataset(store / "x", **options)
+        map_dataset(store / "x", **options)

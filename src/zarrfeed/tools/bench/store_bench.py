@@ -30,9 +30,12 @@ from zarrfeed.base.native import core
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.stats import Stats
+from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.open import open_source
 from zarrfeed.report.advice import advise
 from zarrfeed.report.describe import describe
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import ListField, StoredField, record_of, sample_bytes
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.bench.plain import PlainLoader
@@ -97,22 +100,33 @@ class StoreBench:
     Parameters
     ----------
     path, targets
-        As of `ZarrIterableDataset`: paths or URLs.
-    batch_size, shuffle, options
+        Paths or URLs, which plain zarr opens.
+    data
+        The same, as zarrfeed reads it.
+    batch_size, shuffle
         Of the dataset.
     seconds
         Given to each of the three.
     say
         Takes a line of the report as soon as it is known.
+    num_threads, memory_budget, mixing, faults
+        Of the dataset.
+    storage_options
+        Of the stores of URLs.
     """
 
     path: str
     targets: str | None
+    data: Data
     batch_size: int
     shuffle: bool
     seconds: float
-    options: dict[str, Any]
     say: Callable[[str], None]
+    num_threads: int | None = None
+    memory_budget: int | str | None = None
+    mixing: Mixing | None = None
+    faults: Faults | None = None
+    storage_options: Mapping[str, Any] | None = None
     _first: Rate = field(init=False)
     _first_stats: Stats = field(init=False)
     _stats: Stats = field(init=False)
@@ -146,16 +160,17 @@ class StoreBench:
     def _row(self, name: str, text: str) -> None:
         self.say(f"{name:<11} {text}")
 
-    def _dataset(self, samples: npt.NDArray[np.int64] | None, **more: Any) -> ZarrIterableDataset:
+    def _dataset(self, samples: npt.NDArray[np.int64] | None, *, return_index: bool = False) -> ZarrIterableDataset:
         return ZarrIterableDataset(
-            self.path,
-            self.targets,
+            self.data if samples is None else self.data.select(samples),
             batch_size=self.batch_size,
             shuffle=self.shuffle,
-            select=samples,
+            return_index=return_index,
+            num_threads=self.num_threads,
+            memory_budget=self.memory_budget,
             pin_memory=False,
-            **self.options,
-            **more,
+            mixing=self.mixing,
+            faults=self.faults,
         )
 
     def _describe(self, dataset: ZarrIterableDataset) -> None:
@@ -200,7 +215,7 @@ class StoreBench:
 
     def _open_plain(self) -> list[PlainField]:
         """Return how zarr-python alone delivers the fields."""
-        arrays = _open_arrays(self.path, self.targets, self._fields.parts, self.options.get("storage_options"))
+        arrays = _open_arrays(self.path, self.targets, self._fields.parts, self.storage_options)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
             assert isinstance(f, StoredField | ListField)
@@ -211,7 +226,7 @@ class StoreBench:
         # Not a forked process: the clients of object stores do not survive a fork.
         multiprocessing.get_context("forkserver").set_forkserver_preload(["zarrfeed.tools.bench.plain"])
         return PlainLoader(
-            partial(_open_arrays, self.path, self.targets, self._fields.parts, self.options.get("storage_options")),
+            partial(_open_arrays, self.path, self.targets, self._fields.parts, self.storage_options),
             self._plain_fields,
             blocks,
             batch_size=self.batch_size,

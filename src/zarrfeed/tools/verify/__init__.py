@@ -18,7 +18,7 @@ from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.open import check_storage_options
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, FaultPolicy
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.verify.arrays import Found, find_arrays
 from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check
@@ -111,7 +111,7 @@ def verify(
     check_counts(num_threads=num_threads)
     check_flags(restart=restart)
     budget = parse_bytes(memory_budget)
-    access = StoreAccess(FaultPolicy(retries=retries, timeout=timeout), storage_options)
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
     check_storage_options(access, store)
     found = find_arrays(store, arrays, access)
     run = _Run(

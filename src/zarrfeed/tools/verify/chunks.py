@@ -31,7 +31,7 @@ from zarrfeed.base.native import core
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.array import check_sizes, read_layout
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.error_policy import FaultPolicy
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
@@ -229,7 +229,7 @@ def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tupl
 class _LocalCheck:
     """Chunks of a local directory that the engine decodes: all in C++, on threads of a pool, without the GIL."""
 
-    def __init__(self, spec: ArraySpec, path: str, policy: FaultPolicy, *, num_threads: int, budget: int) -> None:
+    def __init__(self, spec: ArraySpec, path: str, policy: Faults, *, num_threads: int, budget: int) -> None:
         self._path, self._policy = path, policy
         along = spec.shard.chunks if spec.shard else ()
         along += (1,) * (len(spec.shape) - len(along))
@@ -277,7 +277,7 @@ class _StoreCheck:
         stored: _Stored,
         spec: ArraySpec | None,
         path: str,
-        policy: FaultPolicy,
+        policy: Faults,
         *,
         num_threads: int,
         budget: int,

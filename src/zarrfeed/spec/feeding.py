@@ -1,0 +1,116 @@
+"""Options of a dataset that belong together, as frozen dataclasses; mappings are taken in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from zarrfeed.base.errors import ConfigError, UnknownOptionError
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.base.units import parse_bytes
+from zarrfeed.base.validate import check_choice, check_counts, check_int
+from zarrfeed.spec.field import BLOCK_UNITS, BlockUnit
+from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
+
+_INT64_MAX = 2**63 - 1
+
+_Options = TypeVar("_Options")
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How the samples of neighbouring blocks are mixed in a shuffled epoch.
+
+    Attributes
+    ----------
+    lanes
+        The interleave width: how many blocks are open side by side. Consecutive samples come from that many blocks, at
+        most as many as there are samples. None: chosen from the layout and the memory budget.
+    mix
+        The shuffle window: how many consecutive blocks of a lane are permuted together. None: chosen if `lanes` is,
+        else 1.
+    block
+        What blocks are made of: "chunk", a chunk along the sample axis, which in a sharded array is an inner chunk; or
+        "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
+        None: what `Data.blocks` or `Data.split` dealt with, else "chunk".
+
+    Examples
+    --------
+    >>> import zarrfeed
+    >>> zarrfeed.Mixing(lanes=16)
+    Mixing(lanes=16, mix=None, block=None)
+    """
+
+    lanes: int | None = None
+    mix: int | None = None
+    block: BlockUnit | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(lanes=self.lanes)
+        if self.mix is not None:
+            check_int("mix", self.mix, 1, _INT64_MAX)
+        if self.block is not None:
+            check_choice("block", self.block, BLOCK_UNITS)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Which inner chunks of a shard are read in one request, in stores that are not local.
+
+    Attributes
+    ----------
+    coalesce_gap
+        Wanted inner chunks that are at most so many bytes apart are read together. Bytes, or text such as "128KiB".
+    coalesce_limit
+        Bytes of such a request at most, or fewer where memory is short. Bytes, or text such as "8MiB".
+
+    Examples
+    --------
+    >>> import zarrfeed
+    >>> zarrfeed.Requests(coalesce_gap="1MiB").coalesce
+    Coalesce(gap=1048576, limit=8388608)
+    """
+
+    coalesce_gap: int | str = DEFAULT_COALESCE.gap
+    coalesce_limit: int | str = DEFAULT_COALESCE.limit
+
+    def __post_init__(self) -> None:
+        assert self.coalesce is not None
+
+    @property
+    def coalesce(self) -> Coalesce:
+        """The same in bytes."""
+        return Coalesce(
+            gap=parse_bytes(self.coalesce_gap, "coalesce_gap", least=0),
+            limit=parse_bytes(self.coalesce_limit, "coalesce_limit", least=0),
+        )
+
+
+def as_options(kind: type[_Options], argument: str, value: _Options | Mapping[str, Any] | None) -> _Options:
+    """Return options that a user gave as an object, as a mapping of their names, or not at all.
+
+    >>> as_options(Mixing, "mixing", {"lanes": 8})
+    Mixing(lanes=8, mix=None, block=None)
+
+    Raises
+    ------
+    UnknownOptionError
+        If the mapping has a name that is no option.
+    ConfigError
+        If it is anything else, or an option is wrong.
+    """
+    if isinstance(value, kind):
+        return value
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    if value is None:
+        return kind()
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{argument} = {value!r}, must be a {kind.__name__} or a mapping of {', '.join(names)}")
+    for name in value:
+        if name not in names:
+            raise UnknownOptionError(
+                f"{argument} has no option {name!r}, must be one of {', '.join(names)}{did_you_mean(name, names)}"
+            )
+    return kind(**value)
