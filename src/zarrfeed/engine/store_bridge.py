@@ -194,7 +194,7 @@ class _Session:
     def abandon(self) -> None:
         """Let go of what a forked child inherited, without a word to the parent's loop."""
         for task in self._tasks:
-            # It looks pending for ever here, and asyncio would complain when it is collected.
+            # The task never completes in this process, and asyncio would print a complaint when it is collected.
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no public switch
         self._forget()
 
@@ -359,10 +359,13 @@ _live: weakref.WeakSet[StoreBridge] = weakref.WeakSet()
 
 
 def _stop_all() -> None:
-    """Before zarr-python closes its loop at exit: tasks that it still holds then are complained of on stderr."""
+    """Cancel all tasks at exit, before zarr-python closes its event loop.
+
+    asyncio prints a complaint on stderr for each task that is still pending when its loop is closed.
+    """
     for feeder in list(_live):
         feeder.stop_engine()
 
 
-# Functions run in reverse order, and zarr-python registered its own when it was imported.
+# atexit runs the function that was registered last first. zarr-python registered its own when it was imported, earlier.
 atexit.register(_stop_all)

@@ -209,7 +209,7 @@ class Schedule:
         consumer, delivered = division.continued(consumer, state.batches)
         delivered += 0 if state.worker is None else state.worker.batches
         share = division.share(consumer, delivered * division.batch_size)
-        # Positions are numbers of what is left, from here on they are those on the line.
+        # A share numbers the samples that earlier runs left. From here on, positions are those in the epoch order.
         regular, shift = progress.regular_from()
         in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
         head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))

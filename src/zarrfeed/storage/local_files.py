@@ -1,7 +1,7 @@
-"""Files of a local store, looked at before zarr-python opens them: kind, and of metadata the size.
+"""Checks of the files of a local store, before zarr-python opens them.
 
-zarr-python reads metadata whole, and parsed JSON takes several times the room. So a file that is none (a named pipe
-would be waited for) and one that is larger than metadata ever are is refused before it is opened.
+A file has to be a regular file: opening a named pipe would wait for its writer. A metadata file has a largest size as
+well: zarr-python reads it whole, and parsed JSON takes several times its size in memory.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_chunk_file(
                     begin, end = byte_range.offset, size
                 case SuffixByteRequest():
                     begin, end = max(0, size - byte_range.suffix), size
-            file.seek(min(begin, size))  # an index may say anything
+            file.seek(min(begin, size))  # a damaged shard index may name any offset
             return np.fromfile(file, np.uint8, max(0, end - begin))
     except FileNotFoundError:
         return None

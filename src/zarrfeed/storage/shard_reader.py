@@ -125,7 +125,8 @@ class ShardReader:
             If the shard ends before them. And whatever the store raises.
         """
         first, end = group[0].begin, group[-1].end
-        # An empty range has no meaning everywhere; that nothing is no chunk is for the engine to say.
+        # Stores disagree about what a request for zero bytes returns, so none is made. The engine reports the error:
+        # zero bytes do not decode to a chunk.
         data = await self._get(key, RangeByteRequest(first, end)) if end > first else np.empty(0, np.uint8)
         if data is None:  # deleted since its index was read
             return ((piece.ticket, None) for piece in group)

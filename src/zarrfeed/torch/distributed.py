@@ -124,11 +124,12 @@ def _worker_info() -> Any:
 
 @functools.cache  # forked children of a worker have the answer, and no thread: they are not the loader's
 def end_with_training_process() -> None:
-    """Let this DataLoader worker end when its training process is killed.
+    """Start a thread that ends this DataLoader worker when its training process is killed.
 
-    torch's workers look for another getppid() than they had. With forkserver that is the server's process, which lives
-    for as long as they do; and where the training process is killed while a worker starts, the worker may have had
-    that of the process that took its place. Without this, such workers would stay for ever.
+    torch's own watch compares os.getppid() with the value at the worker's start. It fails in two cases. Under
+    forkserver, the parent is the server process, which lives as long as the workers do. And if the training process is
+    killed while a worker starts, the worker records the process that adopted it as its parent. In both cases the worker
+    would stay for ever.
     """
     training = multiprocessing.parent_process()
     if training is None:
@@ -136,16 +137,17 @@ def end_with_training_process() -> None:
 
     def wait() -> None:
         multiprocessing.connection.wait([training.sentinel, *_open_process(training.pid)])
-        time.sleep(_TO_END_S)  # ended in the middle of sending a batch, it would leave that in shared memory
+        time.sleep(_TO_END_S)  # let a send complete: a batch that is cut off stays in shared memory for ever
         os._exit(1)
 
     threading.Thread(target=wait, name="zarrfeed: training process", daemon=True).start()
 
 
 def _open_process(pid: int | None) -> list[int]:
-    """Return a descriptor that is ready when a process has ended, where the system has such, or none.
+    """Return a list with a descriptor that is ready once a process has ended; empty where the system lacks pidfd_open.
 
-    The sentinel alone is ready when all workers that were forked later have ended, too: they inherited its other end.
+    The sentinel of multiprocessing is not enough. Workers that are forked later inherit its other end, so it is ready
+    only when they have ended, too.
     """
     if pid is not None and hasattr(os, "pidfd_open"):
         with suppress(OSError):

@@ -21,8 +21,8 @@ from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
 from zarrfeed.torch.worker_shutdown import with_flags
 
-#: Of a worker that is killed while it sends a batch, torch is told by a signal within moments: its handler raises the
-#: error that says so. It is the broken connection that is heard of first.
+#: If a worker is killed while it sends a batch, this process sees the broken connection before torch's SIGCHLD handler
+#: runs. The loader waits this long for the handler, whose error tells the user that a worker was killed.
 _UNTIL_TOLD_S = 1.0
 
 

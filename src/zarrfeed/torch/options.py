@@ -1,4 +1,7 @@
-"""Arguments of a dataset: checked, and in the form in which they are used."""
+"""Check the arguments of a dataset that say how samples are fed, and convert them to what the planner takes.
+
+For example, `memory_budget="2GiB"` becomes a number of bytes.
+"""
 
 from __future__ import annotations
 
