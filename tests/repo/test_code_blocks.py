@@ -105,6 +105,7 @@ def environment() -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HOME": str(Path.cwd()),
+        "XDG_STATE_HOME": str(Path.cwd()),
         "TRANSFORMERS_OFFLINE": "1",
     }
 

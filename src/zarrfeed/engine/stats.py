@@ -49,26 +49,30 @@ class Limit:
 
 @dataclass(frozen=True, repr=False)
 class Stats(Page):
-    """What was read and where time went, since the dataset was made. Times of stages are summed over threads.
+    """Counters of what a dataset read and where the time went, since the dataset was made.
 
-    The difference of two of them is what happened in between. `str()`, `repr()` and notebooks show a page.
+    The difference of two `Stats` is what happened in between. `str()`, `repr()` and notebooks show a page.
 
     Attributes
     ----------
-    chunks_read, chunks_missing
-        Stored chunks that were decoded; chunks that do not exist, hence are fill value.
-    chunks_skipped, retries
-        Chunks that could not be read or decoded and were passed over; further tries after errors that may pass.
+    chunks_read
+        Number of stored chunks that were decoded.
+    chunks_missing
+        Number of chunks that the store lacks, and that are the fill value.
+    chunks_skipped
+        Number of chunks that could not be read or decoded, and whose samples were replaced.
+    retries
+        Number of reads that were retried after an error that may pass.
     chunks_waited
-        Chunks that were not in the page cache and were read by a fetch thread.
+        Number of chunks that were not in the page cache, so that a fetch thread read them.
     bytes_read, bytes_decoded, bytes_scattered
-        As stored; of whole decoded chunks; written to batches.
+        Bytes as stored; bytes of whole decoded chunks; bytes written to batches.
     indices_read
-        Indices of shards that were read.
+        Number of shard indices that were read.
     requests
-        To stores that Python reads.
+        Number of requests to stores that Python reads.
     batches, samples
-        Handed to the consumer.
+        Numbers of batches and samples that were handed to the consumer.
     fetch_s, decode_s, scatter_s, order_s
         Seconds of the stages, summed over threads, and over the requests to stores that Python reads.
     python_decode_s
@@ -76,19 +80,27 @@ class Stats(Page):
     list_s
         Seconds of `consumer_wait_s` in which text and bytes of any length were looked up.
     idle_storage_s
-        Seconds that decode threads had nothing to do, since bytes were awaited.
+        Seconds in which decode threads waited for stored bytes.
     idle_memory_s
-        Seconds that they had nothing to do, since the memory budget had no room for another batch.
+        Seconds in which decode threads waited because the memory budget had no room for another batch.
     idle_other_s
-        Seconds that they had nothing to do, since enough was ready, or nothing was left.
+        Seconds in which decode threads waited because enough batches were ready, or nothing was left to do.
     consumer_wait_s
-        Seconds that the consumer waited for a batch; those of a `ZarrDataset` decode meanwhile, which counts, too.
+        Seconds in which the consumer waited for a batch. The consumer of a `ZarrDataset` decodes in this time.
     consumer_busy_s
-        Seconds between batches in which it did something else.
+        Seconds between batches in which the consumer did something else.
     batch_memory_bytes
-        Memory mapped for batches now.
+        Memory that is mapped for batches now.
     scratch_bytes
         Temporary memory of the threads when the last epoch ended; it only grows.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, zarrfeed
+    >>> dataset = zarrfeed.ZarrIterableDataset(zarr.array(np.arange(100.0), chunks=(10,)), batch_size=20)
+    >>> batches = list(dataset)
+    >>> dataset.stats().batches, dataset.stats().samples
+    (5, 100)
     """
 
     chunks_read: int = 0

@@ -35,18 +35,18 @@ ReadSamples: TypeAlias = Callable[[Int64], tuple[tuple[Bytes, ...], Skipped | No
 
 @dataclass(frozen=True)
 class SkippedChunk:
-    """A chunk that was passed over.
+    """A chunk that could not be read or decoded, and whose samples were replaced.
 
     Attributes
     ----------
     field
-        The dataset's name for the array: "samples", "targets['mask']".
+        The dataset's name of the array, such as "samples" or "targets['mask']".
     key
-        Of the stored chunk, below the array; of an inner chunk with its place in the shard.
+        The key of the stored chunk below the array, such as "c/3/0"; of an inner chunk with its place in the shard.
     epoch
-        In which it was wanted.
+        The epoch in which the chunk was needed.
     cause
-        The error that it would have been: names array and chunk, too.
+        The error that would have been raised with `on_error="raise"`.
     """
 
     field: str

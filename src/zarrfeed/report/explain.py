@@ -103,10 +103,18 @@ class FieldExplanation:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Page):
-    """How a dataset is read by one consumer; `str()`, `repr()` and notebooks show a page.
+    """How one consumer reads a dataset. `str()`, `repr()` and notebooks show a page.
 
     `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, zarrfeed
+    >>> dataset = zarrfeed.ZarrIterableDataset(zarr.array(np.arange(100.0), chunks=(10,)), batch_size=20)
+    >>> explanation = dataset.explain()
+    >>> explanation.num_blocks, explanation.fields[0].amplification
+    (10, 1.0)
     """
 
     num_samples: int

@@ -17,10 +17,10 @@ _KEYS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 
 @dataclass(frozen=True)
 class Digest:
-    """A multiset of sample indices, as its size and two sums of hashes; equal multisets have equal digests.
+    """A digest of sample indices that does not depend on their order: how many there are, and two sums of hashes.
 
-    Two different multisets of one size are equal here with probability 2**-104, so equality is proof for all practical
-    purposes. Digests of parts are added: `a + b`, or in an all_reduce of their tensors.
+    The same indices, each as often, have the same digest. Two other sets of as many indices have the same digest with
+    probability 2**-104. Digests of parts add up: `a + b`, or an all_reduce of their tensors.
 
     Attributes
     ----------
@@ -28,6 +28,12 @@ class Digest:
         How many indices, repeated ones counted as often as they came.
     sums
         Sums of two 64-bit hashes of each index, modulo 2**52.
+
+    Examples
+    --------
+    >>> import zarrfeed
+    >>> zarrfeed.audit([2, 0]) + zarrfeed.audit([1]) == zarrfeed.Digest.of_range(3)
+    True
     """
 
     count: int = 0
@@ -55,20 +61,26 @@ class Digest:
 
 
 def audit(indices: Iterable[torch.Tensor | npt.NDArray[np.int64] | int]) -> Digest:
-    """Return the digest of sample indices.
+    """Return the digest of sample indices, to check that an epoch delivered each sample once.
 
-    To check an epoch, collect the indices that `return_index=True` delivers (or pass a generator that trains on the
-    way), and compare on any one rank::
+    Pass the indices that `return_index=True` delivers, or a generator that trains on the way. With several ranks, add
+    up the tensors of their digests and compare on any rank::
 
-        digest = zarrfeed.audit(index for *batch, index in dataset)
-        total = digest.tensor()
+        total = zarrfeed.audit(index for *batch, index in dataset).tensor()
         torch.distributed.all_reduce(total)
         assert Digest.from_tensor(total) == Digest.of_range(num_samples)  # with even="off": nothing is dropped
 
     Parameters
     ----------
     indices
-        Integers, or arrays or tensors of them, of any shapes.
+        Integers, or arrays or tensors of integers, of any shape.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> dataset = zarrfeed.ZarrIterableDataset(np.arange(100), batch_size=8, shuffle=True, return_index=True)
+    >>> zarrfeed.audit(index for _, index in dataset) == zarrfeed.Digest.of_range(100)
+    True
     """
     total = Digest()
     for some in indices:

@@ -85,23 +85,37 @@ def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInf
 
 
 def rank_from_torchrun() -> tuple[int, int]:
-    """Return (rank, world size) as torchrun's environment has them; for `rank=`.
+    """Return (rank, world size) from the environment that torchrun sets. Pass the function itself as `rank=`.
 
     Raises
     ------
     ConfigError
-        If RANK or WORLD_SIZE is not set, or no number.
+        If RANK or WORLD_SIZE is not set, or is not a number.
+
+    Examples
+    --------
+    >>> import numpy as np, os, zarrfeed
+    >>> os.environ |= {"RANK": "1", "WORLD_SIZE": "4"}  # as torchrun does
+    >>> len(zarrfeed.ZarrIterableDataset(np.arange(100), rank=zarrfeed.rank_from_torchrun))
+    25
     """
     return _from_environment("RANK"), _from_environment("WORLD_SIZE")
 
 
 def rank_from_slurm() -> tuple[int, int]:
-    """Return (rank, world size) of this task of a Slurm step; for `rank=`.
+    """Return (rank, world size) of this task of a Slurm step. Pass the function itself as `rank=`.
 
     Raises
     ------
     ConfigError
-        If SLURM_PROCID or SLURM_NTASKS is not set, or no number.
+        If SLURM_PROCID or SLURM_NTASKS is not set, or is not a number.
+
+    Examples
+    --------
+    >>> import numpy as np, os, zarrfeed
+    >>> os.environ |= {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}  # as srun does
+    >>> len(zarrfeed.ZarrIterableDataset(np.arange(100), rank=zarrfeed.rank_from_slurm))
+    50
     """
     return _from_environment("SLURM_PROCID"), _from_environment("SLURM_NTASKS")
 

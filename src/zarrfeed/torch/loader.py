@@ -29,30 +29,42 @@ _UNTIL_TOLD_S = 1.0
 class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     """Hand out the batches of a `ZarrIterableDataset`, from this process or from worker processes.
 
-    The dataset makes the batches: there is no second collation, and no thread that copies to pinned memory where the
-    batches lie there already. Without workers, which is the fast default, the engine's threads do the work. With them,
-    each decodes its share straight into shared memory, and one that is killed is an error: with torch's own loader it
-    may be a wait without end.
+    The dataset makes the batches, so the loader does not collate them again, and copies them to pinned memory only if
+    they do not lie there already. Without workers, which is the fast default, the engine's threads do the work. With
+    workers, each worker decodes its share straight into shared memory. A worker that is killed raises an error in the
+    loop; with torch's own loader the loop may wait for ever.
 
-    `accelerator.prepare()` of Hugging Face Accelerate takes the loader as it is: every process reads its own share, and
-    `accelerator.save_state()` saves where the epoch stands.
+    Pass the loader to `accelerator.prepare()` of Hugging Face Accelerate as it is: every process reads its own share,
+    and `accelerator.save_state()` saves how far the epoch is.
 
     Parameters
     ----------
     dataset
-        With a `batch_size`.
+        A dataset that has a `batch_size`.
     num_workers
-        Worker processes. Threads and memory of the dataset are shared by them.
+        Number of worker processes. They share the threads and the memory budget of the dataset.
     pin_memory
-        Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: where there is an
-        accelerator. Without workers the dataset's own `pin_memory` decides.
+        Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: yes, if there is
+        an accelerator. Without workers the dataset's own `pin_memory` decides.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
         As in torch's DataLoader.
 
     Raises
     ------
     ConfigError
-        If the dataset is none of ours, or has no batch size.
+        If the dataset is not a `ZarrIterableDataset`, or has no batch size.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> dataset = zarrfeed.ZarrIterableDataset(np.arange(10), batch_size=4)
+    >>> loader = zarrfeed.ZarrDataLoader(dataset)
+    >>> for batch in loader:
+    ...     print(batch)
+    ...     state = loader.state_dict()  # for the checkpoint
+    tensor([0, 1, 2, 3])
+    tensor([4, 5, 6, 7])
+    tensor([8, 9])
     """
 
     # What accelerate asks of a loader that it prepared: the last batch of a pass, repeated samples in it, and a state.

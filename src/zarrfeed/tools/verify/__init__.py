@@ -62,40 +62,40 @@ def verify(
     on_progress: Callable[[Progress], None] | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> VerifyReport:
-    """Read and decode every chunk of a store, and report which are bad or missing.
+    """Read and decode every chunk of a store, and report which chunks are bad or missing.
 
     Parameters
     ----------
     store
-        A path, a URL, what zarr-python opened, or a store (of zarr-python, of obstore, a mapper of fsspec): an array,
-        or a group, whose groups are entered.
+        An array, or a group, whose groups are checked as well: a path, a URL, an open `zarr.Array` or `zarr.Group`, or
+        a store (of zarr-python, of obstore, a mapper of fsspec).
     arrays
-        Paths of the arrays or groups in it that are checked. None: all.
+        Paths of the arrays or groups below `store` that are checked, such as ["train", "test/x"]. None: all.
     missing
-        Whether chunks that the store does not have, which read as the fill value, are only counted or make the store
-        not good.
+        What a chunk that the store lacks means: "count" counts it, "error" makes `ok` False. Such a chunk reads as the
+        fill value.
     links
-        The same of symbolic links in a local store that lead out of it.
+        What a symbolic link that leads out of a local store means: "count" or "error".
     num_threads
-        Threads that read and decode. None: one for each core, and at least eight.
+        Number of threads that read and decode. None: one for each core, and at least eight.
     memory_budget
-        Bytes, or text such as "2GiB", for the chunks that are under way.
+        Bytes, or text such as "2GiB", for the chunks that are being read or decoded.
     progress_file
-        Where it is kept what was checked, so that a run that was interrupted or killed goes on when it is called again.
-        Removed at the end. None: nothing is kept. "default": a file of the store's own below `$XDG_STATE_HOME`.
+        Path of a file that records what was checked, so that the next call continues a run that was interrupted or
+        killed. The file is removed at the end. None: no file. "default": one for each store below `$XDG_STATE_HOME`.
     restart
-        Whether to begin from the start, whatever the file says.
+        Whether to begin from the start, whatever the progress file says.
     retries, timeout
-        How often a read is tried again after an error that may pass, and seconds that it may take, all tries included.
-        A chunk that cannot be read then is a finding.
+        How often a read is retried after an error that may pass, and how many seconds it may take, retries included. A
+        chunk that cannot be read then is a finding.
     storage_options
-        As of `ZarrIterableDataset`, for a URL.
+        As of `zarrfeed.open`, for a URL.
     on_progress, on_message
-        Called as the work goes on, and with a line where a progress file was found.
+        Functions that are called while the work goes on, and with a line of text if a progress file was found.
 
     Returns
     -------
-    The report; `ok` of it says whether all is well. An array that could not be checked is not well.
+    The report. Its attribute `ok` is False if a chunk is bad or an array could not be checked.
 
     Raises
     ------
@@ -104,7 +104,15 @@ def verify(
     ProgressFileError
         If the progress file cannot be read or written.
     KeyboardInterrupt
-        After what was checked is saved.
+        On Ctrl-C, after the progress file is saved.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, zarrfeed
+    >>> array = zarr.array(np.arange(100), chunks=(10,))
+    >>> report = zarrfeed.verify(array)
+    >>> report.ok, report.arrays[0].good
+    (True, 10)
     """
     for name, value in (("missing", missing), ("links", links)):
         check_choice(name, value, ("count", "error"))

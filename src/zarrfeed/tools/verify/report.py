@@ -74,22 +74,29 @@ class ArrayReport:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found; `str()` of it is a table.
+    """The findings of `zarrfeed.verify`. `str()` of a report is a table.
 
     Attributes
     ----------
     store
         Path or URL.
     arrays
-        All arrays that were looked at, by path.
+        One report for each array, sorted by path.
     findings
         Bad and missing chunks, and links: at most 1000 of each cause for an array.
     links
-        Symbolic links that lead out of the store; 0 if that was not looked for.
+        Number of symbolic links that lead out of the store; 0 if `verify` did not look for links.
     ignored
-        What lies in groups and is neither an array nor a group.
+        Names of members of groups that are neither an array nor a group.
     errors
-        Causes because of which `ok` is False, besides arrays that could not be checked.
+        Causes that the caller declared to be errors: "missing", "link". Bad chunks are errors in any case.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, zarrfeed
+    >>> report = zarrfeed.verify(zarr.zeros((100,), chunks=(10,)), missing="error")
+    >>> report.ok, report.problems, report.findings[0].key
+    (False, ('10 chunks missing',), 'c/0')
     """
 
     store: str
