@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "codecs/codec_table.h"
 #include "spec/array_spec.h"
 #include "spec/codec_spec.h"
 #include "spec/conversion_spec.h"
@@ -22,13 +23,7 @@ namespace {
 namespace py = pybind11;
 
 CodecSpec make_codec(const std::string& name, bool checksum_at_start) {
-  const std::pair<const char*, CodecSpec::Kind> known[] = {
-      {"blosc", CodecSpec::Kind::kBlosc}, {"zstd", CodecSpec::Kind::kZstd}, {"gzip", CodecSpec::Kind::kGzip},
-      {"zlib", CodecSpec::Kind::kZlib},   {"lz4", CodecSpec::Kind::kLz4},   {"crc32c", CodecSpec::Kind::kCrc32c}};
-  for (const auto& [known_name, kind] : known) {
-    if (name == known_name) return {kind, checksum_at_start};
-  }
-  throw Error(ErrorKind::kUnsupported, "codec " + name);
+  return {std::string(find_codec(name).name), checksum_at_start};
 }
 
 ItemType parse_item_type(const std::string& name) {
@@ -150,6 +145,11 @@ const char* error_class(ErrorKind kind) {
 void bind_specs(py::module_& m) {
   py::class_<CodecSpec>(m, "CodecSpec")
       .def(py::init(&make_codec), py::arg("name"), py::kw_only(), py::arg("checksum_at_start") = false);
+  m.def("codec_names", [] {
+    std::vector<std::string> names;
+    for (const CodecEntry& codec : codec_table()) names.emplace_back(codec.name);
+    return names;
+  });
   py::class_<ShardSpec>(m, "ShardSpec")
       .def(py::init([](std::vector<int64_t> chunks, bool at_start, bool big_endian, bool has_crc32c,
                        std::optional<size_t> cache_bytes) {

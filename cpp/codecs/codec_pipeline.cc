@@ -1,7 +1,6 @@
 #include "codecs/codec_pipeline.h"
 
 #include <string>
-#include <utility>
 
 namespace zarrfeed {
 namespace {
@@ -11,34 +10,20 @@ size_t with_overhead(size_t size) {
   return size + size / 8 + 65536;
 }
 
-size_t decompress(CodecSpec::Kind kind, Bytes in, MutableBytes out, DecodeScratch& scratch) {
-  switch (kind) {
-    case CodecSpec::Kind::kBlosc:
-      return decode_blosc(in, out, scratch);
-    case CodecSpec::Kind::kZstd:
-      return decode_zstd(in, out, scratch);
-    case CodecSpec::Kind::kGzip:
-      return decode_gzip(in, out, scratch);
-    case CodecSpec::Kind::kZlib:
-      return decode_zlib(in, out, scratch);
-    case CodecSpec::Kind::kLz4:
-      return decode_lz4(in, out, scratch);
-    case CodecSpec::Kind::kCrc32c:
-      break;
-  }
-  throw Error(ErrorKind::kUnsupported, "codec without a decompressor");
-}
-
 }  // namespace
 
-CodecPipeline::CodecPipeline(std::vector<CodecSpec> codecs, size_t decoded_bytes)
-    : codecs_(std::move(codecs)), decoded_bytes_(decoded_bytes) {
-  for (const CodecSpec& codec : codecs_) is_view_ = is_view_ && codec.kind == CodecSpec::Kind::kCrc32c;
+CodecPipeline::CodecPipeline(const std::vector<CodecSpec>& codecs, size_t decoded_bytes)
+    : decoded_bytes_(decoded_bytes) {
+  for (const CodecSpec& codec : codecs) {
+    steps_.push_back({&find_codec(codec.name), codec.checksum_at_start});
+    is_view_ = is_view_ && steps_.back().codec->decode == nullptr;
+  }
+  is_blosc_ = steps_.size() == 1 && steps_[0].codec->decode == decode_blosc;
 }
 
 size_t CodecPipeline::max_stored_bytes() const {
   size_t size = decoded_bytes_;
-  for (size_t i = 0; i < codecs_.size(); ++i) size = with_overhead(size);
+  for (size_t i = 0; i < steps_.size(); ++i) size = with_overhead(size);
   // Blosc tolerates trailing bytes, so the bound is generous; it is there for objects that are no chunk at all.
   return 2 * size + (size_t{1} << 20);
 }
@@ -46,19 +31,19 @@ size_t CodecPipeline::max_stored_bytes() const {
 Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scratch) const {
   Bytes current = stored;
   size_t parity = 0;
-  for (size_t i = 0; i < codecs_.size(); ++i) {
-    const CodecSpec& codec = codecs_[i];
-    if (codec.kind == CodecSpec::Kind::kCrc32c) {
-      current = verify_crc32c(current, codec.checksum_at_start);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    if (step.codec->decode == nullptr) {
+      current = verify_crc32c(current, step.checksum_at_start);
       continue;
     }
     // What comes after the last decompressor are checksums, and their bytes have no room in `out`.
     MutableBytes room = out;
-    if (i + 1 != codecs_.size()) {
+    if (i + 1 != steps_.size()) {
       room = scratch.intermediate[parity].reserve(with_overhead(decoded_bytes_));
       parity ^= 1;
     }
-    current = room.first(decompress(codec.kind, current, room, scratch));
+    current = room.first(step.codec->decode(current, room, scratch));
   }
   if (current.size() != decoded_bytes_) {
     throw_corrupt("decodes to " + std::to_string(current.size()) + " bytes, the metadata implies " +

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "codecs/codec.h"
+#include "codecs/codec_table.h"
 #include "spec/codec_spec.h"
 
 namespace zarrfeed {
@@ -12,7 +13,8 @@ namespace zarrfeed {
 class CodecPipeline {
  public:
   /// `decoded_bytes` is the size of a decoded chunk, from the array's metadata.
-  CodecPipeline(std::vector<CodecSpec> codecs, size_t decoded_bytes);
+  /// Throws Error(kUnsupported) for a codec that is not in the table.
+  CodecPipeline(const std::vector<CodecSpec>& codecs, size_t decoded_bytes);
 
   /// Decodes `stored`, using `out` (of decoded_bytes) as the place for the result.
   /// Returns a view of exactly decoded_bytes: of `out`, of `stored` where nothing had to be decompressed, or of the
@@ -24,14 +26,20 @@ class CodecPipeline {
   /// True if every codec only looks at the bytes: decode() then returns a view of its input.
   [[nodiscard]] bool is_view() const { return is_view_; }
   /// True if Blosc is the only codec.
-  [[nodiscard]] bool is_blosc() const { return codecs_.size() == 1 && codecs_[0].kind == CodecSpec::Kind::kBlosc; }
+  [[nodiscard]] bool is_blosc() const { return is_blosc_; }
   /// The longest stored object that is still plausible; a longer one is refused before it is read.
   [[nodiscard]] size_t max_stored_bytes() const;
 
  private:
-  std::vector<CodecSpec> codecs_;
+  struct Step {
+    const CodecEntry* codec;
+    bool checksum_at_start;
+  };
+
+  std::vector<Step> steps_;
   size_t decoded_bytes_;
   bool is_view_ = true;
+  bool is_blosc_ = false;
 };
 
 }  // namespace zarrfeed

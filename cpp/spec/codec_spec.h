@@ -1,12 +1,13 @@
 #pragma once
 // A codec, as the metadata of an array name it.
 
+#include <string>
+
 namespace zarrfeed {
 
 /// One bytes-to-bytes codec, in the order of decoding.
 struct CodecSpec {
-  enum class Kind { kBlosc, kZstd, kGzip, kZlib, kLz4, kCrc32c };
-  Kind kind;
+  std::string name;                ///< one of codecs/codec_table.h
   bool checksum_at_start = false;  ///< crc32c only: the four bytes stand in front of the payload
 };
 

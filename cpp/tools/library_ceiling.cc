@@ -34,34 +34,31 @@ constexpr int32_t kFinish = 4;  // Z_FINISH: all of the input is there
 /// One context of a codec's library, and its call.
 class Library {
  public:
-  explicit Library(CodecSpec::Kind kind) : kind_(kind) {
-    if (kind == CodecSpec::Kind::kBlosc) {
+  explicit Library(std::string codec) : codec_(std::move(codec)) {
+    if (codec_ == "blosc") {
       blosc2_dparams parameters = BLOSC2_DPARAMS_DEFAULTS;
       parameters.nthreads = 1;
       blosc_.reset(blosc2_create_dctx(parameters));
-    } else if (kind == CodecSpec::Kind::kZstd) {
+    } else if (codec_ == "zstd") {
       zstd_.reset(ZSTD_createDCtx());
     }
   }
 
   /// Whether the chunk decoded to all of `out`.
   bool decompress(Bytes in, MutableBytes out) {
-    switch (kind_) {
-      case CodecSpec::Kind::kBlosc:
-        return blosc2_decompress_ctx(blosc_.get(), in.data(), static_cast<int32_t>(in.size()), out.data(),
-                                     static_cast<int32_t>(out.size())) == static_cast<int>(out.size());
-      case CodecSpec::Kind::kZstd:
-        return ZSTD_decompressDCtx(zstd_.get(), out.data(), out.size(), in.data(), in.size()) == out.size();
-      case CodecSpec::Kind::kGzip:
-      case CodecSpec::Kind::kZlib:
-        return inflate(in, out);
-      case CodecSpec::Kind::kLz4:
-        return in.size() > 4 &&  // the frame of numcodecs begins with the size
-               LZ4_decompress_safe(reinterpret_cast<const char*>(in.data() + 4), reinterpret_cast<char*>(out.data()),
-                                   static_cast<int>(in.size() - 4),
-                                   static_cast<int>(out.size())) == static_cast<int>(out.size());
-      case CodecSpec::Kind::kCrc32c:
-        break;
+    if (codec_ == "blosc") {
+      return blosc2_decompress_ctx(blosc_.get(), in.data(), static_cast<int32_t>(in.size()), out.data(),
+                                   static_cast<int32_t>(out.size())) == static_cast<int>(out.size());
+    }
+    if (codec_ == "zstd") {
+      return ZSTD_decompressDCtx(zstd_.get(), out.data(), out.size(), in.data(), in.size()) == out.size();
+    }
+    if (codec_ == "gzip" || codec_ == "zlib") return inflate(in, out);
+    if (codec_ == "lz4") {
+      return in.size() > 4 &&  // the frame of numcodecs begins with the size
+             LZ4_decompress_safe(reinterpret_cast<const char*>(in.data() + 4), reinterpret_cast<char*>(out.data()),
+                                 static_cast<int>(in.size() - 4),
+                                 static_cast<int>(out.size())) == static_cast<int>(out.size());
     }
     return false;
   }
@@ -69,7 +66,7 @@ class Library {
  private:
   [[nodiscard]] bool inflate(Bytes in, MutableBytes out) const {
     zng_stream stream{};
-    if (zng_inflateInit2(&stream, kind_ == CodecSpec::Kind::kGzip ? 15 + 16 : 15) != 0) return false;
+    if (zng_inflateInit2(&stream, codec_ == "gzip" ? 15 + 16 : 15) != 0) return false;
     stream.next_in = in.data();
     stream.avail_in = static_cast<uint32_t>(in.size());
     stream.next_out = out.data();
@@ -80,7 +77,7 @@ class Library {
     return is_whole;
   }
 
-  CodecSpec::Kind kind_;
+  std::string codec_;
   std::unique_ptr<blosc2_context, decltype(&blosc2_free_ctx)> blosc_{nullptr, &blosc2_free_ctx};
   std::unique_ptr<ZSTD_DCtx_s, decltype(&ZSTD_freeDCtx)> zstd_{nullptr, &ZSTD_freeDCtx};
 };
@@ -139,7 +136,7 @@ std::vector<CellCopy> make_copies(const ArraySpec& array) {
 void check_field(const FieldSpec& field) {
   const ArraySpec& array = field.array;
   const bool in_order = std::is_sorted(array.storage_order.begin(), array.storage_order.end());
-  const bool one_codec = array.codecs.size() == 1 && array.codecs[0].kind != CodecSpec::Kind::kCrc32c;
+  const bool one_codec = array.codecs.size() == 1 && array.codecs[0].name != "crc32c";
   if (field.kind != FieldSpec::Kind::kStored || array.in_python || !one_codec || field.conversion || !in_order ||
       array.sample_axis != 0 || array.swap_bytes != 0) {
     throw Error(ErrorKind::kConfig, array.name + ": one call of a codec's library does not make samples of its chunks");
@@ -176,7 +173,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
   std::latch go(1);
 
   const auto loop = [&](bool& is_ready) {
-    Library library(array.codecs[0].kind);
+    Library library(array.codecs[0].name);
     Buffer stored;
     Buffer decoded;
     BufferPool memory(slots.size() * sample_bytes, false);

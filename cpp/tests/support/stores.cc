@@ -109,23 +109,22 @@ ByteVector packed(const ByteVector& chunk, Packing packing) {
 }
 
 std::vector<CodecSpec> codecs_of(Packing packing) {
-  using Kind = CodecSpec::Kind;
   switch (packing) {
     case Packing::kRaw:
       break;
     case Packing::kZstd:
-      return {{Kind::kZstd}};
+      return {{"zstd"}};
     case Packing::kZlib:
-      return {{Kind::kZlib}};
+      return {{"zlib"}};
     case Packing::kGzip:
-      return {{Kind::kGzip}};
+      return {{"gzip"}};
     case Packing::kLz4:
-      return {{Kind::kLz4}};
+      return {{"lz4"}};
     case Packing::kBlosc:
     case Packing::kBloscBit:
-      return {{Kind::kBlosc}};
+      return {{"blosc"}};
     case Packing::kBloscThenCrc32c:
-      return {{Kind::kCrc32c}, {Kind::kBlosc}};
+      return {{"crc32c"}, {"blosc"}};
   }
   return {};
 }

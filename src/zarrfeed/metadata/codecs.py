@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.native import core
 from zarrfeed.spec.codec import CodecSpec
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, has_snappy
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
-NATIVE_CODECS = ("blosc", "zstd", "gzip", "zlib", "lz4", "crc32c")
+NATIVE_CODECS = tuple(core.codec_names())
 
 #: Blosc stores the size of its blocks in 32 bits.
 _MOST_BLOCK_BYTES = 2**31 - 1
