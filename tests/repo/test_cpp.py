@@ -1,4 +1,8 @@
-"""The engine's own tests: built without Python, run by ctest, one test here for each of theirs."""
+"""The engine's own tests: built without Python, run by ctest, one test here for each of theirs.
+
+Fuzz targets, which are tests as well, take a quarter of the build: they are run with --large, and by .ci/run, which
+runs all tests of the engine under AddressSanitizer.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,11 @@ import pytest
 
 from tests.support.paths import ROOT
 
-TESTS = sorted(
-    [path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").rglob("*_test.cc")]
-    + [path.stem for path in (ROOT / "cpp" / "fuzz").rglob("*_fuzz.cc")]
-)
+UNITS = sorted(path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").rglob("*_test.cc"))
+FUZZ = sorted(path.stem for path in (ROOT / "cpp" / "fuzz").rglob("*_fuzz.cc"))
 
-# The first test waits for the build.
-pytestmark = pytest.mark.timeout(600)
+# The first test waits for the build, which takes long on a machine that is busy with other things.
+pytestmark = pytest.mark.timeout(1800)
 
 
 def tool(name: str) -> str:
@@ -35,7 +37,7 @@ def run(*command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     directory = tmp_path_factory.mktemp("cpp")
     run(
         *(tool("cmake"), "-S", str(ROOT), "-B", str(directory), "-G", "Ninja"),
@@ -45,15 +47,16 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # Compiling takes longer than running: -O1 costs little of both.
         *("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"),
     )
-    run(tool("cmake"), "--build", str(directory))
+    programs = [f"{name}_test" for name in UNITS] + (FUZZ if pytestconfig.getoption("--large") else [])
+    run(tool("cmake"), "--build", str(directory), "--target", *programs)
     return directory
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", [*UNITS, *(pytest.param(name, marks=pytest.mark.slow) for name in FUZZ)])
 def test_cpp(build: Path, name: str) -> None:
     run(tool("ctest"), "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-R", f"^{name}$")
 
 
 def test_every_cpp_test_is_listed_here(build: Path) -> None:
     listing = run(tool("ctest"), "--test-dir", str(build), "-N")
-    assert sorted(re.findall(r"Test +#\d+: (\w+)", listing)) == sorted(TESTS)
+    assert sorted(re.findall(r"Test +#\d+: (\w+)", listing)) == sorted([*UNITS, *FUZZ])
