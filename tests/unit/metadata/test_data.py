@@ -15,10 +15,11 @@ import pytest
 import torch
 import xarray
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import zarrfeed
+from tests.support.examples import examples
 from zarrfeed import ConfigError, Data, UnknownOptionError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.data import Secrets
 
@@ -195,7 +196,7 @@ def selections(n: int) -> st.SearchStrategy[Any]:
 
 
 @given(data=st.data(), n=st.integers(1, 40), chunk=st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_selections_of_selections_are_numpys(data: st.DataObject, n: int, chunk: int) -> None:
     array = zarr.array(np.arange(n), chunks=(chunk,))
     made, expected = zarrfeed.open(array), np.arange(n)
@@ -224,7 +225,7 @@ def test_selections_of_selections_are_numpys(data: st.DataObject, n: int, chunk:
 
 
 @given(data=st.data(), n=st.integers(5, 50))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_windows_of_slices_of_slices_read_rows_between_their_bounds(data: st.DataObject, n: int) -> None:
     first = data.draw(st.tuples(st.integers(0, n - 1), st.integers(1, n)).filter(lambda pair: pair[0] < pair[1]))
     step = data.draw(st.integers(1, 3))
