@@ -256,7 +256,7 @@ PYBIND11_MODULE(_core, m) {
       .def("next", &next_batch)
       .def("stop", &Engine::stop, py::call_guard<GilRelease>())
       .def(
-          "lend",
+          "provide_buffers",
           [](Engine& engine, const std::vector<uintptr_t>& addresses) {
             std::vector<uint8_t*> buffers;
             for (const uintptr_t address : addresses) buffers.push_back(reinterpret_cast<uint8_t*>(address));
@@ -272,13 +272,13 @@ PYBIND11_MODULE(_core, m) {
           [](Engine& engine, uint64_t request_id, const std::string& what, int errno_value) {
             bridge_of(engine).refuse(request_id, Error::io(what, errno_value));
           },
-          py::arg("ticket"), py::arg("what"), py::arg("errno_value"), py::call_guard<GilRelease>())
+          py::arg("request_id"), py::arg("what"), py::arg("errno_value"), py::call_guard<GilRelease>())
       .def(
           "refuse_corrupt",
           [](Engine& engine, uint64_t request_id, const std::string& what) {
             bridge_of(engine).refuse(request_id, Error(ErrorKind::kCorrupt, what));
           },
-          py::arg("ticket"), py::arg("what"), py::call_guard<GilRelease>())
+          py::arg("request_id"), py::arg("what"), py::call_guard<GilRelease>())
       .def("stats", &stats_dict);
 
   py::class_<ChunkChecker>(m, "ChunkChecker")

@@ -287,7 +287,7 @@ def test_pieces_are_merged_within_gap_and_limit(sizes: list[tuple[int, int, bool
             pieces.append(Piece(at, at + size, number, number))
         at += size
     groups = merge_pieces(reversed(pieces), Coalesce(gap, limit))
-    assert [p.ticket for group in groups for p in group] == [p.ticket for p in pieces]
+    assert [p.request_id for group in groups for p in group] == [p.request_id for p in pieces]
     for group in groups:
         assert len(group) == 1 or group[-1].end - group[0].begin <= limit
         assert all(b.begin - a.end <= gap for a, b in pairwise(group))

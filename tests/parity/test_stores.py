@@ -317,15 +317,15 @@ def test_lent_bytes_are_dropped_when_they_are_decoded(monkeypatch: pytest.Monkey
     most = 0
 
     class Lent(dict[int, Any]):
-        def __setitem__(self, ticket: int, data: Any) -> None:
+        def __setitem__(self, request_id: int, data: Any) -> None:
             nonlocal most
-            super().__setitem__(ticket, data)
+            super().__setitem__(request_id, data)
             most = max(most, len(self))
 
     opened = _Session.open
 
     async def open_watched(session: _Session) -> None:
-        session._lent = Lent()
+        session._provided = Lent()
         await opened(session)
 
     monkeypatch.setattr(_Session, "open", open_watched)

@@ -25,14 +25,14 @@ from zarr.storage import MemoryStore, ZipStore
 import zarrfeed
 from zarrfeed.base.native import core
 from zarrfeed.engine.store_bridge import StoreBridge
-from zarrfeed.engine.vlen import ListReader
+from zarrfeed.engine.vlen import VlenReader
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import make_order
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState
 from zarrfeed.report.explain import explain
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field, ListField, StoredField
+from zarrfeed.spec.field import Field, StoredField, VlenField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.location import StoreSource
 
@@ -159,9 +159,9 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     assert str(N) in str(page)
     stored = [f for f in fields.fields if isinstance(f, StoredField)]
     lists = [
-        ListReader(f, cache_bytes=1 << 20, max_decodes=2, policy=Faults())
+        VlenReader(f, cache_bytes=1 << 20, max_decodes=2, policy=Faults())
         for f in fields.fields
-        if isinstance(f, ListField)
+        if isinstance(f, VlenField)
     ]
     engine = core.Engine(
         [f.to_core() for f in stored] or [core.FieldSpec.index()],
@@ -192,7 +192,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
             assert skipped is None
             tensors = (in_numpy(f, b, rows) for f, b in zip(stored, buffers, strict=False))
             texts = (reader.take(index) for reader in lists)
-            yield index, [next(texts) if isinstance(f, ListField) else next(tensors) for f in fields.fields]
+            yield index, [next(texts) if isinstance(f, VlenField) else next(tensors) for f in fields.fields]
         assert engine.next() is None
     finally:
         feeder.stop_engine()

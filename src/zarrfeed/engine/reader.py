@@ -23,7 +23,7 @@ from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
-from zarrfeed.engine.vlen import ListReader, skipped_of_lists
+from zarrfeed.engine.vlen import VlenReader, skipped_of_vlen
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.carry import plan_carry
 from zarrfeed.plan.memory import MemoryPlan
@@ -35,10 +35,10 @@ from zarrfeed.spec.field import (
     Field,
     HostRows,
     IndexField,
-    ListField,
     ResidentField,
     StoredField,
     TensorField,
+    VlenField,
     dtype_name,
     item_bytes_of,
     sample_bytes,
@@ -69,7 +69,7 @@ class Reader:
         What batches become, and where their memory comes from.
     cache_bytes
         Of decoded chunks that are kept, also between epochs.
-    consumer_works
+    caller_runs
         For plans that are small and many: `next` decodes, too, other threads are started for much work alone, and
         indices of shards are kept between plans.
     policy
@@ -92,7 +92,7 @@ class Reader:
         memory: MemoryPlan,
         arrays: BatchArrays,
         cache_bytes: int = 0,
-        consumer_works: bool = False,
+        caller_runs: bool = False,
         policy: Faults = _DEFAULT_POLICY,
     ) -> None:
         self._fields: list[TensorField] = []
@@ -104,11 +104,11 @@ class Reader:
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads what takes the place of skipped samples
         self._load_stats = Stats()
-        self._lists: dict[int, ListReader] = {}
+        self._lists: dict[int, VlenReader] = {}
         self._list_s = 0.0
         for field in fields:
-            if isinstance(field, ListField):
-                self._lists[len(self._fields)] = ListReader(
+            if isinstance(field, VlenField):
+                self._lists[len(self._fields)] = VlenReader(
                     field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads, policy=policy
                 )
                 self._fields.append(IndexField(field.num_samples, field.name))
@@ -135,7 +135,7 @@ class Reader:
                 provides_memory=arrays.provides_memory,
                 cache_bytes=cache_bytes,
                 carry_bytes=memory.carry_bytes,
-                caller_runs=consumer_works,
+                caller_runs=caller_runs,
                 max_block_bytes=memory.block_bytes,
             ),
         )
@@ -149,7 +149,7 @@ class Reader:
             _sources(self._fields),
             shards,
             max_decodes=num_threads,
-            keep_indices=consumer_works,
+            keep_indices=caller_runs,
             policy=policy,
         )
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
@@ -226,7 +226,7 @@ class Reader:
                 continue
             values[number], errors = reader.take_what_is_good(index)
             if errors:
-                self._substitute(arrays, skipped_of_lists(number, index, reader, errors))
+                self._substitute(arrays, skipped_of_vlen(number, index, reader, errors))
                 waiting = deque(self._lists)  # all fields have another sample there
         return tuple(values)
 
@@ -263,7 +263,7 @@ class Reader:
                 memory=self._memory,
                 arrays=ByteArrays(),
                 cache_bytes=min(_MOST_SPARE_CACHE, self._memory.budget // 8),
-                consumer_works=True,
+                caller_runs=True,
                 policy=self._policy,
             )
         try:
@@ -299,7 +299,7 @@ class Reader:
         self._to_provide -= 1
         buffers = [self._arrays.allocate(max(1, self._batch_size * size)) for size in self._sizes]
         self._provided.update((address, buffer) for buffer, address in buffers)
-        self._engine.lend([address for _, address in buffers])
+        self._engine.provide_buffers([address for _, address in buffers])
 
 
 def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:

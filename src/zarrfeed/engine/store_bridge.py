@@ -1,12 +1,12 @@
 """Chunks of stores that only Python can read, for an engine that asks for them.
 
 The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
-requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are lent,
-not copied: they are kept here until the engine says that they are decoded. There is no thread of ours in this, and no
+requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are not
+copied: they stay here until the engine says that they are decoded. There is no thread of ours in this, and no
 thread of the engine ever takes the GIL. Inner chunks of shards go through `storage/shard_reader.py`: those of one shard
 that were asked for together are read together where they lie close.
 
-What holds: tickets are never used twice, so that an answer which comes too late is for nobody; the bytes of an answer
+Invariants: a request id is never used twice, so an answer that comes too late is for nobody; the bytes of an answer
 stay alive until the engine is done with them or was stopped; a `StoreBridge` in a forked child touches neither the loop
 nor the engine, which are its parent's.
 """
@@ -100,7 +100,7 @@ class StoreBridge:
             raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
 
     def stop(self) -> None:
-        """Give up what is under way, and drop the bytes that were lent: after the engine was stopped; by any thread."""
+        """Give up what is under way, and drop the bytes of answers: after the engine was stopped; by any thread."""
         for session in list(self._sessions):
             if os.getpid() == self._pid:
                 session.close()
@@ -110,7 +110,7 @@ class StoreBridge:
                 self._sessions.remove(session)  # not before: an interrupt may come in between
 
     def stop_engine(self) -> None:
-        """Stop the engine, whose threads may still read bytes that are lent to it, and then this."""
+        """Stop the engine, whose threads may still read the bytes of answers, and then this."""
         self._engine.stop()
         self.stop()
 
@@ -151,7 +151,7 @@ class _Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lent: dict[int, npt.NDArray[Any]] = {}
+        self._provided: dict[int, npt.NDArray[Any]] = {}
         self._answers: list[tuple[int, npt.NDArray[Any] | None]] = []
         self._decoding = asyncio.Semaphore(max_decodes)
         self._given_up = False
@@ -215,7 +215,7 @@ class _Session:
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self._lent.clear()
+        self._provided.clear()
         self._answers.clear()
         self._readers.clear()
 
@@ -223,15 +223,15 @@ class _Session:
         if self._closing:
             return
         requests, finished = self._engine.take_requests()
-        for ticket in finished:
-            self._lent.pop(ticket, None)
+        for request_id in finished:
+            self._provided.pop(request_id, None)
         # (field, key of a shard) -> what is wanted of it
         in_shards: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        for ticket, number, key, position in requests:
+        for request_id, number, key, position in requests:
             if position is None:
-                self._spawn(self._fetch(ticket, self._readers[number], key))
+                self._spawn(self._fetch(request_id, self._readers[number], key))
             else:
-                in_shards.setdefault((number, key), []).append((ticket, position))
+                in_shards.setdefault((number, key), []).append((request_id, position))
         for (number, key), wanted in in_shards.items():
             self._spawn(self._fetch_inner(number, key, wanted))
 
@@ -249,15 +249,15 @@ class _Session:
         if self._closing and not self._tasks:
             self._idle.set()
 
-    async def _fetch(self, ticket: int, reader: ChunkReader, key: str) -> None:
+    async def _fetch(self, request_id: int, reader: ChunkReader, key: str) -> None:
         try:
             data: npt.NDArray[Any] | None = await reader.get(key)
             if data is not None and reader.source.decoder is not None:
                 data = await self._decode(reader.source.decoder, data)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(ticket, error)
+            self._fail(request_id, error)
             return
-        self._answer([(ticket, data)])
+        self._answer([(request_id, data)])
 
     async def _fetch_inner(self, number: int, key: str, wanted: list[tuple[int, int]]) -> None:
         reader = self._readers[number]
@@ -266,10 +266,10 @@ class _Session:
         try:
             missing, groups = shards.plan(await shards.index(key), wanted)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            for ticket, _ in wanted:
-                self._fail(ticket, error)
+            for request_id, _ in wanted:
+                self._fail(request_id, error)
             return
-        self._answer((ticket, None) for ticket in missing)
+        self._answer((request_id, None) for request_id in missing)
         if self._closing:
             return
         for group in groups:
@@ -286,7 +286,7 @@ class _Session:
                 for piece in group:
                     self._spawn(self._fetch_group(shards, decoder, key, [piece]))
             else:
-                self._fail(group[0].ticket, error)
+                self._fail(group[0].request_id, error)
             return
         if decoder is None:
             self._answer(answers)
@@ -294,21 +294,21 @@ class _Session:
         for piece, (_, data) in zip(group, answers, strict=True):
             if self._closing:
                 return
-            self._spawn(self._decode_inner(decoder, piece.ticket, data, shards.label(piece.position)))
+            self._spawn(self._decode_inner(decoder, piece.request_id, data, shards.label(piece.position)))
 
     async def _decode_inner(
-        self, decoder: ChunkDecoder, ticket: int, data: npt.NDArray[Any] | None, label: str
+        self, decoder: ChunkDecoder, request_id: int, data: npt.NDArray[Any] | None, label: str
     ) -> None:
         try:
             decoded = None if data is None else await self._decode(decoder, data)
         except DecodeError as error:
             damage = CorruptChunkError(f"{label}: {error}")
             damage.__cause__ = error.__cause__
-            self._fail(ticket, damage)
+            self._fail(request_id, damage)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(ticket, error)
+            self._fail(request_id, error)
         else:
-            self._answer([(ticket, decoded)])
+            self._answer([(request_id, decoded)])
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
@@ -323,10 +323,10 @@ class _Session:
         if self._closing:
             return
         was_empty = not self._answers
-        for ticket, data in answers:
+        for request_id, data in answers:
             if data is not None:
-                self._lent[ticket] = data
-            self._answers.append((ticket, data))
+                self._provided[request_id] = data
+            self._answers.append((request_id, data))
         if was_empty and self._answers:  # what else is done in this turn of the loop goes with it
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
@@ -336,7 +336,7 @@ class _Session:
         if answers and not self._closing:
             self._engine.answer(answers)
 
-    def _fail(self, ticket: int, error: BaseException) -> None:
+    def _fail(self, request_id: int, error: BaseException) -> None:
         """Report an error of whatever class: user code may raise anything, and what is not reported is a hang.
 
         An interrupt that leaves a task ends the loop, which is not ours; only a cancellation is passed on.
@@ -350,9 +350,9 @@ class _Session:
         if feeder is not None and feeder.failure is None:
             feeder.failure = (found.text, found.cause)
         if found.is_corrupt:
-            self._engine.refuse_corrupt(ticket, found.text)
+            self._engine.refuse_corrupt(request_id, found.text)
         else:
-            self._engine.refuse(ticket, found.text, found.errno_value)
+            self._engine.refuse(request_id, found.text, found.errno_value)
 
 
 _live: weakref.WeakSet[StoreBridge] = weakref.WeakSet()

@@ -24,7 +24,7 @@ from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import ListField
+from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.errors import errno_of
@@ -51,7 +51,7 @@ class _Kept:
     size: int
 
 
-class ListReader:
+class VlenReader:
     """Reads the samples of one field.
 
     Parameters
@@ -64,7 +64,7 @@ class ListReader:
         Chunks that are decoded at once.
     """
 
-    def __init__(self, field: ListField, *, cache_bytes: int, max_decodes: int, policy: Faults) -> None:
+    def __init__(self, field: VlenField, *, cache_bytes: int, max_decodes: int, policy: Faults) -> None:
         spec = field.spec
         source = spec.source
         assert isinstance(source, StoreSource)
@@ -222,8 +222,8 @@ class ListReader:
         return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
 
 
-def skipped_of_lists(
-    number: int, index: npt.NDArray[np.int64], reader: ListReader, errors: list[tuple[_Place, BaseException]]
+def skipped_of_vlen(
+    number: int, index: npt.NDArray[np.int64], reader: VlenReader, errors: list[tuple[_Place, BaseException]]
 ) -> Skipped:
     """Say which slots of a batch lack their sample, for want of chunks of field `number`, as the engine does.
 

@@ -6,7 +6,7 @@ from zarrfeed.base.page import Row
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.spec.data import Expression
-from zarrfeed.spec.field import Field, ListField, ResidentField, StoredField, described_dtype, shape_of, window_of
+from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, described_dtype, shape_of, window_of
 
 
 def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
@@ -32,7 +32,7 @@ def field_rows(fields: tuple[Field, ...]) -> list[Row]:
         window = window_of(f)
         if window is not None:
             rows.append(("", str(window)))
-        if isinstance(f, StoredField | ListField):
+        if isinstance(f, StoredField | VlenField):
             rows.append(("", f"{f.spec.name}, {f.spec.shape} in read chunks of {f.spec.chunk_shape}"))
         elif isinstance(f, ResidentField):
             rows.append(("", "in memory"))

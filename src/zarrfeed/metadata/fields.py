@@ -36,9 +36,9 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
     Field,
-    ListField,
     ResidentField,
     StoredField,
+    VlenField,
     dtype_name,
     with_path,
 )
@@ -81,7 +81,7 @@ class OpenedFields:
         How many of the fields, at the beginning, are of `samples`.
     """
 
-    fields: tuple[StoredField | ResidentField | ListField, ...]
+    fields: tuple[StoredField | ResidentField | VlenField, ...]
     items: tuple[Items, ...]
     parts: tuple[tuple[str, ...] | None, ...]
     num_sample_fields: int
@@ -147,7 +147,7 @@ def open_fields(
 
 
 def with_options(
-    field: StoredField | ResidentField | ListField,
+    field: StoredField | ResidentField | VlenField,
     conversion: Conversion | None,
     window: Window | None,
     spared: bool,
@@ -188,7 +188,7 @@ class _PartReader:
     def __init__(
         self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool, access: StoreAccess
     ) -> None:
-        self.fields: list[StoredField | ResidentField | ListField] = []
+        self.fields: list[StoredField | ResidentField | VlenField] = []
         self.items: list[Items] = []
         self._part = part
         self._sample_axis = sample_axis
@@ -255,7 +255,7 @@ class _PartReader:
             axis = self._find_axis(name, None)
             if isinstance(source, np.ndarray) and source.dtype.names:
                 record = select_members(name, source.dtype, members)
-            field: StoredField | ResidentField | ListField = field_in_memory(name, source, axis, record)
+            field: StoredField | ResidentField | VlenField = field_in_memory(name, source, axis, record)
             dtype, shape = dtype_name(field), tuple(source.shape)
             axis %= len(shape)
         else:
@@ -267,7 +267,7 @@ class _PartReader:
             shape, axis = spec.shape, spec.sample_axis
             _check_counts(spec)
             if spec.item_type:
-                field, dtype = ListField(name, spec), None
+                field, dtype = VlenField(name, spec), None
             else:
                 if spec.record is not None:
                     record = select_members(name, spec.record, members)

@@ -226,7 +226,7 @@ class ResolvedData:
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)
-        field_set = FieldSet(tuple(fields), tuple(parts), blocks.driving, blocks.rows, unit)
+        field_set = FieldSet(tuple(fields), tuple(parts), blocks.primary, blocks.rows, unit)
         return field_set, self.choice.selection(blocks.rows)
 
     def holds_same(self, other: ResolvedData) -> bool:

@@ -2,7 +2,7 @@
 
 Pure: it follows from the layout, and from the memory that there is for small fields. In this order:
 
-1. The chunks of one field, the driving one, are the blocks.
+1. The chunks of one field, the primary one, are the blocks.
 2. Where samples are windows a block is several of them, since a chunk at its end is read for the next one, too.
 3. Small fields that would be decoded more than once are kept in memory.
 4. Blocks grow so that chunks of other fields nest in them, as long as they are not too large, and not too few to mix.
@@ -20,8 +20,8 @@ from zarrfeed.plan.windows import chunks_in_block
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
-    ListField,
     StoredField,
+    VlenField,
     resident_bytes,
     sample_bytes,
     window_of,
@@ -43,7 +43,7 @@ _MEMORY_BLOCK_BYTES = 1 << 20
 class Blocks:
     """The blocks of a dataset: which field makes them (None: none is stored), their samples, and all fields."""
 
-    driving: int | None
+    primary: int | None
     rows: int
     fields: tuple[Field, ...]
 
@@ -58,7 +58,7 @@ def plan_blocks(
     fields, num_sample_fields
         All of them; so many of them, at the beginning, are of `samples`.
     block
-        Whether read chunks of the driving field make the blocks, or its shards.
+        Whether read chunks of the primary field make the blocks, or its shards.
     room
         Bytes for fields that are kept in memory.
     aligns
@@ -70,15 +70,15 @@ def plan_blocks(
         If shards are to make the blocks, and there are none.
     """
     num_samples = fields[0].num_samples
-    driving = choose_driving(fields[:num_sample_fields], fields, block)
+    primary = choose_primary(fields[:num_sample_fields], fields, block)
     bytes_of_sample = sum(map(sample_bytes, fields))
-    if driving is None:
+    if primary is None:
         if block == "shard":
             raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // bytes_of_sample))
         return Blocks(None, min(num_samples, rows), tuple(fields))
-    chosen = fields[driving]
-    assert isinstance(chosen, StoredField | ListField)
+    chosen = fields[primary]
+    assert isinstance(chosen, StoredField | VlenField)
     if block == "shard" and chosen.spec.shard is None:
         raise ConfigError(
             f"block = 'shard', but {with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
@@ -86,19 +86,19 @@ def plan_blocks(
     rows = block_rows(chosen, block)
     if block == "chunk":
         rows *= chunks_in_block(rows, bytes_of_sample, [window_of(f) for f in fields], _BLOCK_BYTES)
-    kept = _keep_small_ones(fields, driving, rows, room)
+    kept = _keep_small_ones(fields, primary, rows, room)
     if aligns:
         most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
         rows = _align(rows, kept, most)
-    return Blocks(driving, min(num_samples, rows), tuple(kept))
+    return Blocks(primary, min(num_samples, rows), tuple(kept))
 
 
-def block_rows(f: StoredField | ListField, block: BlockUnit) -> int:
+def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
     """Return the samples of a full block if `f` makes them."""
     return f.spec.shard_shape[f.spec.sample_axis] if block == "shard" else f.spec.rows_per_chunk
 
 
-def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
+def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
     """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
     It is one of the stored tensors of `samples`, else one of its lists; of the others where all samples are in memory.
@@ -120,7 +120,7 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     candidates = (
         [i for i, f in enumerate(some) if isinstance(f, kind)]
         for some in (samples, fields)
-        for kind in (StoredField, ListField)
+        for kind in (StoredField, VlenField)
     )
     stored: list[int] = next(filter(None, candidates), [])
     if not stored:
@@ -131,7 +131,7 @@ def choose_driving(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     def chunk_rows(i: int) -> int:
         f = fields[i]
-        assert isinstance(f, StoredField | ListField)
+        assert isinstance(f, StoredField | VlenField)
         return min(f.num_samples, block_rows(f, block))
 
     fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
@@ -157,15 +157,15 @@ def _align(rows: int, fields: Sequence[Field], most: int) -> int:
     return rows
 
 
-def _keep_small_ones(fields: Sequence[Field], driving: int, block_rows: int, room: int) -> list[Field]:
+def _keep_small_ones(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
     """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
 
-    These are those whose chunks do not nest in the blocks, or, but for the driving one, whose samples are windows.
+    These are those whose chunks do not nest in the blocks, or, but for the primary one, whose samples are windows.
     """
     result: list[Field] = []
     for i, f in enumerate(fields):
         if isinstance(f, StoredField):
-            again = block_rows % f.spec.rows_per_chunk != 0 or (f.window is not None and i != driving)
+            again = block_rows % f.spec.rows_per_chunk != 0 or (f.window is not None and i != primary)
             if again and resident_bytes(f) <= room:
                 room -= resident_bytes(f)
                 result.append(replace(f, resident=True))

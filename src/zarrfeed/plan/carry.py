@@ -19,7 +19,7 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.windows import reach
-from zarrfeed.spec.field import Field, ListField, StoredField, window_of
+from zarrfeed.spec.field import Field, StoredField, VlenField, window_of
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
 _STRIP_REACHES = 8
@@ -129,7 +129,7 @@ def next_groups(plan: EpochPlan) -> Int64:
     return following
 
 
-def chunk_reads(plan: EpochPlan, field: StoredField | ListField, *, carried: bool) -> tuple[int, int]:
+def chunk_reads(plan: EpochPlan, field: StoredField | VlenField, *, carried: bool) -> tuple[int, int]:
     """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
     order, cells = plan.order, field.spec.num_cells
     place, chunk, window = *_chunks_over_blocks(order, field), window_of(field)
@@ -146,14 +146,14 @@ def chunk_reads(plan: EpochPlan, field: StoredField | ListField, *, carried: boo
     return int(np.minimum(over_block[plan.segment_place], rows).sum()) * cells, distinct
 
 
-def _chunks_over_blocks(order: Order, field: StoredField | ListField) -> tuple[Int64, Int64]:
+def _chunks_over_blocks(order: Order, field: StoredField | VlenField) -> tuple[Int64, Int64]:
     """Return places of blocks and the chunks that their samples need, each pair once; sorted."""
     window = window_of(field)
     selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
     return selection.chunks_over(field.spec.rows_per_chunk, (0,) if window is None else window.offsets)
 
 
-def _needs(plan: EpochPlan, field: StoredField | ListField) -> tuple[Int64, Int64, Int64]:
+def _needs(plan: EpochPlan, field: StoredField | VlenField) -> tuple[Int64, Int64, Int64]:
     """Return groups, the chunks that they need, and how many of their segments need them; each pair once, sorted."""
     place, chunk = _chunks_over_blocks(plan.order, field)
     begin = np.searchsorted(place, np.arange(plan.order.num_blocks + 1))
@@ -168,7 +168,7 @@ def _needs(plan: EpochPlan, field: StoredField | ListField) -> tuple[Int64, Int6
     return *np.divmod(pairs, num_chunks), segments.astype(np.int64)
 
 
-def _shared(plan: EpochPlan, field: StoredField | ListField, following: Int64) -> tuple[Int64, Int64, Int64]:
+def _shared(plan: EpochPlan, field: StoredField | VlenField, following: Int64) -> tuple[Int64, Int64, Int64]:
     """Return groups, the chunks that they share, and 1 where the group that follows needs the chunk, else 0."""
     group, chunk, segments = _needs(plan, field)
     num_chunks = int(chunk.max(initial=0)) + 1

@@ -21,7 +21,7 @@ from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order import Order
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field, ListField, StoredField, resident_bytes, sample_bytes
+from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
@@ -217,7 +217,7 @@ def plan_memory(
     num_sharded = max(1, sum(one > 0 for one, _ in indices))
     index_share = min(budget // _INDEX_PART, spare // 2) // num_sharded
     index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in indices)
-    num_lists = sum(isinstance(f, ListField) for f in fields)
+    num_lists = sum(isinstance(f, VlenField) for f in fields)
     list_cache_bytes = min(budget // _LIST_PART, spare) // num_lists if num_lists else 0
     left += fed - (sum(index_cache_bytes) - one_each) - num_lists * list_cache_bytes
 

@@ -54,7 +54,7 @@ def advise(
     for f in whole.fields:
         if f.amplification > _AMPLIFIED and not f.item_type:
             # blocks are cut where lanes meet; other chunks lie over several blocks, too
-            better = "" if f.name == whole.driving else ", or chunks that nest along the sample axis"
+            better = "" if f.name == whole.primary else ", or chunks that nest along the sample axis"
             tips.append(
                 f"chunks: those of {f.name} are decoded {f.amplification:.1f} times each ({f.choice}): "
                 f"fewer lanes{better}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from zarrfeed.plan.selection import Selection
-from zarrfeed.spec.field import FieldSet, ListField, StoredField, described_dtype, shape_of
+from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, shape_of
 
 
 def describe(fields: FieldSet, selection: Selection | None = None) -> str:
     """Return one line that says which samples these are, how many are selected, and which were left out."""
     names = fields.parts[0]
     first = fields.fields[0]
-    where = f"{first.spec.name}: " if isinstance(first, StoredField | ListField) and names is None else ""
+    where = f"{first.spec.name}: " if isinstance(first, StoredField | VlenField) and names is None else ""
     kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in fields.fields]
     if names is not None:
         kinds[0] = "{" + ", ".join(f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)) + "}"

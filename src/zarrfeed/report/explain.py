@@ -18,9 +18,9 @@ from zarrfeed.spec.field import (
     BlockUnit,
     Field,
     FieldSet,
-    ListField,
     ResidentField,
     StoredField,
+    VlenField,
     described_dtype,
     dtype_name,
     record_of,
@@ -105,7 +105,7 @@ class FieldExplanation:
 class Explanation(Page):
     """How one consumer reads a dataset. `str()`, `repr()` and notebooks show a page.
 
-    `driving` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
+    `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
 
     Examples
@@ -128,7 +128,7 @@ class Explanation(Page):
     lanes: int
     mix: int
     strip: int
-    driving: str | None
+    primary: str | None
     block: BlockUnit
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
@@ -181,10 +181,10 @@ class Explanation(Page):
             rows.append(
                 ("", f"strips of {self.strip} neighbouring blocks stay together, since their windows share chunks")
             )
-        if self.driving is None:
+        if self.primary is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
-        elif self.driving != "samples" or self.block == "shard":
-            rows.append(("", f"blocks are the {self.block}s of {self.driving}"))
+        elif self.primary != "samples" or self.block == "shard":
+            rows.append(("", f"blocks are the {self.block}s of {self.primary}"))
         rows += [
             ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} distinct blocks"),
             ("", f"a batch of a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
@@ -240,10 +240,10 @@ def explain(
         lanes=order.lanes,
         mix=order.mix,
         strip=order.strip,
-        driving=None if fields.driving is None else fields.fields[fields.driving].name,
+        primary=None if fields.primary is None else fields.fields[fields.primary].name,
         block=fields.block,
         fields=tuple(
-            _explain_field(f, plan, drives=i == fields.driving, carried=memory.carry_bytes > 0)
+            _explain_field(f, plan, drives=i == fields.primary, carried=memory.carry_bytes > 0)
             for i, f in enumerate(fields.fields)
         ),
         memory=memory,
@@ -259,7 +259,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
     conversion, window = "", window_of(field)
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
-    if not isinstance(field, StoredField | ListField):
+    if not isinstance(field, StoredField | VlenField):
         where, dtype = (
             ("in memory", field.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
         )
@@ -273,7 +273,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
     chunks = -(-spec.num_samples // rows) * spec.num_cells
     resident = isinstance(field, StoredField) and field.resident
     reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
-    if isinstance(field, ListField):
+    if isinstance(field, VlenField):
         reads = used
     order = (
         "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
@@ -307,12 +307,12 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
     )
 
 
-def _choice(field: StoredField | ListField, block_rows: int, *, drives: bool) -> str:
+def _choice(field: StoredField | VlenField, block_rows: int, *, drives: bool) -> str:
     rows = field.spec.rows_per_chunk
     if drives:
         chunks = -(-block_rows // rows)
         return "makes the blocks" + f", {chunks} chunks each" * (chunks > 1)
-    if isinstance(field, ListField):
+    if isinstance(field, VlenField):
         return "looked up, chunks are kept while there is memory"
     if field.resident:
         return "kept in memory"

@@ -164,7 +164,7 @@ class IndexField:
 
 
 @dataclass(frozen=True)
-class ListField:
+class VlenField:
     """A Zarr array of text, or of bytes of any length, in C order of the sample's axes: batches have nested lists.
 
     The engine gives it the global sample index, and `engine/vlen.py` looks the samples up.
@@ -186,7 +186,7 @@ class ListField:
 
 #: What the engine reads; a list is an index to it.
 TensorField: TypeAlias = StoredField | ResidentField | IndexField
-Field: TypeAlias = TensorField | ListField
+Field: TypeAlias = TensorField | VlenField
 
 
 def _window_shape(window: Window | None) -> tuple[int, ...]:
@@ -199,7 +199,7 @@ def _offsets(window: Window | None) -> tuple[int, ...]:
 
 def dtype_name(field: Field) -> str:
     """Return what batches have of a field: the name of the dtype (of records that of their bytes), "str" or "bytes"."""
-    if isinstance(field, ListField):
+    if isinstance(field, VlenField):
         return field.spec.item_type
     if isinstance(field, IndexField):
         return "int64"
@@ -210,7 +210,7 @@ def dtype_name(field: Field) -> str:
 
 def sample_bytes(field: Field) -> int:
     """Return the bytes of one sample in a batch of the engine, which of a list has the index alone."""
-    if isinstance(field, ListField):
+    if isinstance(field, VlenField):
         return item_bytes("int64")
     return math.prod(field.sample_shape) * item_bytes_of(field)
 
@@ -245,7 +245,7 @@ def shape_of(field: Field) -> tuple[int, ...]:
 
 def with_path(field: Field) -> str:
     """Return what messages call a field: its name, and the path of its array."""
-    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | ListField) else field.name
+    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | VlenField) else field.name
 
 
 def resident_bytes(field: StoredField) -> int:
@@ -263,7 +263,7 @@ class FieldSet:
         In the order of the tensors of a batch; all with the same number of samples.
     parts
         The parts of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
-    driving
+    primary
         Which field's chunks make the blocks; None if nothing is streamed.
     block_rows
         Samples of a block, at most the number of samples.
@@ -273,7 +273,7 @@ class FieldSet:
 
     fields: tuple[Field, ...]
     parts: tuple[tuple[str, ...] | None, ...]
-    driving: int | None
+    primary: int | None
     block_rows: int
     block: BlockUnit = "chunk"
 
@@ -289,8 +289,8 @@ class FieldSet:
 
     @property
     def cells(self) -> int:
-        """Read chunks that a block of the driving field consists of; 1 if nothing is streamed."""
-        driving = None if self.driving is None else self.fields[self.driving]
-        if not isinstance(driving, StoredField):
+        """Read chunks that a block of the primary field consists of; 1 if nothing is streamed."""
+        primary = None if self.primary is None else self.fields[self.primary]
+        if not isinstance(primary, StoredField):
             return 1
-        return driving.spec.num_cells * -(-self.block_rows // driving.spec.rows_per_chunk)
+        return primary.spec.num_cells * -(-self.block_rows // primary.spec.rows_per_chunk)

@@ -97,11 +97,11 @@ class ShardReading:
 
 @dataclass(frozen=True)
 class Piece:
-    """One inner chunk that is wanted: bytes [begin, end) of its shard, for the request `ticket`."""
+    """One inner chunk that is wanted: bytes [begin, end) of its shard, for the request `request_id`."""
 
     begin: int
     end: int
-    ticket: int
+    request_id: int
     position: int
 
 

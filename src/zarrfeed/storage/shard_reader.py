@@ -105,19 +105,19 @@ class ShardReader:
         return found
 
     def plan(self, index: Index, wanted: list[tuple[int, int]]) -> tuple[list[int], list[list[Piece]]]:
-        """Divide what is wanted of a shard, as (ticket, position), into what is missing and what is read together."""
+        """Divide requests (id, position) for inner chunks of a shard: those that are missing, groups read together."""
         missing: list[int] = []
         pieces: list[Piece] = []
-        for ticket, position in wanted:
+        for request_id, position in wanted:
             begin, size = (-1, 0) if index is None else (int(n) for n in index[position])
             if begin < 0:
-                missing.append(ticket)
+                missing.append(request_id)
             else:
-                pieces.append(Piece(begin, begin + size, ticket, position))
+                pieces.append(Piece(begin, begin + size, request_id, position))
         return missing, merge_pieces(pieces, self._reading.coalesce)
 
     async def read(self, key: str, group: list[Piece]) -> Iterator[tuple[int, Bytes | None]]:
-        """Read pieces of a shard in one request; return (ticket, bytes) of each. The bytes are views of what was read.
+        """Read pieces of a shard at once; return (request id, bytes) of each. The bytes are views of what was read.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class ShardReader:
         # zero bytes do not decode to a chunk.
         data = await self._get(key, RangeByteRequest(first, end)) if end > first else np.empty(0, np.uint8)
         if data is None:  # deleted since its index was read
-            return ((piece.ticket, None) for piece in group)
+            return ((piece.request_id, None) for piece in group)
         if len(data) > end - first:
             raise StoreReadError(errno.EIO, f"asked for bytes [{first}, {end}), the store returned {len(data)} bytes")
         for piece in group:
@@ -138,7 +138,7 @@ class ShardReader:
                     f"{self.label(piece.position)}: is at bytes [{piece.begin}, {piece.end}) by the index, but the "
                     f"store has only {first + len(data)}"
                 )
-        return ((piece.ticket, data[piece.begin - first : piece.end - first]) for piece in group)
+        return ((piece.request_id, data[piece.begin - first : piece.end - first]) for piece in group)
 
     def inner_name(self, position: int) -> str:
         """Return the place of an inner chunk in its shard, such as "3/0"."""

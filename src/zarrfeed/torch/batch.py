@@ -11,7 +11,7 @@ import torch
 from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
 
-#: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `ListField`:
+#: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:
 #: which one depends on the arguments, so that type checkers cannot know.
 Batch: TypeAlias = Any
 #: The values of one field in a batch.

@@ -38,7 +38,7 @@ from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
-from zarrfeed.spec.field import Field, ListField, StoredField, dtype_name
+from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.collate import SampleList
 from zarrfeed.torch.distributed import in_worker
@@ -243,7 +243,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._drop_reader()
         memory, workers = self._resources(rows)
         # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
-        stored = sum(isinstance(f, StoredField | ListField) for f in self._fields.fields)
+        stored = sum(isinstance(f, StoredField | VlenField) for f in self._fields.fields)
         kept = self._cache_bytes // workers
         memory = replace(memory, list_cache_bytes=kept // max(1, stored))
         shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
@@ -254,7 +254,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             memory=memory,
             arrays=Tensors(shared_memory if shares else None),
             cache_bytes=kept - memory.list_bytes,
-            consumer_works=True,
+            caller_runs=True,
             policy=self._policy,
         )
         self._capacity = rows
@@ -290,6 +290,6 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
 
 def _no_samples(field: Field) -> Values:
-    if isinstance(field, ListField):
+    if isinstance(field, VlenField):
         return []
     return torch.empty(0, *field.sample_shape, dtype=torch_dtype(dtype_name(field)))

@@ -251,7 +251,7 @@ def test_groups_and_mappings_with_text_are_dicts(tmp_path: Path) -> None:
     group.create_array("image", shape=images.shape, chunks=(4, 6), dtype="f4")[...] = images
     for source in (tmp_path / "g", {"image": tmp_path / "g/image", "name": tmp_path / "g/name"}):
         with ZarrIterableDataset(source, batch_size=6, shuffle=True, return_index=True) as dataset:
-            assert dataset.explain().driving == "samples['image']"  # the tensors make the blocks
+            assert dataset.explain().primary == "samples['image']"  # the tensors make the blocks
             assert "looked up, chunks are kept" in str(dataset.explain())
             assert "'name': () str" in repr(dataset)
             for batch, index in dataset:
@@ -269,7 +269,7 @@ def test_text_as_targets_and_targets_of_text(tmp_path: Path) -> None:
             place = [int(np.flatnonzero((images == row).all(1))[0]) for row in rows.numpy()]
             assert text == names[place].tolist()
     with ZarrIterableDataset(tmp_path / "names", labels, batch_size=6, shuffle=True) as dataset:
-        assert dataset.explain().driving == "samples"
+        assert dataset.explain().primary == "samples"
         assert dataset.explain().block_rows == 7
         for text, label in dataset:
             assert text == names[label.numpy()].tolist()

@@ -195,15 +195,15 @@ def test_time_in_zarr_python_s_codecs_is_counted_apart(tmp_path: Path, monkeypat
 
 def test_looking_text_up_counts_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from zarrfeed.engine import reader as feed
-    from zarrfeed.engine.vlen import ListReader
+    from zarrfeed.engine.vlen import VlenReader
 
-    take, clock = ListReader.take, Clock()
+    take, clock = VlenReader.take, Clock()
 
-    def slow(self: ListReader, index: Any) -> Any:
+    def slow(self: VlenReader, index: Any) -> Any:
         clock.now += 100
         return take(self, index)
 
-    monkeypatch.setattr(ListReader, "take", slow)
+    monkeypatch.setattr(VlenReader, "take", slow)
     monkeypatch.setattr(feed, "time", clock)
     data = np.array([f"caption {i}" for i in range(16)], dtype=object)
     array = zarr.create_array(tmp_path / "a.zarr", shape=(16,), chunks=(4,), dtype=str)

@@ -276,7 +276,7 @@ def test_a_pickled_dataset_reads_the_same(kind: str, used_before: bool, store: P
 def test_explain_names_every_field_and_the_one_that_makes_the_blocks(store: Path) -> None:
     dataset = ZarrIterableDataset(mapping(store, "mixed"), store / "g", batch_size=7, shuffle=True)
     explanation = dataset.explain()
-    assert explanation.driving == "samples['wind']"
+    assert explanation.primary == "samples['wind']"
     assert explanation.block_rows == 6
     names = [f"samples[{n!r}]" for n in FIELDS] + [f"targets[{n!r}]" for n in ("mask", "time", "wind")]
     assert [f.name for f in explanation.fields] == names
@@ -285,7 +285,7 @@ def test_explain_names_every_field_and_the_one_that_makes_the_blocks(store: Path
         assert text in page
     assert len({line.index("  ") for line in page.splitlines() if line.startswith("samples['")}) > 0
     in_memory = ZarrIterableDataset(torch.arange(N), batch_size=7).explain()
-    assert in_memory.driving is None
+    assert in_memory.primary is None
     assert "all fields are in memory" in str(in_memory)
     assert in_memory.memory_bytes <= in_memory.memory.budget
 
@@ -299,7 +299,7 @@ def test_chunk_reads_of_every_field_are_predicted(shuffle: bool, tmp_path: Path)
         tmp_path / "g", batch_size=7, shuffle=shuffle, memory_budget="64KiB", mixing={"lanes": 1}
     )
     explanation = dataset.explain()
-    assert explanation.driving == "samples['a']"
+    assert explanation.primary == "samples['a']"
     assert [f.amplification for f in explanation.fields[:2]] == [1, 1]
     assert explanation.fields[2].amplification > 1
     for _ in dataset:

@@ -14,7 +14,7 @@ import zarrfeed
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.plan.blocks import choose_driving, plan_blocks
+from zarrfeed.plan.blocks import choose_primary, plan_blocks
 from zarrfeed.spec.field import HostRows, ResidentField, StoredField
 
 N = 20
@@ -63,17 +63,17 @@ def test_the_longest_chunks_of_a_heavy_field_make_the_blocks(
     template = zarrfeed.open(samples).resolved.fields[0]
     assert isinstance(template, StoredField)
     described = [stored(str(i), rows, size, template) for i, (rows, size) in enumerate(fields)]
-    assert choose_driving(described, described) == chosen
+    assert choose_primary(described, described) == chosen
 
 
 def test_targets_make_the_blocks_only_if_no_field_of_the_samples_is_stored(samples: Path) -> None:
     template = zarrfeed.open(samples).resolved.fields[0]
     assert isinstance(template, StoredField)
     light, heavy, memory = stored("a", 2, 10, template), stored("b", 8, 1000, template), in_rows("c", 5000)
-    assert choose_driving([light], [light, heavy]) == 0
-    assert choose_driving([memory, light], [memory, light, heavy]) == 1
-    assert choose_driving([memory], [memory, light, heavy]) == 2
-    assert choose_driving([memory], [memory]) is None
+    assert choose_primary([light], [light, heavy]) == 0
+    assert choose_primary([memory, light], [memory, light, heavy]) == 1
+    assert choose_primary([memory], [memory, light, heavy]) == 2
+    assert choose_primary([memory], [memory]) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_targets_make_the_blocks_only_if_no_field_of_the_samples_is_stored(sampl
 )
 def test_blocks_in_memory_are_64_rows_but_not_more_than_a_mebibyte(shape: tuple[int, ...], rows: int) -> None:
     both, _ = zarrfeed.open(torch.zeros(shape, dtype=torch.int32), np.zeros(shape[0], "i8")).resolved.planned()
-    assert both.driving is None
+    assert both.primary is None
     assert both.block_rows == rows
     assert both.cells == 1
 
@@ -110,9 +110,9 @@ def test_blocks_grow_until_the_chunks_of_other_fields_nest(
     assert isinstance(template, StoredField)
     described = [stored(str(i), chunk, size, template) for i, (chunk, size) in enumerate(fields)]
     assert plan_blocks(described, len(described)).rows == rows
-    driving = choose_driving(described, described)
-    assert driving is not None
-    assert plan_blocks(described, len(described), aligns=False).rows == fields[driving][0]
+    primary = choose_primary(described, described)
+    assert primary is not None
+    assert plan_blocks(described, len(described), aligns=False).rows == fields[primary][0]
 
 
 def test_aligned_fields_are_read_once_and_explained(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from zarrfeed.metadata.array import read_layout
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.partition import EVEN_MODES, Consumer, Even, RankInfo
 from zarrfeed.plan.state import EpochState
-from zarrfeed.spec.field import Field, IndexField, ListField, StoredField, sample_bytes
+from zarrfeed.spec.field import Field, IndexField, StoredField, VlenField, sample_bytes
 
 MIB = 1 << 20
 
@@ -203,7 +203,7 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> list[Field]:
     ]
     stored: list[Field] = [StoredField(f"field {i}", read_layout(array)) for i, array in enumerate(arrays)]
     text = read_layout(zarr.create_array(path / "t", shape=(2048,), chunks=(16,), dtype=str))
-    return [*stored, ListField("text", text), ListField("more", text), ListField("even more", text), IndexField(2048)]
+    return [*stored, VlenField("text", text), VlenField("more", text), VlenField("even more", text), IndexField(2048)]
 
 
 @given(
@@ -271,7 +271,7 @@ def assert_all_is_counted(plan: MemoryPlan, fields: list[Field], batch_size: int
     assert fetching <= plan.fetch_bytes
     assert plan.num_threads * max(local_chunk, fed_chunk) <= plan.scratch_bytes
     assert plan.batch_bytes == batch_size * sum(sample_bytes(f) for f in fields)
-    kept = sum(plan.index_cache_bytes) + plan.list_cache_bytes * sum(isinstance(f, ListField) for f in fields)
+    kept = sum(plan.index_cache_bytes) + plan.list_cache_bytes * sum(isinstance(f, VlenField) for f in fields)
     assert plan.scratch_bytes + plan.fetch_bytes + kept + required * plan.batch_bytes <= budget
 
 

@@ -14,7 +14,7 @@ import torch
 import zarr
 
 from zarrfeed.spec.conversion import Decoding
-from zarrfeed.spec.field import ListField, StoredField, dtype_name
+from zarrfeed.spec.field import StoredField, VlenField, dtype_name
 from zarrfeed.torch.dtypes import torch_dtype
 
 
@@ -64,11 +64,11 @@ class PlainField:
         return (values[..., np.newaxis] if self.stored.kind in "SV" else values).view(self.items)
 
 
-def plain_field(field: StoredField | ListField, array: zarr.Array[Any]) -> PlainField:
+def plain_field(field: StoredField | VlenField, array: zarr.Array[Any]) -> PlainField:
     """Return how zarr-python alone delivers a field of a dataset whose only conversion is that of CF attributes."""
     axis, spec = field.spec.sample_axis, field.spec
     shape = array.shape[:axis] + array.shape[axis + 1 :]
-    if isinstance(field, ListField):
+    if isinstance(field, VlenField):
         objects = np.dtype(object)
         return PlainField(objects, shape, objects, None, axis)
     stored = array.dtype.newbyteorder("=")

@@ -36,7 +36,7 @@ from zarrfeed.report.advice import advise
 from zarrfeed.report.describe import describe
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.field import ListField, StoredField, record_of, sample_bytes
+from zarrfeed.spec.field import StoredField, VlenField, record_of, sample_bytes
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField, plain_field
@@ -188,10 +188,10 @@ class StoreBench:
     def _choose_units(self) -> npt.NDArray[np.int64]:
         """Return what is measured, as rows of (begin, end) in samples: blocks, or shards if they are small enough."""
         n, rows = self._fields.num_samples, self._fields.block_rows
-        driving = None if self._fields.driving is None else self._fields.fields[self._fields.driving]
+        primary = None if self._fields.primary is None else self._fields.fields[self._fields.primary]
         most = max(1, min(_PART_SAMPLES, _PART_BYTES // self._sample_bytes))
-        if isinstance(driving, StoredField | ListField):
-            whole = driving.spec.shard_shape[driving.spec.sample_axis]
+        if isinstance(primary, StoredField | VlenField):
+            whole = primary.spec.shard_shape[primary.spec.sample_axis]
             rows *= max(1, whole // rows) if whole <= most else 1
         count = -(-n // rows)
         chosen = np.random.default_rng(0).permutation(count)[: max(1, most // rows)] * rows
@@ -218,7 +218,7 @@ class StoreBench:
         arrays = _open_arrays(self.path, self.targets, self._fields.parts, self.storage_options)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
-            assert isinstance(f, StoredField | ListField)
+            assert isinstance(f, StoredField | VlenField)
             opened.append(plain_field(f, array))
         return opened
 
@@ -321,7 +321,7 @@ class StoreBench:
     def _why_no_ceiling(self) -> str:
         """Say why no ceiling is measured; "" if one is."""
         for f in self._fields.fields:
-            if isinstance(f, ListField):
+            if isinstance(f, VlenField):
                 return f"{f.name} is text, which zarr-python decodes"
             if isinstance(f, StoredField) and f.spec.slow_codecs:
                 return f"{f.name} is decoded by zarr-python ({', '.join(f.spec.slow_codecs)})"

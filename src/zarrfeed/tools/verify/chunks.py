@@ -355,7 +355,7 @@ class _StoreCheck:
         if index is None:
             return [self._missing(key, "", len(chunks))]
         _, groups = shards.plan(index, chunks)
-        there = {piece.ticket for group in groups for piece in group}
+        there = {piece.request_id for group in groups for piece in group}
         found = [
             (number, self._missing(key, shards.inner_name(position), 1))
             for number, position in chunks
@@ -380,15 +380,15 @@ class _StoreCheck:
                     read = {}
 
             async def bytes_of(piece: Piece) -> npt.NDArray[np.uint8] | None:
-                if piece.ticket in read:
-                    return read[piece.ticket]
+                if piece.request_id in read:
+                    return read[piece.request_id]
                 ((_, data),) = await shards.read(key, [piece])
                 return data
 
             for piece in group:
                 inner = shards.inner_name(piece.position)
                 findings = await self._judge(part, partial(bytes_of, piece), key, inner, 1)
-                found += [(piece.ticket, finding) for finding in findings]
+                found += [(piece.request_id, finding) for finding in findings]
         return found
 
     async def _judge(
