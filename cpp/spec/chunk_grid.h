@@ -20,6 +20,29 @@ inline size_t chunk_bytes(const ArraySpec& array) {
   return n;
 }
 
+/// Finds the grid index of a cell along an axis other than the sample axis. It has no memory a cell: there may be 2**40.
+class CellGrid {
+ public:
+  explicit CellGrid(const ArraySpec& array) : counts_(array.shape.size(), 1), strides_(array.shape.size(), 1) {
+    size_t stride = 1;
+    for (size_t axis = array.shape.size(); axis-- > 0;) {
+      if (static_cast<int>(axis) == array.sample_axis) continue;
+      strides_[axis] = stride;
+      counts_[axis] = static_cast<size_t>((array.shape[axis] - 1) / array.chunk_shape[axis] + 1);
+      stride *= counts_[axis];
+    }
+  }
+
+  /// Cells are numbered in C order.
+  [[nodiscard]] int64_t index(size_t cell, size_t axis) const {
+    return static_cast<int64_t>(cell / strides_[axis] % counts_[axis]);
+  }
+
+ private:
+  std::vector<size_t> counts_;
+  std::vector<size_t> strides_;
+};
+
 /// All grid indices over the axes other than the sample axis, in C order; the entry of the sample axis is 0.
 inline std::vector<std::vector<int64_t>> list_cells(const ArraySpec& array) {
   const size_t ndim = array.shape.size();

@@ -14,7 +14,7 @@ namespace zarrfeed {
 ChunkReader::ChunkReader(ArraySpec array, std::shared_ptr<ByteStore> store, std::shared_ptr<IoThreads> io,
                          size_t max_chunk_bytes, ReadPolicy policy, std::atomic<uint64_t>* retries)
     : array_(std::move(array)),
-      cells_(list_cells(array_)),
+      cells_(array_),
       io_(std::move(io)),
       max_chunk_bytes_(max_chunk_bytes),
       policy_(policy),
@@ -40,9 +40,8 @@ bool ChunkReader::stop(Clock::time_point deadline) {
 }
 
 ChunkLocation ChunkReader::locate(int64_t chunk, size_t cell) const {
-  const std::vector<int64_t>& grid = cells_[cell];
   const auto sample_axis = static_cast<size_t>(array_.sample_axis);
-  const auto index = [&](size_t axis) { return axis == sample_axis ? chunk : grid[axis]; };
+  const auto index = [&](size_t axis) { return axis == sample_axis ? chunk : cells_.index(cell, axis); };
   return {chunk_key(array_, index), place_in_shard(array_, index)};
 }
 

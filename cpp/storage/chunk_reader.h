@@ -27,6 +27,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "spec/array_spec.h"
+#include "spec/chunk_grid.h"
 #include "storage/byte_store.h"
 #include "storage/io_threads.h"
 #include "storage/shard_reader.h"
@@ -129,7 +130,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   ReadResult wait_here(const Begin& begin, StallWatch& watch, StallWatch::Wait wait);
 
   const ArraySpec array_;
-  const std::vector<std::vector<int64_t>> cells_;
+  const CellGrid cells_;
   const std::shared_ptr<IoThreads> io_;
   const size_t max_chunk_bytes_;
   const ReadPolicy policy_;

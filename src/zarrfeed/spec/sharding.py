@@ -112,7 +112,7 @@ def merge_pieces(pieces: Iterable[Piece], coalesce: Coalesce) -> list[list[Piece
     and a group of several spans at most `limit` bytes.
     """
     groups: list[list[Piece]] = []
-    for piece in sorted(pieces, key=lambda p: p.begin):
+    for piece in sorted(pieces, key=lambda p: (p.begin, p.end, p.position)):
         group = groups[-1] if groups else None
         if (
             group is not None
