@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <exception>
-#include <latch>
-#include <mutex>
+#include <functional>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +14,7 @@
 #include "plan/row_order.h"
 #include "spec/array_spec.h"
 #include "tools/local_reader.h"
+#include "tools/timed_threads.h"
 
 namespace zarrfeed {
 namespace {
@@ -58,21 +55,15 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
 
   Stats stats;
   std::atomic<size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  std::latch ready(static_cast<std::ptrdiff_t>(options.num_threads));
-  std::latch go(1);
 
-  const auto loop = [&](bool& is_ready) {
+  const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
     WorkerScratch scratch;
     BufferPool memory(slots.size() * decoder.sample_bytes(), false);
     uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
     if (base != nullptr) touch({base, memory.buffer_bytes()});
     touch(scratch.decoded.reserve(decoder.decoded_bytes()));
     const CodecPipeline pipeline(array.codecs, decoder.decoded_bytes());
-    is_ready = true;
-    ready.count_down();
-    go.wait();
+    await_start();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
       const int64_t place = order[i] / static_cast<int64_t>(decoder.num_cells());
       const int64_t chunk = options.blocks.empty() ? place : options.blocks[static_cast<size_t>(place)];
@@ -101,31 +92,8 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
       }
       named([&] { decoder.decode_and_scatter(chunk, cell, stored, scratch.targets, streaming, scratch, stats); });
     }
-  };
-
-  std::vector<std::thread> threads;
-  threads.reserve(options.num_threads);
-  for (size_t t = 0; t < options.num_threads; ++t) {
-    threads.emplace_back([&] {
-      bool is_ready = false;
-      try {
-        loop(is_ready);
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex);
-          error = std::current_exception();
-        }
-        if (!is_ready) ready.count_down();  // nobody waits for a thread that failed
-      }
-    });
-  }
-  ready.wait();
-  const auto start = std::chrono::steady_clock::now();
-  go.count_down();
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  if (error) std::rethrow_exception(error);
-  return {elapsed.count(), stats.bytes_decoded, stats.bytes_read};
+  });
+  return {seconds, stats.bytes_decoded, stats.bytes_read};
 }
 
 }  // namespace zarrfeed

@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <exception>
-#include <latch>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +21,7 @@
 #include "spec/array_spec.h"
 #include "spec/codec_spec.h"
 #include "tools/local_reader.h"
+#include "tools/timed_threads.h"
 
 namespace zarrfeed {
 namespace {
@@ -167,12 +164,8 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
   std::atomic<uint64_t> bytes_decoded{0};
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  std::latch ready(static_cast<std::ptrdiff_t>(options.num_threads));
-  std::latch go(1);
 
-  const auto loop = [&](bool& is_ready) {
+  const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
     Library library(array.codecs[0].name);
     Buffer stored;
     Buffer decoded;
@@ -181,9 +174,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
     if (options.out == nullptr) std::memset(base, 0, memory.buffer_bytes());
     const MutableBytes chunk_bytes = decoded.reserve(decoder.decoded_bytes());
     std::memset(chunk_bytes.data(), 0, chunk_bytes.size());
-    is_ready = true;
-    ready.count_down();
-    go.wait();
+    await_start();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < order.size(); turn = (turn + 1) % window) {
       const auto chunk = static_cast<int64_t>(order[i] / copies.size());
       const size_t cell = order[i] % copies.size();
@@ -207,31 +198,8 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
       bytes_decoded += chunk_bytes.size();
       bytes_read += read.bytes.size();
     }
-  };
-
-  std::vector<std::thread> threads;
-  threads.reserve(options.num_threads);
-  for (size_t t = 0; t < options.num_threads; ++t) {
-    threads.emplace_back([&] {
-      bool is_ready = false;
-      try {
-        loop(is_ready);
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex);
-          error = std::current_exception();
-        }
-        if (!is_ready) ready.count_down();  // nobody waits for a thread that failed
-      }
-    });
-  }
-  ready.wait();
-  const auto start = std::chrono::steady_clock::now();
-  go.count_down();
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  if (error) std::rethrow_exception(error);
-  return {elapsed.count(), bytes_decoded, bytes_read};
+  });
+  return {seconds, bytes_decoded, bytes_read};
 }
 
 }  // namespace zarrfeed

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.mixing import choose_lanes, choose_mixing
+from zarrfeed.plan.mixing import MixingLimits, choose_lanes, choose_mixing
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.partition import Consumer, Division, Even, RankInfo
 from zarrfeed.plan.runs import RunDivision
@@ -190,18 +190,18 @@ class Schedule:
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
         """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
         length, even = self.order.length - state.progress.used, self._even(consumer)
-        common: dict[str, Any] = {
-            "length": length - length % consumer.split_over if even == "drop" else length,
-            "world_size": consumer.world_size,
-            "num_workers": consumer.num_workers,
-            "batch_size": self.batch_size or 1,
-            "drop_last": self.drop_last and self.batch_size is not None,
-        }
-        if not self._in_runs(state.lanes or 1):
-            return Division(even=even, **common)
-        if state.progress.cuts:  # earlier runs began all over the line: what is left of a block is no unit any more
-            return RunDivision(block_rows=1, turn=state.epoch, **common)
-        return RunDivision(block_rows=self.order.block_rows, turn=state.epoch, **common)
+        divide: Callable[..., Division | RunDivision] = partial(Division, even=even)
+        if self._in_runs(state.lanes or 1):
+            # Where earlier runs began all over the line, what is left of a block is no unit any more.
+            block_rows = 1 if state.progress.cuts else self.order.block_rows
+            divide = partial(RunDivision, block_rows=block_rows, turn=state.epoch)
+        return divide(
+            length=length - length % consumer.split_over if even == "drop" else length,
+            world_size=consumer.world_size,
+            num_workers=consumer.num_workers,
+            batch_size=self.batch_size or 1,
+            drop_last=self.drop_last and self.batch_size is not None,
+        )
 
     def plan(self, state: EpochState, consumer: Consumer) -> EpochPlan:
         """Return what a consumer reads in a pass that begins in a state that was settled for it."""
@@ -253,16 +253,13 @@ class Schedule:
             return replace(order, lanes=min(lanes, order.length))
         memory = self._memory(order, RankInfo(), RankInfo().consumer())
         sample_bytes = memory.batch_bytes / self.engine_batch_size
-        limits: dict[str, Any] = {
-            "batch_size": self.engine_batch_size,
-            "max_open_batches": memory.batch_room // memory.batch_bytes,
-        }
+        limits = MixingLimits(self.engine_batch_size, memory.batch_room // memory.batch_bytes)
         if overlap is not None:
-            limits["reads_of_cut"] = overlap.reads_of_cut
-            limits["carried_rows"] = math.ceil(overlap.carried_bytes / sample_bytes)
+            carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
+            limits = replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
         if mix is not None:
-            return replace(order, lanes=choose_lanes(order, **limits))
-        lanes, mix = choose_mixing(order, **limits)
+            return replace(order, lanes=choose_lanes(order, limits))
+        lanes, mix = choose_mixing(order, limits)
         return replace(order, lanes=lanes, mix=mix)
 
     def _threads(self, place: RankInfo, consumer: Consumer) -> int:

@@ -12,7 +12,7 @@ more cuts none, but a lane's blocks still come in turn. So lanes are added as lo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,33 @@ _MOST_SHARED = 0.15
 _FEW_BLOCKS = 16
 
 
+@dataclass(frozen=True)
+class MixingLimits:
+    """What lanes and mix have to fit in.
+
+    Attributes
+    ----------
+    batch_size, max_open_batches
+        Samples of a batch, and how many batches there is memory for.
+    reads_of_cut
+        Blocks that are decoded once more where the end of a lane cuts one: more than 1 where blocks share chunks.
+    carried_rows
+        Memory of each lane in addition, in samples.
+    """
+
+    batch_size: int
+    max_open_batches: int
+    reads_of_cut: float = 1.0
+    carried_rows: int = 0
+
+    def hold(self, order: Order, parts: int) -> bool:
+        """Return whether a round of lanes fits in one of `parts` of the memory, and what must be open in all of it."""
+        round_rows = order.lanes * (order.mix * order.max_rows + self.carried_rows)
+        round_fits = round_rows <= self.max_open_batches // parts * self.batch_size
+        carried = -(-order.lanes * self.carried_rows // self.batch_size)
+        return round_fits and open_batches(order, self.batch_size) + carried <= self.max_open_batches
+
+
 def perfect_mix(order: Order, batch_size: int) -> float:
     """Return the number of distinct blocks that a batch of a perfect shuffle draws from, on average."""
     if order.length == 0:
@@ -57,9 +84,7 @@ def expected_mix(lanes: int, mix: int, batch_size: int) -> float:
     return min(lanes, batch_size) * mix * (1 - left_out)
 
 
-def choose_lanes(
-    order: Order, *, batch_size: int, max_open_batches: int, reads_of_cut: float = 1.0, carried_rows: int = 0
-) -> int:
+def choose_lanes(order: Order, limits: MixingLimits) -> int:
     """Choose the number of lanes for an order with its `mix`.
 
     The largest count of `LANE_COUNTS` is taken whose cuts add at most a tenth to the reads, or nothing at all; small
@@ -71,12 +96,8 @@ def choose_lanes(
     ----------
     order
         The line; its lanes do not count.
-    batch_size, max_open_batches
-        Samples of a batch, and how many batches there is memory for.
-    reads_of_cut
-        Blocks that are decoded once more where the end of a lane cuts one: more than 1 where blocks share chunks.
-    carried_rows
-        What each lane keeps in addition, as samples of the same size.
+    limits
+        The memory that there is, and what a lane costs.
     """
     wanted = _GOOD_MIX * perfect_mix(order, TYPICAL_BATCH)
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
@@ -84,19 +105,19 @@ def choose_lanes(
     for lanes in LANE_COUNTS:
         parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, TYPICAL_BATCH) < wanted else 8
         wider = replace(order, lanes=lanes)
-        if lanes > order.length or not _fits(wider, batch_size, max_open_batches, parts, carried_rows):
+        if lanes > order.length or not limits.hold(wider, parts):
             break
         even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix
-        cuts = (lanes - 1) * reads_of_cut
-        small = lanes <= min(_LANES_OF_SMALL, num_blocks) and (reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks)
+        cuts = (lanes - 1) * limits.reads_of_cut
+        small = lanes <= min(_LANES_OF_SMALL, num_blocks) and (
+            limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
+        )
         if even or cuts <= _MOST_CUTS * num_blocks or small:
             best = lanes
     return best
 
 
-def choose_mixing(
-    order: Order, *, batch_size: int, max_open_batches: int, reads_of_cut: float = 1.0, carried_rows: int = 0
-) -> tuple[int, int]:
+def choose_mixing(order: Order, limits: MixingLimits) -> tuple[int, int]:
     """Choose lanes and mix together: see the module's docstring.
 
     The smallest `mix` is taken that makes a good batch, or the largest for which a round of groups takes a quarter of
@@ -108,28 +129,14 @@ def choose_mixing(
     The number of lanes, and the blocks of a group.
     """
     order = replace(order, mix=1)
-    lanes = choose_lanes(
-        order,
-        batch_size=batch_size,
-        max_open_batches=max_open_batches,
-        reads_of_cut=reads_of_cut,
-        carried_rows=carried_rows,
-    )
+    lanes = choose_lanes(order, limits)
     wanted = _GOOD_MIX * perfect_mix(order, TYPICAL_BATCH)
     pieces = -(-order.num_blocks // lanes) + 1  # of a lane, with the blocks that its ends cut, at most
     most = -(-pieces // 2)
     mix = 1
     while mix < most and expected_mix(lanes, mix, TYPICAL_BATCH) < wanted:
         parts = 2 if lanes * (mix + 1) <= _FEW_BLOCKS else 4
-        if not _fits(replace(order, lanes=lanes, mix=mix + 1), batch_size, max_open_batches, parts, carried_rows):
+        if not limits.hold(replace(order, lanes=lanes, mix=mix + 1), parts):
             break
         mix += 1
     return lanes, mix
-
-
-def _fits(order: Order, batch_size: int, max_open_batches: int, parts: int, carried_rows: int) -> bool:
-    """Return whether a round of lanes fits in one of `parts` of the memory, and all that must be open in all of it."""
-    round_rows = order.lanes * (order.mix * order.max_rows + carried_rows)
-    round_fits = round_rows <= max_open_batches // parts * batch_size
-    carried = -(-order.lanes * carried_rows // batch_size)
-    return round_fits and open_batches(order, batch_size) + carried <= max_open_batches

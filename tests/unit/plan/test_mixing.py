@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset
-from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH, choose_lanes, choose_mixing, expected_mix, perfect_mix
+from zarrfeed.plan.mixing import (
+    LANE_COUNTS,
+    TYPICAL_BATCH,
+    MixingLimits,
+    choose_lanes,
+    choose_mixing,
+    expected_mix,
+    perfect_mix,
+)
 from zarrfeed.plan.order import Order, open_batches
 
 ROWS = 16
@@ -57,14 +65,14 @@ def indices(dataset: ZarrIterableDataset) -> list[int]:
     ],
 )
 def test_lanes_follow_from_layout_and_memory(num_samples: int, block_rows: int, room: int, expected: int) -> None:
-    assert choose_lanes(order_of(num_samples, block_rows), batch_size=1, max_open_batches=room) == expected
+    assert choose_lanes(order_of(num_samples, block_rows), MixingLimits(1, room)) == expected
 
 
 @pytest.mark.parametrize(("lanes_in_an_eighth", "expected"), [(16, 32), (64, 64)])
 def test_a_batch_that_is_not_mixed_well_gets_a_quarter_of_the_memory(lanes_in_an_eighth: int, expected: int) -> None:
     rows, room = 4096, lanes_in_an_eighth * 4096 * 8
     order = order_of(2560 * rows, rows)
-    assert {choose_lanes(order, batch_size=b, max_open_batches=room // b) for b in (8, 64, 512)} == {expected}
+    assert {choose_lanes(order, MixingLimits(b, room // b)) for b in (8, 64, 512)} == {expected}
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 16, 128])
@@ -103,7 +111,7 @@ def test_what_is_chosen_fits_in_the_memory_and_cuts_few_blocks(
     num_samples: int, block_rows: int, batch_size: int, room: int
 ) -> None:
     order = order_of(num_samples, min(num_samples, block_rows))
-    lanes, mix = choose_mixing(order, batch_size=batch_size, max_open_batches=room)
+    lanes, mix = choose_mixing(order, MixingLimits(batch_size, room))
     assert lanes in LANE_COUNTS
     assert lanes <= num_samples
     assert 1 <= mix <= order.num_blocks
