@@ -221,6 +221,7 @@ def test_ctrl_c_interrupts_a_consumer_that_waits_without_end(store: str) -> None
         from zarrfeed import _core
         from zarrfeed.metadata.array import read_layout
         from zarrfeed.plan.order import Order
+        from zarrfeed.spec.field import StoredField
         spec = read_layout(sys.argv[1])
         options = _core.EngineOptions(
             batch_size=16, num_threads=2, num_fetch_threads=1, provides_memory=True
