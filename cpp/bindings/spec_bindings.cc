@@ -4,6 +4,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -53,26 +54,40 @@ ConversionSpec make_conversion(const std::string& items, const std::string& resu
           .channel_items = channel_items};
 }
 
+/// Throws Error(kConfig) for axes that no array has: the engine divides by these lengths.
+void check_axes(const ArraySpec& array) {
+  const auto fits = [&](const auto& lengths) {
+    return lengths.size() == array.shape.size() && std::ranges::all_of(lengths, [](auto n) { return n >= 1; });
+  };
+  const auto axes = static_cast<int>(array.shape.size());
+  if (!fits(array.shape) || !fits(array.chunk_shape) || array.storage_order.size() != array.shape.size() ||
+      array.sample_axis < 0 || array.sample_axis >= axes) {
+    throw Error(ErrorKind::kConfig, array.name + ": shape, chunk shape, storage order and sample axis do not fit");
+  }
+}
+
 ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<int64_t> chunk_shape,
                      std::vector<int> storage_order, int sample_axis, size_t item_bytes, size_t swap_bytes,
                      const py::bytes& fill, std::vector<CodecSpec> codecs, const py::bytes& root,
                      std::string metadata_key, std::string key_prefix, const std::string& key_separator,
                      std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python) {
   const auto items = static_cast<std::string_view>(fill);
-  return {.name = std::move(name),
-          .shape = std::move(shape),
-          .chunk_shape = std::move(chunk_shape),
-          .storage_order = std::move(storage_order),
-          .sample_axis = sample_axis,
-          .item_bytes = item_bytes,
-          .swap_bytes = swap_bytes,
-          .fill = {items.begin(), items.end()},
-          .codecs = std::move(codecs),
-          .root = std::string(static_cast<std::string_view>(root)),
-          .metadata_key = std::move(metadata_key),
-          .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
-          .shard = shard.value_or(ShardSpec{}),
-          .in_python = in_python};
+  ArraySpec array{.name = std::move(name),
+                  .shape = std::move(shape),
+                  .chunk_shape = std::move(chunk_shape),
+                  .storage_order = std::move(storage_order),
+                  .sample_axis = sample_axis,
+                  .item_bytes = item_bytes,
+                  .swap_bytes = swap_bytes,
+                  .fill = {items.begin(), items.end()},
+                  .codecs = std::move(codecs),
+                  .root = std::string(static_cast<std::string_view>(root)),
+                  .metadata_key = std::move(metadata_key),
+                  .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
+                  .shard = shard.value_or(ShardSpec{}),
+                  .in_python = in_python};
+  check_axes(array);
+  return array;
 }
 
 /// (begin, end, chunk along the sample axis, key, class of the error, errno, message)

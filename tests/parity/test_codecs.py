@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numcodecs.checksum32 import CRC32C
 
 from tests.support.oracle import BLOSC_COMPRESSORS, blosc_buffer, craft_blosc, decode, zstd_frame
-from zarrfeed import CorruptChunkError, UnsupportedError
+from zarrfeed import ConfigError, CorruptChunkError, UnsupportedError
 
 MEMCPYED = 0x2
 DONT_SPLIT = 0x10
@@ -145,8 +145,14 @@ def test_bytes_behind_a_blosc_buffer_are_ignored_as_zarr_python_does(tail: bytes
         assert decode(stored, 5000, "blosc") == data
 
 
-def test_an_empty_blosc_buffer_is_no_bytes() -> None:
-    assert decode(blosc_buffer(b""), 0, "blosc") == b""
+def test_an_empty_blosc_buffer_is_no_chunk() -> None:
+    with pytest.raises(CorruptChunkError, match="0 bytes"):
+        decode(blosc_buffer(b""), 10, "blosc")
+
+
+def test_the_engine_refuses_chunks_without_elements() -> None:
+    with pytest.raises(ConfigError, match="do not fit"):
+        decode(blosc_buffer(b""), 0, "blosc")
 
 
 def test_blosc_with_snappy_is_refused_by_name() -> None:
