@@ -101,11 +101,11 @@ TEST(a_request_is_made_before_an_answer_that_is_there_is_decoded) {
   start(engine, shuffled_line(data, 4, 1), 4, 4);
   const std::vector<FetchRequest> requests = take_requests(engine, 2);
   const std::vector<uint8_t> chunk = read_file(data.arrays[0]->chunk_path(requests[0].key));
-  const std::vector<uint8_t> corrupt(size_t{8} << 20);
+  const std::vector<uint8_t> corrupt(1'000'000);  // few enough to be a chunk, and not the size of one
   const FetchAnswer answers[] = {{requests[0].request_id, Bytes(chunk)}, {requests[1].request_id, Bytes(corrupt)}};
   engine.stores().bridge()->answer(answers);
   release(engine, *take(engine));
-  CHECK_THROWS(kCorrupt, "8388608 bytes", take(engine));  // the end of the epoch: nothing is asked for after that
+  CHECK_THROWS(kCorrupt, "1000000 bytes", take(engine));  // the end of the epoch: nothing is asked for after that
   CHECK_EQ(take_requests(engine, 1).size(), size_t{1});
   engine.stop();
 }
