@@ -39,9 +39,10 @@ bool Engine::read_on_this_thread(Task& task, Buffer& room, StallWatch& watch) {
       cold_credit_.store(kColdCredit, std::memory_order_relaxed);
       return false;
     }
-    const StageTimer timer(stats_.idle_storage_ns);
     stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
-    result = reader.read_here(at, room, watch, wait);
+    const auto waits_since = Clock::now();
+    result = reader.read_here(at, room, watch, wait);  // LeftBehind: the engine may be gone, its counters too
+    stats_.idle_storage_ns.fetch_add(nanoseconds_since(waits_since), std::memory_order_relaxed);
   }
   task.status = result.status;
   task.stored = result.bytes;
