@@ -14,10 +14,11 @@ from tests.faults.run import main, to_markdown
 from tests.support.fault_rows import mixed
 
 
+@pytest.mark.timeout(600)  # a try that hangs is found by its row, after up to 300 s, and says where it stands
 @pytest.mark.parametrize("row", SHORT, ids=lambda row: row.name)
 def test_row_ends_as_specified(row: Row) -> None:
     count = run_row(row, row.short_runs)
-    assert count.is_good, (count.wrong, count.hangs)
+    assert count.is_good, (count.wrong, count.stuck)
     assert count.runs == row.short_runs
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ _SHARED_MEMORY = Path("/dev/shm")
 #: A semaphore of glibc that has not got its name yet.
 _UNNAMED = re.compile(r"sem\.\w{6}")
 _OF_TORCH = f"{_SHARED_MEMORY}/torch_"
+#: Memory for a tensor that a DataLoader worker sends. torch removes the name once it has mapped the memory, and the
+#: worker does not wait for the thread that does so: a worker that leaves, or that is killed, may leave one name.
+_OF_A_WORKER = re.compile(r"torch_(\d+)_\d+_\d+")
 #: How long a name that is not ours may be there: that of a semaphore is, from when it is made until it is mapped.
 _OF_OTHERS_S = 60.0
 
@@ -115,12 +119,19 @@ class Surroundings:
         """Return new files that no process has in use: those of others come and go, too."""
         new = _names() - self.shared_memory
         used = _files_in_use() if new else set()
-        return {name for name in new if _inode(name) not in used}
+        return _without_last_tensors({name for name in new if _inode(name) not in used})
 
 
 def _names() -> set[str]:
     """Return the names in shared memory, but for what a process that is killed in `sem_open` of glibc leaves."""
     return {path.name for path in _SHARED_MEMORY.iterdir() if path.is_file() and not _UNNAMED.fullmatch(path.name)}
+
+
+def _without_last_tensors(names: set[str]) -> set[str]:
+    """Return the names without that of the tensor that a worker of torch was sending when it ended: one for each."""
+    senders = {name: match[1] for name in names if (match := _OF_A_WORKER.fullmatch(name))}
+    sent = Counter(senders.values())
+    return {name for name in names if name not in senders or sent[senders[name]] > 1}
 
 
 def _inode(name: str) -> int:

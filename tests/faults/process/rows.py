@@ -40,8 +40,28 @@ def elsewhere(attempt: Try) -> str:
     return _attempt(_ELSEWHERE, attempt)
 
 
+def _longest(rows: tuple[Row, ...]) -> float:
+    return max(row.patience_s for row in rows)
+
+
 #: Importing torch takes longer than most tries.
 SHORT = (
-    Row("consumer", "what interrupts and holds up a consumer", "as each row says", here, len(_HERE), len(_HERE)),
-    Row("processes", "processes that end and fork", "as each row says", elsewhere, len(_ELSEWHERE), len(_ELSEWHERE)),
+    Row(
+        "consumer",
+        "what interrupts and holds up a consumer",
+        "as each row says",
+        here,
+        len(_HERE),
+        len(_HERE),
+        _longest((*signals.ROWS, *consumer.ROWS)),
+    ),
+    Row(
+        "processes",
+        "processes that end and fork",
+        "as each row says",
+        elsewhere,
+        len(_ELSEWHERE),
+        len(_ELSEWHERE),
+        _longest((*kills.ROWS, *exits.ROWS)),
+    ),
 )
