@@ -24,41 +24,32 @@ inline size_t chunk_bytes(const ArraySpec& array) {
 class CellGrid {
  public:
   explicit CellGrid(const ArraySpec& array) : counts_(array.shape.size(), 1), strides_(array.shape.size(), 1) {
-    size_t stride = 1;
     for (size_t axis = array.shape.size(); axis-- > 0;) {
       if (static_cast<int>(axis) == array.sample_axis) continue;
-      strides_[axis] = stride;
+      strides_[axis] = num_cells_;
       counts_[axis] = static_cast<size_t>((array.shape[axis] - 1) / array.chunk_shape[axis] + 1);
-      stride *= counts_[axis];
+      num_cells_ *= counts_[axis];
     }
   }
 
-  /// Cells are numbered in C order.
+  [[nodiscard]] size_t num_cells() const { return num_cells_; }
+  /// Cells are numbered in C order; along the sample axis it is 0.
   [[nodiscard]] int64_t index(size_t cell, size_t axis) const {
     return static_cast<int64_t>(cell / strides_[axis] % counts_[axis]);
   }
 
  private:
+  size_t num_cells_ = 1;
   std::vector<size_t> counts_;
   std::vector<size_t> strides_;
 };
 
 /// All grid indices over the axes other than the sample axis, in C order; the entry of the sample axis is 0.
 inline std::vector<std::vector<int64_t>> list_cells(const ArraySpec& array) {
-  const size_t ndim = array.shape.size();
-  std::vector<std::vector<int64_t>> cells(1, std::vector<int64_t>(ndim, 0));
-  for (size_t axis = ndim; axis-- > 0;) {
-    if (static_cast<int>(axis) == array.sample_axis) continue;
-    const int64_t n = (array.shape[axis] + array.chunk_shape[axis] - 1) / array.chunk_shape[axis];
-    std::vector<std::vector<int64_t>> more;
-    more.reserve(cells.size() * static_cast<size_t>(n));
-    for (int64_t i = 0; i < n; ++i) {
-      for (const auto& cell : cells) {
-        more.push_back(cell);
-        more.back()[axis] = i;
-      }
-    }
-    cells = std::move(more);
+  const CellGrid grid(array);
+  std::vector<std::vector<int64_t>> cells(grid.num_cells(), std::vector<int64_t>(array.shape.size(), 0));
+  for (size_t cell = 0; cell < cells.size(); ++cell) {
+    for (size_t axis = 0; axis < array.shape.size(); ++axis) cells[cell][axis] = grid.index(cell, axis);
   }
   return cells;
 }

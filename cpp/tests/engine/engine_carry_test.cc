@@ -52,17 +52,6 @@ void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int6
   engine.start(std::move(plan), required + more);
 }
 
-LineSpec line_of(const Dataset& data, int64_t block_rows) {
-  LineSpec line;
-  line.num_samples = data.num_samples();
-  line.block_rows = block_rows;
-  for (int64_t s = data.first_window; s < data.end_window; ++s) line.selected.push_back(s);
-  for (int64_t block = 0; block < line.num_blocks(); ++block) {
-    if (!line.samples_of(block).empty()) line.block_order.push_back(block);
-  }
-  return line;
-}
-
 EngineOptions with_carry(size_t carry_bytes, size_t threads, int64_t batch_size) {
   EngineOptions options = with_threads(threads, batch_size);
   options.carry_bytes = carry_bytes;
@@ -81,7 +70,7 @@ TEST(batches_are_the_same_whatever_is_carried) {
     const size_t room = std::array{size_t{1}, size_t{3000}, size_t{1} << 30}[seed % 3];
     Engine engine(data.fields(), with_carry(room, 1 + seed % 4, 7));
     for (const int64_t block_rows : {1, 8, 20}) {
-      LineSpec line = line_of(data, block_rows);
+      LineSpec line = line_of_windows(data, block_rows);
       start_shared(engine, line, 7, 1);
       drain(engine, data, line, 7);
       line.shuffle = true;
@@ -103,7 +92,7 @@ TEST(a_chunk_is_decoded_once_for_all_groups_of_a_lane) {
     Engine engine(data.fields(), with_carry(size_t{1} << 30, threads, 32));
     for (const int64_t block_rows : {1, 8, 16}) {
       const uint64_t before = engine.stats().chunks_read;
-      const LineSpec line = line_of(data, block_rows);
+      const LineSpec line = line_of_windows(data, block_rows);
       start_shared(engine, line, 32, 40);
       drain(engine, data, line, 32);
       CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
@@ -117,7 +106,7 @@ TEST(without_room_every_block_decodes_its_chunks) {
   data.first_window = 1;
   data.end_window = 63;
   Engine engine(data.fields(), with_carry(1, 2, 32));
-  const LineSpec line = line_of(data, 16);
+  const LineSpec line = line_of_windows(data, 16);
   start_shared(engine, line, 32, 40);
   drain(engine, data, line, 32);
   CHECK_EQ(engine.stats().chunks_read.load(), uint64_t{4 * 2 + 2 * 3});
@@ -129,7 +118,7 @@ TEST(an_epoch_that_is_given_up_leaves_nothing_behind) {
   data.first_window = 1;
   data.end_window = 63;
   Engine engine(data.fields(), with_carry(size_t{8} << 20, 3, 4));
-  const LineSpec line = line_of(data, 8);
+  const LineSpec line = line_of_windows(data, 8);
   for (int round = 0; round < 20; ++round) {
     start_shared(engine, line, 4, 3);
     if (round % 2 == 1) release(engine, *take(engine));

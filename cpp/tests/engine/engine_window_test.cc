@@ -10,22 +10,6 @@
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
 
-namespace {
-
-/// All samples of a line, in order and in blocks of `block_rows`, whose windows lie in the array.
-LineSpec line_of_windows(const Dataset& data, int64_t block_rows) {
-  LineSpec line;
-  line.num_samples = data.num_samples();
-  line.block_rows = block_rows;
-  for (int64_t s = data.first_window; s < data.end_window; ++s) line.selected.push_back(s);
-  for (int64_t block = 0; block < line.num_blocks(); ++block) {
-    if (!line.samples_of(block).empty()) line.block_order.push_back(block);
-  }
-  return line;
-}
-
-}  // namespace
-
 TEST(windows_over_all_kinds_of_fields_arrive_row_by_row) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const Context context("seed " + std::to_string(seed));

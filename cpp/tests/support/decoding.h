@@ -2,6 +2,9 @@
 // Decoding between guard pages: a decoder that strays by one byte ends the process.
 
 #include <optional>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "codecs/codec.h"
@@ -21,6 +24,9 @@ ByteVector decoded(Decode decode, ByteView stored, size_t room, DecodeScratch& s
 ByteVector decoded(Decode decode, ByteView stored, size_t room);
 /// The same, or nothing where it throws an Error; anything else ends the test or the process.
 std::optional<ByteVector> try_decode(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch);
+
+/// Decodes chunks of `victims` 20'000 times, with up to three bytes changed, and now and then cut off.
+void decode_damaged(const std::vector<std::pair<Decode, ByteVector>>& victims, std::mt19937_64& random);
 
 /// `stored` with the little-endian 32-bit word at `at` overwritten.
 ByteVector patched(ByteVector stored, size_t at, uint32_t value);

@@ -108,6 +108,17 @@ LineSpec shuffled_line(const Dataset& data, int64_t block_rows, int64_t lanes, u
   return line;
 }
 
+LineSpec line_of_windows(const Dataset& data, int64_t block_rows) {
+  LineSpec line;
+  line.num_samples = data.num_samples();
+  line.block_rows = block_rows;
+  for (int64_t s = data.first_window; s < data.end_window; ++s) line.selected.push_back(s);
+  for (int64_t block = 0; block < line.num_blocks(); ++block) {
+    if (!line.samples_of(block).empty()) line.block_order.push_back(block);
+  }
+  return line;
+}
+
 std::unique_ptr<ReadyBatch> take(Engine& engine) {
   // One wait, not many short ones: those would hide that nobody wakes the consumer.
   auto batch = std::make_unique<ReadyBatch>();

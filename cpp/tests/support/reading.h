@@ -59,6 +59,9 @@ EngineOptions with_threads(size_t num_threads, int64_t batch_size);
 /// A line over the dataset in shuffled blocks of `block_rows`.
 LineSpec shuffled_line(const Dataset& data, int64_t block_rows, int64_t lanes, uint64_t seed = 1);
 
+/// A line of all samples whose windows lie in the array, in order and in blocks of `block_rows`.
+LineSpec line_of_windows(const Dataset& data, int64_t block_rows);
+
 /// Waits for a batch, at most a minute. Null at the end of the epoch.
 std::unique_ptr<ReadyBatch> take(Engine& engine);
 /// Checks that every row of batch number `batch` is the sample that `order` says.

@@ -174,10 +174,10 @@ class _GuardedNumcodec:
 
 
 @dataclass(frozen=True)
-class _GuardedBytesBytes(BytesBytesCodec):
-    """A codec of bytes; `numcodec` is what it decodes with."""
+class _Guarded:
+    """What a guarded codec of v3 is besides decoding: the codec itself; `numcodec` is what it decodes with."""
 
-    codec: BytesBytesCodec
+    codec: BytesBytesCodec | ArrayBytesCodec
     numcodec: Numcodec
     expected: Expected
     is_fixed_size = False
@@ -187,6 +187,11 @@ class _GuardedBytesBytes(BytesBytesCodec):
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ChunkSpec) -> int:
         return self.codec.compute_encoded_size(input_byte_length, chunk_spec)
+
+
+@dataclass(frozen=True)
+class _GuardedBytesBytes(_Guarded, BytesBytesCodec):
+    """A codec of bytes."""
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ChunkSpec) -> Buffer:
         stored = chunk_data.as_numpy_array()
@@ -195,19 +200,8 @@ class _GuardedBytesBytes(BytesBytesCodec):
 
 
 @dataclass(frozen=True)
-class _GuardedArrayBytes(ArrayBytesCodec):
-    """A codec of arrays: text, bytes of any length, Pcodec, ZFP; `numcodec` is what it decodes with."""
-
-    codec: ArrayBytesCodec
-    numcodec: Numcodec
-    expected: Expected
-    is_fixed_size = False
-
-    def to_dict(self) -> Any:
-        return self.codec.to_dict()
-
-    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ChunkSpec) -> int:
-        return self.codec.compute_encoded_size(input_byte_length, chunk_spec)
+class _GuardedArrayBytes(_Guarded, ArrayBytesCodec):
+    """A codec of arrays: text, bytes of any length, Pcodec, ZFP."""
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ChunkSpec) -> NDBuffer:
         return await asyncio.to_thread(self._decode, chunk_data, chunk_spec)
