@@ -1,6 +1,7 @@
 #pragma once
 // Declarations of the functions that libblosc2.a exports without headers (LZ4, Zstandard, zlib-ng, BloscLZ).
-// Signatures follow the public headers of lz4 1.10, zstd 1.5 and zlib-ng 2.3; tests/cpp checks them by round trips.
+// Signatures follow the public headers of lz4 1.10, zstd 1.5 and zlib-ng 2.3; cpp/tests checks them by round
+// trips.
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace zarrfeed::testing {
 namespace {
 
-/// SplitMix64 as its authors print it, and the key of a purpose as cpp/shuffle.h describes it.
+/// SplitMix64 as its authors print it, and the key of a purpose as cpp/plan/row_order.h describes it.
 class ReferenceRandom {
  public:
   explicit ReferenceRandom(const std::vector<uint64_t>& words) {

@@ -1,7 +1,7 @@
 """The plan of a request: some samples, in any order and as often as wanted, as one batch.
 
-The distinct samples, ascending, are a selection; its line is not shuffled, and every position of the request is handed
-to the engine by itself. What holds: work for a plan grows with the request and not with the array.
+The distinct samples, ascending, are a selection whose epoch order is not shuffled. Every position of the request is
+handed to the engine by itself. Invariant: the work for a plan grows with the request and not with the array.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from zarrfeed.plan.selection import Int64, Selection
 def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
     """Return a plan whose batch has these samples, named by their index in the array, in this order.
 
-    Its line has each of them once, in order and block by block; every block is a group, and every step of the batch is
-    an extra position on that line.
+    Its epoch order has each of them once, in order and block by block. Every block is a group, and every step of the
+    batch is an extra position of that order.
     """
     by_position = np.argsort(wanted, kind="stable")
     in_order = wanted[by_position]

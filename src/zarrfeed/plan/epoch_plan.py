@@ -1,4 +1,4 @@
-"""What a consumer reads in a pass: the line, its share of what is left of it, and the memory and threads for that."""
+"""What a consumer reads in a pass: its share of what is left of the epoch order, with memory and threads for that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_BUDGET = 1 << 30
 #: Chunks that neighbouring blocks share get so much of the budget, or what they need.
 _CARRY_PART = 64
 
-#: Up to as many ranks the line never depends on their number.
+#: Up to this many ranks, the epoch order does not depend on their number.
 _FEW_RANKS = 8
 
 
@@ -77,7 +77,7 @@ class Schedule:
     fields
         Of a batch, and which one's chunks make the blocks.
     order
-        Of the line; its lanes are those for few ranks.
+        The epoch order; its lanes are those for few ranks.
     batch_size
         None: single samples.
     drop_last, even
@@ -136,7 +136,7 @@ class Schedule:
         return replace(schedule, order=schedule._choose(lanes, mix))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
-        """Return the same line, handed out in batches."""
+        """Return the same schedule with another batch size."""
         return replace(self, batch_size=batch_size, drop_last=drop_last)
 
     @property
@@ -149,11 +149,12 @@ class Schedule:
         return min(self.order.length, fitting)
 
     def settle(self, state: EpochState, consumer: Consumer) -> EpochState:
-        """Return a state in which nothing is left to be decided: what of the line depends on who reads it.
+        """Return a state in which nothing is left to be decided: what of the epoch order depends on who reads it.
 
         If rows keep their order, each consumer has a lane; if they are permuted, more ranks than lanes get a lane
-        each. Where blocks keep their order and a tail is dropped, the line begins at another block in each epoch, so
-        that it is not always the same one. A line for runs of whole blocks has one lane, and ends with a short block.
+        each. Where blocks keep their order and a tail is dropped, the epoch order begins at another block in each
+        epoch, so that it is not always the same tail. An epoch order for runs of whole blocks has one lane, and ends
+        with a short block.
         A saved run stays in the state if this consumer continues its division.
         """
         if state.lanes is not None:
@@ -192,7 +193,7 @@ class Schedule:
         length, even = self.order.length - state.progress.used, self._even(consumer)
         divide: Callable[..., Division | RunDivision] = partial(Division, even=even)
         if self._in_runs(state.lanes or 1):
-            # Where earlier runs began all over the line, what is left of a block is no unit any more.
+            # Where earlier runs left gaps all over the epoch order, what is left of a block is no unit any more.
             block_rows = 1 if state.progress.cuts else self.order.block_rows
             divide = partial(RunDivision, block_rows=block_rows, turn=state.epoch)
         return divide(
@@ -209,7 +210,7 @@ class Schedule:
         consumer, delivered = division.continued(consumer, state.batches)
         delivered += 0 if state.worker is None else state.worker.batches
         share = division.share(consumer, delivered * division.batch_size)
-        # A share numbers the samples that earlier runs left. From here on, positions are those in the epoch order.
+        # The share numbers the samples that earlier runs left. Convert its numbers to positions in the epoch order.
         regular, shift = progress.regular_from()
         in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
         head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))
@@ -225,7 +226,7 @@ class Schedule:
         )
 
     def resources(self, order: Order, place: RankInfo, consumer: Consumer) -> Resources:
-        """Return what a consumer of a line may use.
+        """Return the memory and threads that a consumer of an epoch order may use.
 
         Raises
         ------
@@ -299,11 +300,11 @@ class Schedule:
         return open_batches(order, self.engine_batch_size, self._stride(order, consumer))
 
     def _in_runs(self, lanes: int) -> bool:
-        """Whether consumers have runs of whole blocks, on a line of so many lanes."""
+        """Whether consumers have runs of whole blocks, in an epoch order with this many lanes."""
         return self.whole_blocks and not self.order.permutes_rows and lanes == 1
 
     def _stride(self, order: Order, consumer: Consumer) -> int:
-        """Return how far apart on the line the positions of a consumer are."""
+        """Return how far apart in the epoch order the positions of a consumer are."""
         return 1 if self._in_runs(order.lanes) else consumer.stride
 
     def _even(self, consumer: Consumer) -> Even:

@@ -95,7 +95,7 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
     Parameters
     ----------
     order
-        The line; its lanes do not count.
+        The epoch order; its lanes do not count.
     limits
         The memory that there is, and what a lane costs.
     """

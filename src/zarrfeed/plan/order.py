@@ -1,8 +1,8 @@
 """The order of an epoch, down to blocks: pure numpy, no I/O.
 
-docs/design.md section 4 is the definition. All samples of an epoch stand on one line; the line is cut into lanes,
-lanes are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces of which
-blocks a consumer needs and when; the rows inside of them are permuted by cpp/plan/row_order, from the same keys.
+docs/design.md section 4 is the definition: all samples are laid end to end, this sequence is cut into lanes, the lanes
+are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces of which blocks a
+consumer needs and when; cpp/plan/row_order.cc permutes the rows inside of them, from the same keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_BLOCKS = 1 << 24
 
 @dataclass(frozen=True)
 class Order:
-    """What the line of an epoch depends on, but for the epoch's number.
+    """What an epoch order depends on, except for the number of the epoch.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Order:
     shuffle_rows, row_seed
         The same for the rows inside of blocks. None: as `shuffle` and `seed` say.
     selection
-        The samples that are read; the others have no place on the line. None: all.
+        The samples that are read; the others have no position. None: all.
     first_block
-        Without shuffling: at which of these the line begins; those before it come last.
+        Without shuffling: the block at which the epoch order begins; the blocks before it come last.
     short_last
-        Whether the last block of the array, which may be shorter, comes last on the line in any case.
+        Whether the last block of the array, which may be shorter, comes last in the epoch order in any case.
     strip
         Consecutive blocks of the array that stay together, in order, when blocks are permuted.
     """
@@ -84,7 +84,7 @@ class Order:
 
     @property
     def length(self) -> int:
-        """n, the number of positions of the line: the samples that are read."""
+        """n, the number of positions of the epoch order: the samples that are read."""
         return self.num_samples if self.selection is None else self.selection.length
 
     @property
@@ -198,7 +198,7 @@ class Order:
         lane_begin = lane * quotient + np.minimum(lane, longer)
         lane_end = lane_begin + quotient + (lane < longer)
 
-        # Cut the line at the ends of blocks and lanes.
+        # Cut the sequence of all samples at the ends of blocks and lanes.
         places = self.places(epoch)
         first_row, block_rows = self.rows_at(places)
         line_begin = np.concatenate(([0], np.cumsum(block_rows)))
@@ -322,11 +322,12 @@ def make_order(
 class EpochPlan:
     """The pieces of blocks that one consumer reads in one epoch.
 
-    At its steps begin ... begin + count - 1 the consumer takes positions first, first + stride, ..., at the others the
-    extra ones, which are listed by position; those beyond the end of the line lie in a later turn of it. A group is a
-    run of positions of one lane; it has the segments `group_begin[i]:group_begin[i + 1]`, each a run of positions
-    inside one (permuted) block, and serves one turn. Groups are sorted by the first step that they serve. A segment's
-    block is given by its place among those that are read, its first row, and how many rows of it are read.
+    At its steps begin ... begin + count - 1 the consumer takes the positions first, first + stride, ... At its other
+    steps it takes the extra positions, which are listed one by one. An extra position beyond the end of the epoch order
+    lies in a later turn of the order. A group is a run of positions of one lane; it has the segments
+    `group_begin[i]:group_begin[i + 1]`, each a run of positions inside one (permuted) block, and serves one turn.
+    Groups are sorted by the first step that they serve. A segment names its block by the block's place among the blocks
+    that are read, by the first row, and by how many rows are read.
     """
 
     order: Order

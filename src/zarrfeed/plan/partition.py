@@ -1,9 +1,9 @@
-"""Who reads what: a consumer is one (rank, DataLoader worker) pair and takes a stride of what is left of the line.
+"""Divide the positions that are left of an epoch order among consumers.
 
-Pure arithmetic. In the positions that are left, numbered from 0, rank r of W has r, r + W, r + 2 W, ...: its position q
-is r + W q. Of these, whole rounds of K batches are shared out to the K workers by stride: worker k has the positions
-k, k + K, ... And what is less than a round is shared out batch by batch. So batch i of a rank comes from worker
-i mod K, only its last batch is short, and the number of batches does not depend on K.
+A consumer is one (rank, DataLoader worker) pair. The positions that are left are numbered from 0. Rank r of W reads the
+positions r, r + W, r + 2 W, ...: its position q is r + W q. The K workers of a rank share whole rounds of K batches by
+stride: worker k reads the positions q = k, k + K, ... They share what is less than a round batch by batch. So batch i
+of a rank comes from worker i mod K, only the last batch is short, and the number of batches does not depend on K.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RankInfo:
 
 @dataclass(frozen=True)
 class Division:
-    """How the positions that are left of a line are shared out.
+    """How the positions that are left of an epoch order are divided among consumers.
 
     Attributes
     ----------
@@ -157,8 +157,8 @@ class Division:
 class Share:
     """The positions of one consumer: `count` of them by stride, then those of `tail`.
 
-    Positions are numbers of what is left of the line; in the tail they may lie beyond its end, and mean those from its
-    beginning then.
+    A position is a number among the positions that earlier runs left. A position of the tail may lie beyond the last of
+    them; it then means one from the beginning.
     """
 
     first: int

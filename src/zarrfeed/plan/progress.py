@@ -1,9 +1,9 @@
-"""What of an epoch's line has been used, and how what is left is numbered.
+"""Which positions of an epoch order are used up, and how the positions that are left are numbered.
 
-Invariant: batches are delivered in step on all ranks, so what is used up after any number of batches is a prefix of the
-line and, where the run stopped between the batches of two workers, a regular comb behind it. A run that begins there
-on another setup reads the positions that are left, numbered anew from 0; what it uses is again a prefix and a comb, of
-that numbering. So progress is a short list of cuts, whatever runs came before, and no list of samples.
+Invariant: batches are delivered in step on all ranks. So after any number of batches, a run has used up a prefix of the
+epoch order and, if it stopped between the batches of two workers, a regular comb behind the prefix. A run that begins
+there with other ranks or workers numbers the positions that are left from 0; it uses up a prefix and a comb of that
+numbering. So progress is a short list of cuts, whatever runs came before, and no list of samples.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Progress:
 
     @property
     def used(self) -> int:
-        """How many positions of the line are used up."""
+        """How many positions of the epoch order are used up."""
         return sum(cut.used for cut in self.cuts)
 
     def then(self, cut: Cut | OtherCut) -> Progress:
@@ -98,7 +98,7 @@ class Progress:
         return Progress((*self.cuts, cut))
 
     def position(self, left: Int64) -> Int64:
-        """Return where on the line the positions stand that are left, given their numbers."""
+        """Return the positions in the epoch order, given their numbers among those that are left."""
         for cut in reversed(self.cuts):
             left = cut.position(left)
         return left
@@ -125,7 +125,7 @@ class Progress:
         length: int,
         read_other: Callable[[Mapping[str, Any], int], OtherCut] | None = None,
     ) -> Progress:
-        """Return the progress that `to_lists` described, on a line of `length` positions.
+        """Return the progress that `to_lists` described, of an epoch order of `length` positions.
 
         `read_other` makes a cut of an object, given how many positions it was made in.
 

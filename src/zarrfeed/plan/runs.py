@@ -1,9 +1,9 @@
-"""Who reads what, where each reader is to have whole blocks: every consumer takes one run of the line.
+"""Divide an epoch order among consumers so that each consumer reads one run of whole blocks.
 
-Pure arithmetic, as in partition.py, for a line of one lane on which rows keep their order. Every rank gets the same
-number of whole blocks, side by side, and shares them out to its workers, the first ones having one more. The blocks
-that are left, fewer than there are ranks, and a short one, are cut into pieces of as many samples, one a rank: at most
-W - 1 samples are left out. A single rank shares out all blocks.
+This is arithmetic, as in partition.py, for an epoch order of one lane in which rows keep their order. Every rank gets
+the same number of whole blocks, side by side, and divides them among its workers; the first workers may have one more.
+The blocks that are left, fewer than there are ranks, and a short block are cut into pieces of equal length, one for
+each rank: at most W - 1 samples are left out. A single rank divides all blocks.
 
 Invariant: every rank has the same runs, counted in samples. So ranks have as many batches, though each worker ends
 with a short batch of its own. A DataLoader takes batches from its workers in turn, and leaves out those that have none.
@@ -28,7 +28,7 @@ _MOST_CONSUMERS = 1 << 20
 
 @dataclass(frozen=True)
 class RunDivision:
-    """How the positions that are left of a line are shared out in runs of whole blocks.
+    """How the positions that are left of an epoch order are divided among consumers, in runs of whole blocks.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""`state_dict()`: where an epoch stands, and what the line that it stands on depends on; JSON, and nothing more."""
+"""`state_dict()`: how far an epoch is, and what its order depends on; JSON, and nothing more."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class EpochState:
     epoch
         Its number.
     progress
-        What earlier runs used up of its line.
+        Which positions of its epoch order earlier runs used up.
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
     lanes, mix, strip, first_block, short_last
-        Of its line. None: nothing of the line is used up, the pass that begins there decides.
+        Of its epoch order. None: no position is used up, and the pass that begins here decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
     """
@@ -100,7 +100,7 @@ class EpochState:
 
     @property
     def used(self) -> int:
-        """How many positions of the line are used up."""
+        """How many positions of the epoch order are used up."""
         return self.progress.used + (0 if self.run is None else self.run.cut.used)
 
     @property
@@ -141,7 +141,7 @@ class EpochState:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], length: int) -> EpochState:
-        """Return the state that `to_json` described, on a line of `length` positions.
+        """Return the state that `to_json` described, of an epoch order of `length` positions.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class EpochState:
 
 
 def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) -> dict[str, Any]:
-    """Return what `state_dict()` gives: the state, and what its line depends on."""
+    """Return what `state_dict()` gives: the state, and what its epoch order depends on."""
     return {
         "version": VERSION,
         **state.to_json(),
@@ -187,7 +187,7 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any
     Raises
     ------
     ConfigError
-        If it is no such dict, or belongs to another line; names what differs.
+        If it is no such dict, or belongs to another epoch order; the message names what differs.
     """
     if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
         raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
@@ -220,7 +220,7 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any
 
 
 def describe_order(order: Order) -> dict[str, Any]:
-    """Return what the line depends on but for epoch and lanes, as JSON."""
+    """Return what the epoch order depends on, except for epoch and lanes, as JSON."""
     selection = order.selection
     digest, whole = (None, False) if selection is None else (selection.digest, selection.whole_blocks)
     return {

@@ -1,7 +1,7 @@
 """Checks of the files of a local store, before zarr-python opens them.
 
-A file has to be a regular file: opening a named pipe would wait for its writer. A metadata file has a largest size as
-well: zarr-python reads it whole, and parsed JSON takes several times its size in memory.
+Each file must be a regular file, since opening a named pipe would wait for its writer. A metadata file must not be
+larger than 64 MiB, since zarr-python reads it whole, and parsed JSON takes several times its size in memory.
 """
 
 from __future__ import annotations

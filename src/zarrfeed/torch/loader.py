@@ -21,8 +21,8 @@ from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
 from zarrfeed.torch.worker_shutdown import with_flags
 
-#: If a worker is killed while it sends a batch, this process sees the broken connection before torch's SIGCHLD handler
-#: runs. The loader waits this long for the handler, whose error tells the user that a worker was killed.
+#: Seconds that the loader waits for torch's SIGCHLD handler. If a worker is killed while it sends a batch, this process
+#: sees the broken connection before the handler runs; the handler's error tells the user that a worker was killed.
 _UNTIL_TOLD_S = 1.0
 
 

@@ -68,7 +68,7 @@ def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data
 
 
 def check_order(*, shuffle: bool, seed: int) -> None:
-    """Raise ConfigError for a key or a flag of the order that cannot be."""
+    """Raise ConfigError if `shuffle` is no bool, or `seed` is no integer in [0, 2**64)."""
     check_flags(shuffle=shuffle)
     check_int("seed", seed, 0, 2**64 - 1)
 
@@ -88,7 +88,7 @@ def schedule_options(
     Raises
     ------
     ConfigError
-        For an argument that cannot be.
+        If an argument has a value that is not allowed, such as `batch_size=0`.
     """
     check_counts(batch_size=batch_size)
     check_num_threads(num_threads)

@@ -53,7 +53,7 @@ _EXCEPTIONS: tuple[BaseException, ...] = (
     GeneratorExit("on purpose"),
     OwnError("on purpose", 1),
 )
-#: What torch hands over from a worker. Others end it: that is in process_kills.py.
+#: What torch hands over from a worker. Others end it: that is in kills.py.
 _OF_WORKERS = tuple(error for error in _EXCEPTIONS if isinstance(error, Exception))
 #: Of these tries each has DataLoader workers, which take longer.
 _WORKERS_EVERY = 4

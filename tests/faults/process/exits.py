@@ -13,7 +13,7 @@ from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Surroundings, wait_until
 from tests.faults.process.zygote import Ended, fresh, zygote
 
-#: As in process_stores.py, which is not imported here: it takes seconds, and other processes do it.
+#: As in stores.py, which is not imported here: it takes seconds, and other processes do it.
 _KINDS = ("zstd", "blosc", "shards", "codec", "fed", "fed shards", "text", "access")
 _READERS = ("main", "held", "many", "thread", "daemon")
 #: Of these tries each has DataLoader workers, which take longer.

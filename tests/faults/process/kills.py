@@ -14,7 +14,7 @@ from tests.faults.process.zygote import zygote
 _KINDS = ("zstd", "blosc", "shards", "codec", "fed", "fed shards", "text")
 #: Workers by spawn and forkserver begin with importing torch, and only then see that they are alone.
 _ALONE_S = {"fork": 40.0, "spawn": 150.0, "forkserver": 150.0}
-#: Of a loader and a process group, in process_losses.py; and what a busy machine may add.
+#: Of a loader and a process group, in losses.py; and what a busy machine may add.
 _WITHIN_S = 15.0 + 5.0
 
 
