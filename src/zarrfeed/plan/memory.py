@@ -14,7 +14,7 @@ What is left then is needed: one chunk being decoded, one request, one index a s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from zarrfeed.base.errors import MemoryBudgetError
@@ -234,7 +234,7 @@ def plan_memory(
     )
     if whole:
         limit = max(0, min(coalesce.limit, whole, (share - fed) // (2 * (threads + 1))))
-        coalesce = Coalesce(gap=min(coalesce.gap, limit), limit=limit)
+        coalesce = replace(coalesce, gap=min(coalesce.gap, limit), limit=limit)
         merged = (threads + 1) * limit
         request += coalesce.gap
     most = min((spec.source.max_requests for spec in streamed if spec.source is not None), default=0)
