@@ -238,7 +238,7 @@ ROWS = (
     Row(
         "fails",
         "opens of a chunk fail for ever, or reads of it",
-        "StoreReadError with this errno that names array and chunk; tried again only if it may pass; without the fault "
+        "StoreReadError with this errno that names array and chunk; retried only if it may pass; without the fault "
         "the same dataset reads on, right",
         fails,
         300,
