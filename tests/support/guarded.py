@@ -1,6 +1,6 @@
 """Hand damaged bytes to codecs through their guards, in a process of its own: run by test_codec_guards.py.
 
-    python guarded.py CHANGES NAME...
+    python -m tests.support.guarded CHANGES NAME...
 
 Every buffer ends where a page begins that cannot be read, so that one byte too many ends the process. It may take
 `MEMORY_BYTES` of addresses more than it had. With PYTHONMALLOC=debug Python looks whether anything was written beside
