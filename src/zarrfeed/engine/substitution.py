@@ -1,12 +1,12 @@
-"""Samples in the place of those whose chunk cannot be read or decoded (`on_error="skip"`).
+"""Replace the samples whose chunk cannot be read or decoded by other samples (`on_error="skip"`).
 
-What holds: each slot whose sample is bad gets the sample's successor, or that one's, up to the first good one. The
-successor of a sample is the same row of the next block in the order of the epoch: a function of the order and the
-epoch, so that it does not depend on ranks, workers, threads or timing. No slot is left out, hence no count changes, and
-no rank waits for another. Rows of one bad block get rows of one other block, each another one, which is decoded once.
+Invariant: each slot whose sample is bad gets the first good sample among the sample's successors. The successor of a
+sample is the same row of the next block in the epoch order. It is a function of the order and the epoch, so the
+replacement does not depend on ranks, workers, threads or timing. Every slot is filled, so no count changes, and no rank
+waits for another. The rows of one bad block get different rows of one other block, which is decoded once.
 
-A chunk counts once a pass towards `max_errors`, in the batch that is the first to want it: so where a pass ends with an
-error does not depend on timing either.
+A chunk counts once a pass towards `max_errors`, in the first batch that wants it. So the batch at which a pass ends
+with an error does not depend on timing either.
 """
 
 from __future__ import annotations

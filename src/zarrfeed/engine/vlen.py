@@ -1,8 +1,9 @@
-"""Samples that are text or bytes of any length: looked up by their index, chunk by chunk, when a batch is made.
+"""Look up samples of text or bytes of any length (vlen data) by their index, chunk by chunk, when a batch is made.
 
-What holds: only chunks that hold samples of the batch are read, through zarr-python's own pipeline in threads; decoded
-ones are kept, those used last, within a limit. All work on them is done on zarr-python's event loop, so that there is
-nothing to lock; a look-up that was interrupted ends there by itself, and touches nothing but what is kept.
+Invariant: only chunks that hold samples of the batch are read, and zarr-python's own pipeline decodes them in threads.
+A cache keeps the decoded chunks that were used last, within a limit. All work on the cache is done on zarr-python's
+event loop, so nothing needs a lock. A look-up that was interrupted ends on that loop by itself, and changes nothing but
+the cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A multiprocessing context whose events survive that a process is killed.
+"""A multiprocessing context whose events still work after a process that used them was killed.
 
-torch's DataLoader tells its workers to end by a `multiprocessing.Event`, each look at which takes a lock that all of
-them share. A worker that is killed while it looks leaves the lock taken: the other workers, and the training process as
-soon as it drops the iterator, wait for ever (pytorch issue 21554).
+torch's DataLoader tells its workers to end through a `multiprocessing.Event`. Every check of that event takes a lock
+that all processes share. A worker that is killed during a check never releases the lock: the other workers wait for
+ever, and so does the training process as soon as it drops the iterator (pytorch issue 21554).
 """
 
 from __future__ import annotations
