@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "engine/task_builder.h"
 #include "spec/field_spec.h"
 
 namespace zarrfeed {
@@ -58,15 +59,17 @@ void OwnedPlan::bind() {
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores)
     : options_(options),
       owner_(process_id()),
-      stores_(stores ? std::move(stores) : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests)) {
+      stores_(stores ? std::move(stores) : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests)),
+      admission_(options.batch_size, options.provided_memory),
+      skip_log_(options.batch_size) {
   fields_.reserve(fields.size());
   for (FieldSpec& field : fields) {
     const FieldDecoder& decoder = fields_.emplace_back(std::move(field));
     const size_t bytes = decoder.sample_bytes() * static_cast<size_t>(options_.batch_size);
     memory_.push_back(std::make_shared<BufferPool>(bytes, options_.provided_memory));
-    pieces_per_sample_ += static_cast<int64_t>(std::max<size_t>(1, decoder.num_cells()) * decoder.num_offsets());
     group_bytes_ += decoder.decoded_bytes() * decoder.num_cells();
   }
+  pieces_per_sample_ = TaskBuilder::pieces_per_sample(fields_);
   make_readers();
   if (options_.carry_bytes > 0) {
     std::vector<size_t> sizes;
@@ -109,16 +112,6 @@ bool Engine::is_owner() const {
   return process_id() == owner_;
 }
 
-int64_t Engine::required_open_batches(const EpochPlan& plan, int64_t batch_size) {
-  int64_t required = 1;
-  int64_t last_batch = 0;
-  for (size_t g = 0; g < plan.num_groups(); ++g) {
-    last_batch = std::max(last_batch, plan.last_step[g] / batch_size);
-    required = std::max(required, last_batch - plan.first_step[g] / batch_size + 1);
-  }
-  return required;
-}
-
 void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
@@ -140,20 +133,19 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   }
   plan_ = std::move(plan);
   const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
-  max_open_ = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
+  const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
   short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
   for (const FieldDecoder& field : fields_) sample_bytes += field.sample_bytes();
-  streaming_ = static_cast<size_t>(max_open_) * batch_bytes > kStreamingBytes;
+  streaming_ = static_cast<size_t>(max_open) * batch_bytes > kStreamingBytes;
   // Steps of a lane are as far apart as this consumer has lanes.
   const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
-  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open_, period, fields_.size());
+  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open, period, fields_.size());
   stopping_ = false;
   error_ = nullptr;
-  next_group_ = 0;
-  opened_ = delivered_ = provided_sets_ = 0;
+  admission_.begin_epoch(plan_->plan, max_open);
   taken_at_.reset();
   for (InFlight& kind : in_flight_) kind.count = 0;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
@@ -231,8 +223,8 @@ void Engine::stop_locked() {
     tasks_.clear();
     fetched_.clear();
     for (InFlight& kind : in_flight_) kind.waiting.clear();
-    skipped_.clear();
-    for (int64_t b = delivered_; b < opened_; ++b) {
+    skip_log_.clear();
+    for (int64_t b = admission_.delivered(); b < admission_.opened(); ++b) {
       for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
     }
     ring_.reset();
@@ -273,7 +265,7 @@ void Engine::provide_buffers(const std::vector<uint8_t*>& buffers) {
   for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->provide(buffers[f]);
   {
     const std::lock_guard lock(mutex_);
-    ++provided_sets_;
+    admission_.provide();
   }
   work_cv_.notify_one();
 }
@@ -284,7 +276,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
   end_of_busy_time();
-  if (delivered_ == ring_->num_batches()) return NextStatus::kEnd;
+  if (admission_.delivered() == ring_->num_batches()) return NextStatus::kEnd;
   {
     const StageTimer timer(stats_.consumer_wait_ns);
     const auto is_over = [this] { return !running_ || error_ || is_ready(); };
@@ -320,17 +312,12 @@ void Engine::end_of_busy_time() {
 }
 
 void Engine::deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock) {
-  const auto buffers = ring_->buffers(delivered_);
+  const int64_t batch = admission_.delivered();
+  const auto buffers = ring_->buffers(batch);
   out.buffers.assign(buffers.begin(), buffers.end());
-  out.rows = ring_->rows(delivered_);
-  out.skipped = {};
-  if (!skipped_.empty()) {
-    if (auto skipped = skipped_.extract(delivered_)) out.skipped = std::move(skipped.mapped());
-    std::vector<SkippedSlot>& slots = out.skipped.slots;
-    std::sort(slots.begin(), slots.end());
-    slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
-  }
-  ++delivered_;
+  out.rows = ring_->rows(batch);
+  out.skipped = skip_log_.take(batch);
+  admission_.deliver();
   taken_at_ = Clock::now();
   const bool wake = can_admit();
   lock.unlock();
@@ -340,7 +327,8 @@ void Engine::deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock) {
 }
 
 bool Engine::is_ready() {
-  return delivered_ < opened_ && ring_->is_complete(delivered_);
+  const int64_t next = admission_.delivered();
+  return next < admission_.opened() && ring_->is_complete(next);
 }
 
 void Engine::fail(std::exception_ptr error) {

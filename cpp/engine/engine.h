@@ -47,10 +47,12 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/stats.h"
+#include "engine/admission.h"
 #include "engine/batch_ring.h"
 #include "engine/buffer_pool.h"
 #include "engine/carried_chunk.h"
 #include "engine/chunk_cache.h"
+#include "engine/skip_log.h"
 #include "engine/task.h"
 #include "plan/placement.h"
 #include "plan/row_order.h"
@@ -96,28 +98,6 @@ struct OwnedPlan {
 
 enum class NextStatus { kBatch, kEnd, kTimeout };
 
-/// A chunk that was passed over, and why.
-struct SkippedChunk {
-  size_t field = 0;
-  int64_t chunk = 0;  ///< its index along the sample axis
-  std::string key;    ///< below the array; of an inner chunk with its place in the shard
-  Error error;
-};
-
-/// A slot of a batch that has not its sample, for want of a chunk.
-struct SkippedSlot {
-  int64_t slot = 0;
-  int64_t sample = 0;
-
-  auto operator<=>(const SkippedSlot&) const = default;
-};
-
-/// What is not in a batch.
-struct Skipped {
-  std::vector<SkippedSlot> slots;    ///< ascending, each once
-  std::vector<SkippedChunk> chunks;  ///< in no order, a chunk perhaps several times
-};
-
 /// A finished batch: one buffer a field, owned by the receiver.
 struct ReadyBatch {
   std::vector<uint8_t*> buffers;
@@ -157,7 +137,9 @@ class Engine {
   [[nodiscard]] bool is_running() const { return running_; }
 
   /// Fewest batches that must be open at once to read `plan`.
-  static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
+  static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size) {
+    return Admission::required_open_batches(plan, batch_size);
+  }
 
   [[nodiscard]] const Stats& stats() const { return stats_; }
   /// Temporary memory of all threads, bytes read and not decoded included, at the end of the last epoch: the most that
@@ -213,11 +195,7 @@ class Engine {
   /// What counts the time of a decode thread that has nothing to do. Under `mutex_`.
   std::atomic<uint64_t>& idle_counter();
   void admit_groups(Claim& claim);
-  void open_batches_until(int64_t last);
-  void make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out);
-  void add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
-                       size_t end, std::vector<Task>& out) const;
-  [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
+  void open_batch(int64_t batch);
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
@@ -236,8 +214,7 @@ class Engine {
   }
   [[nodiscard]] bool skips(const Error& error) const;
   void skip(Task& task, const Error& error);
-  template <typename ChunkOf>
-  void list_skipped(const Task& task, const ChunkOf& chunk_of);
+  void skip_bad_rows(const Task& task);
   InFlight& in_flight_of(const Task& task) { return in_flight_[kind_of_[task.field]]; }
   [[nodiscard]] bool has_room() const;
   [[nodiscard]] size_t num_in_flight() const;
@@ -294,7 +271,6 @@ class Engine {
 
   // One epoch. Written by start() before threads exist.
   std::shared_ptr<const OwnedPlan> plan_;
-  int64_t max_open_ = 0;
   bool short_of_memory_ = false;
   bool streaming_ = false;  ///< open batches are more than the cache holds
   std::optional<BatchRing> ring_;
@@ -309,15 +285,12 @@ class Engine {
   bool consumer_in_work_ = false;
   std::atomic<size_t> helpers_{0};  ///< decode threads to start once the consumer has much to do
   std::exception_ptr error_;
-  size_t next_group_ = 0;
-  int64_t opened_ = 0;     ///< batches [0, opened_) were opened
-  int64_t delivered_ = 0;  ///< batches [0, delivered_) were handed out
-  int64_t provided_sets_ = 0;
+  Admission admission_;
   std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
   size_t max_tasks_ = 0;                       ///< there are no more in the epoch
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
   std::deque<InFlight> in_flight_;             ///< one a pool of stores
-  std::map<int64_t, Skipped> skipped_;         ///< batch -> what is not in it
+  SkipLog skip_log_;
   std::map<size_t, CarriedChunks>
       carried_;  ///< group that is not admitted yet -> what it shares with the one before it
   std::deque<Task> tasks_;

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/task_builder.h"
 #include "plan/placement.h"
 #include "spec/field_spec.h"
 #include "storage/retry.h"
@@ -34,16 +35,11 @@ size_t Engine::num_in_flight() const {
 }
 
 bool Engine::can_admit() const {
-  const EpochPlan& plan = plan_->plan;
-  if (next_group_ >= plan.num_groups()) return false;
-  if (!has_room()) return false;
-  const int64_t last_batch = plan.last_step[next_group_] / options_.batch_size;
-  if (last_batch - delivered_ >= max_open_) return false;
-  return !options_.provided_memory || last_batch - opened_ < provided_sets_;
+  return admission_.can_admit() && has_room();
 }
 
 std::atomic<uint64_t>& Engine::idle_counter() {
-  const bool may_fetch = next_group_ < plan_->plan.num_groups() && has_room();
+  const bool may_fetch = !admission_.is_done() && has_room();
   if (may_fetch && short_of_memory_) return stats_.idle_memory_ns;
   return num_in_flight() > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
 }
@@ -52,105 +48,23 @@ void Engine::admit_groups(Claim& claim) {
   std::vector<size_t>& claimed = claim.groups;
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
-    open_batches_until(plan_->plan.last_step[next_group_] / options_.batch_size);
-    claim.carried.push_back(take_carried(next_group_));
-    claimed.push_back(next_group_++);
+    claimed.push_back(admission_.admit([this](int64_t batch) { open_batch(batch); }));
+    claim.carried.push_back(take_carried(claimed.back()));
     bytes += group_bytes_;
   }
 }
 
-void Engine::open_batches_until(int64_t last) {
-  for (; opened_ <= last; ++opened_) {
-    const auto buffers = ring_->buffers(opened_);
-    size_t acquired = 0;
-    try {
-      for (; acquired < fields_.size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
-    } catch (...) {
-      // The batch is not open, so nobody else would give these back.
-      while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
-      throw;
-    }
-    ring_->open(opened_, pieces_per_sample_);
-    if (options_.provided_memory) --provided_sets_;
+void Engine::open_batch(int64_t batch) {
+  const auto buffers = ring_->buffers(batch);
+  size_t acquired = 0;
+  try {
+    for (; acquired < fields_.size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
+  } catch (...) {
+    // The batch is not open, so nobody else would give these back.
+    while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
+    throw;
   }
-}
-
-void Engine::make_tasks(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) {
-  GroupPlacements placements;
-  expand_group(plan_->plan, group, scratch, placements);
-  ring_->claim(placements.rows);
-  const auto rows = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
-  for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
-    if (placements.begin[s] == placements.begin[s + 1]) continue;
-    for (size_t f = 0; f < fields_.size(); ++f) {
-      add_field_tasks(f, rows, placements.begin[s], placements.begin[s + 1], out);
-    }
-  }
-}
-
-void Engine::add_field_tasks(size_t field, const std::shared_ptr<const std::vector<Placement>>& rows, size_t begin,
-                             size_t end, std::vector<Task>& out) const {
-  const FieldDecoder& reader = fields_[field];
-  const auto add = [&](const std::shared_ptr<const std::vector<Placement>>& of, size_t from, size_t to) {
-    const int64_t chunk = reader.is_stored() ? (*of)[from].sample / reader.rows_per_chunk() : 0;
-    for (size_t cell = 0; cell < std::max<size_t>(1, reader.num_cells()); ++cell) {
-      Task& task = out.emplace_back();
-      task.field = field;
-      task.cell = cell;
-      task.chunk = chunk;
-      task.rows = of;
-      task.begin = from;
-      task.end = to;
-    }
-  };
-  const auto chunk_of = [&](const Placement& p) { return p.sample / reader.rows_per_chunk(); };
-  const auto lie_in_one_chunk = [&](std::span<const Placement> all) {
-    if (!reader.is_stored()) return true;
-    const auto [first, last] = std::minmax_element(
-        all.begin(), all.end(), [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
-    return chunk_of(*first) == chunk_of(*last);
-  };
-  const auto samples = std::span(*rows).subspan(begin, end - begin);
-  if (reader.spec().offsets.empty() && lie_in_one_chunk(samples)) {
-    add(rows, begin, end);
-    return;
-  }
-  std::vector<Placement> sorted = expand_windows(field, samples);
-  if (!lie_in_one_chunk(sorted)) {
-    // Chunks are shorter than the block, or lie across its ends: one task per chunk, steps still ascending.
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
-  }
-  const auto shared = std::make_shared<const std::vector<Placement>>(std::move(sorted));
-  if (!reader.is_stored()) {
-    add(shared, 0, shared->size());
-    return;
-  }
-  for (size_t from = 0; from < shared->size();) {
-    size_t to = from + 1;
-    while (to < shared->size() && chunk_of((*shared)[to]) == chunk_of((*shared)[from])) ++to;
-    add(shared, from, to);
-    from = to;
-  }
-}
-
-std::vector<Placement> Engine::expand_windows(size_t field, std::span<const Placement> samples) const {
-  const std::vector<int64_t>& offsets = fields_[field].spec().offsets;
-  if (offsets.empty()) return {samples.begin(), samples.end()};
-  std::vector<Placement> rows;
-  rows.reserve(samples.size() * offsets.size());
-  for (const Placement& p : samples) {
-    int64_t step = p.step * std::ssize(offsets);
-    for (const int64_t offset : offsets) {
-      const int64_t row = p.sample + offset;
-      if (row < 0 || row >= plan_->plan.num_samples) {
-        throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(p.sample) +
-                                            " reaches beyond the array, to " + std::to_string(row));
-      }
-      rows.push_back({row, step++});
-    }
-  }
-  return rows;
+  ring_->open(batch, pieces_per_sample_);
 }
 
 int64_t Engine::rows_per_sample(size_t field) const {
@@ -241,9 +155,10 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
   std::vector<Task>& tasks = claim.tasks;
   if (!claim.groups.empty()) {
     const StageTimer timer(stats_.order_ns);
+    const TaskBuilder builder(fields_, plan_->plan);
     for (size_t i = 0; i < claim.groups.size(); ++i) {
       const size_t first = tasks.size();
-      make_tasks(claim.groups[i], claim.shuffle, tasks);
+      ring_->claim(*builder.build(claim.groups[i], claim.shuffle, tasks));
       share_carried(claim.carried[i], std::span(tasks).subspan(first));
     }
     claim.carried.clear();
@@ -314,26 +229,24 @@ bool Engine::skips(const Error& error) const {
 void Engine::skip(Task& task, const Error& error) {
   end_carried(task, false);
   const SkippedChunk chunk{task.field, task.chunk, reader_of(task).label(task.chunk, task.cell), error};
-  list_skipped(task, [&](int64_t /*row*/) { return chunk; });
+  const std::vector<int64_t>& offsets = field_of(task).spec().offsets;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Placement& row : task.placements()) skip_log_.add(sample_of_row(row, offsets), chunk);
+  }
   publish(task);
 }
 
-template <typename ChunkOf>
-void Engine::list_skipped(const Task& task, const ChunkOf& chunk_of) {
-  const int64_t in_sample = rows_per_sample(task.field);
-  const std::vector<int64_t>& offsets = field_of(task).spec().offsets;
+void Engine::skip_bad_rows(const Task& task) {
+  const FieldSpec& spec = field_of(task).spec();
   const std::lock_guard lock(mutex_);
-  for (const Placement& p : task.placements()) {
-    std::optional<SkippedChunk> chunk = chunk_of(p.sample);
-    if (!chunk) continue;
-    const int64_t step = p.step / in_sample;
-    const int64_t offset = offsets.empty() ? 0 : offsets[static_cast<size_t>(p.step % in_sample)];
-    Skipped& skipped = skipped_[step / options_.batch_size];
-    skipped.slots.push_back({step % options_.batch_size, p.sample - offset});
-    if (skipped.chunks.empty() || skipped.chunks.back().key != chunk->key ||
-        skipped.chunks.back().field != task.field) {
-      skipped.chunks.push_back(std::move(*chunk));
-    }
+  for (const Placement& row : task.placements()) {
+    const auto behind = std::upper_bound(spec.bad_rows.begin(), spec.bad_rows.end(), row.sample,
+                                         [](int64_t r, const BadRows& rows) { return r < rows.begin; });
+    if (behind == spec.bad_rows.begin()) continue;
+    const BadRows& rows = *std::prev(behind);
+    if (row.sample >= rows.end) continue;
+    skip_log_.add(sample_of_row(row, spec.offsets), {task.field, rows.chunk, rows.key, rows.error});
   }
 }
 
@@ -363,14 +276,7 @@ void Engine::scatter(Task& task, WorkerScratch& scratch) {
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_resident(scratch.targets);
-    if (const auto& bad = field.spec().bad_rows; !bad.empty() && options_.skip_bad) {
-      list_skipped(task, [&](int64_t row) -> std::optional<SkippedChunk> {
-        const auto behind = std::upper_bound(bad.begin(), bad.end(), row,
-                                             [](int64_t r, const BadRows& rows) { return r < rows.begin; });
-        if (behind == bad.begin() || std::prev(behind)->end <= row) return std::nullopt;
-        return SkippedChunk{task.field, std::prev(behind)->chunk, std::prev(behind)->key, std::prev(behind)->error};
-      });
-    }
+    if (options_.skip_bad && !field.spec().bad_rows.empty()) skip_bad_rows(task);
   } else if (is_missing) {
     const StageTimer timer(stats_.scatter_ns);
     field.scatter_fill(task.cell, scratch.targets);
@@ -401,21 +307,21 @@ void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
 void Engine::publish(const Task& task) {
   ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) {
     const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
-    if (batch == delivered_) ready_cv_.notify_one();
+    if (batch == admission_.delivered()) ready_cv_.notify_one();
     if (options_.caller_runs) work_cv_.notify_all();
   });
 }
 
 bool Engine::is_exhausted() const {
-  return next_group_ == plan_->plan.num_groups() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() &&
-         num_in_flight() == 0;
+  return admission_.is_done() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() && num_in_flight() == 0;
 }
 
 void Engine::check_complete() {
   // Nothing is left to do, and no thread does anything: what is not here will not come.
-  for (int64_t b = delivered_; b < ring_->num_batches(); ++b) {
-    if (b < opened_ && ring_->is_complete(b)) continue;
-    const int64_t step = b < opened_ ? ring_->first_unclaimed(b) : b * options_.batch_size;
+  for (int64_t b = admission_.delivered(); b < ring_->num_batches(); ++b) {
+    const bool is_open = b < admission_.opened();
+    if (is_open && ring_->is_complete(b)) continue;
+    const int64_t step = is_open ? ring_->first_unclaimed(b) : b * options_.batch_size;
     fail_locked(
         std::make_exception_ptr(Error(ErrorKind::kConfig, "plan: nothing serves step " + std::to_string(step))));
     return;

@@ -1,0 +1,78 @@
+#pragma once
+// Admission: which batches of an epoch are open, and whether the next group of the plan may be admitted.
+//
+// A group is admitted when the engine opens the batches that the group serves and makes the tasks of the group. A batch is
+// open from then until it is delivered. Invariants:
+//   * Groups are admitted in the order of the plan, which is the order of the first step that they serve. A group is
+//     admitted only when every batch that it serves is open.
+//   * Batches are opened and delivered in order: [delivered(), opened()) are open. There are at most `max_open_batches` of
+//     them.
+//   * Batches are opened only for a group that is admitted, never ahead. If batches are written to memory that the caller
+//     provides, each batch takes one set of provided buffers when it is opened.
+//   * No deadlock: a group that the oldest open batch still needs is the next group to be admitted, since no group before it
+//     begins later. Its batches fit, since `max_open_batches` is at least required_open_batches() of the plan.
+// The class only counts: it owns no buffer and starts nothing. It is not thread-safe: the engine calls it under its mutex.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/row_order.h"
+
+namespace zarrfeed {
+
+class Admission {
+ public:
+  /// `provided_memory`: a batch needs a set of provided buffers to be opened.
+  Admission(int64_t batch_size, bool provided_memory) : batch_size_(batch_size), provided_memory_(provided_memory) {}
+
+  /// Fewest batches that must be open at once to read `plan`.
+  static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
+
+  /// Begins an epoch: no group is admitted, no batch is open, no buffers are provided. Borrows `plan` for the epoch.
+  void begin_epoch(const EpochPlan& plan, int64_t max_open_batches);
+
+  /// Whether all groups of the plan were admitted.
+  [[nodiscard]] bool is_done() const { return next_group_ == num_groups_; }
+  /// Whether there is a next group whose batches may all be open.
+  [[nodiscard]] bool can_admit() const {
+    if (is_done()) return false;
+    const int64_t last = last_batch_of_next();
+    if (last - delivered_ >= max_open_batches_) return false;
+    return !provided_memory_ || last - opened_ < provided_sets_;
+  }
+  /// Admits the next group, for which can_admit() holds, and returns its number. Calls open(batch) for each batch that the
+  /// group serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.
+  template <typename Open>
+  size_t admit(const Open& open) {
+    for (const int64_t last = last_batch_of_next(); opened_ <= last; ++opened_) {
+      open(opened_);
+      if (provided_memory_) --provided_sets_;
+    }
+    return next_group_++;
+  }
+
+  /// Delivers the oldest open batch.
+  void deliver() { ++delivered_; }
+  /// Adds one set of provided buffers: one buffer for each field.
+  void provide() { ++provided_sets_; }
+
+  /// Number of batches that were opened, which is the number of the next batch to be opened.
+  [[nodiscard]] int64_t opened() const { return opened_; }
+  /// Number of batches that were delivered, which is the number of the next batch to be delivered.
+  [[nodiscard]] int64_t delivered() const { return delivered_; }
+
+ private:
+  [[nodiscard]] int64_t last_batch_of_next() const { return plan_->last_step[next_group_] / batch_size_; }
+
+  const int64_t batch_size_;
+  const bool provided_memory_;
+  const EpochPlan* plan_ = nullptr;
+  size_t num_groups_ = 0;
+  size_t next_group_ = 0;
+  int64_t max_open_batches_ = 0;
+  int64_t opened_ = 0;
+  int64_t delivered_ = 0;
+  int64_t provided_sets_ = 0;  ///< sets of provided buffers that no open batch has taken
+};
+
+}  // namespace zarrfeed

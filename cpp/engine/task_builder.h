@@ -1,0 +1,56 @@
+#pragma once
+// The task builder: makes the tasks of one group of the plan. Pure: it reads no chunk, and knows no batch and no thread.
+//
+// Invariants, for the tasks that one call of build() adds:
+//   * For each field and each cell of it, every row that a sample of the group needs is in exactly one task. So the tasks
+//     of a sample have pieces_per_sample() rows in all, and no two tasks write the same bytes of a slot.
+//   * The rows of a task lie in one read chunk, `Task::chunk`. Rows of a field that is not stored lie in no chunk; one task
+//     has all rows of a segment, and its `chunk` is 0.
+//   * The rows of a task are in ascending order of their steps.
+// All functions are thread-safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/task.h"
+#include "plan/placement.h"
+#include "plan/row_order.h"
+#include "transform/field_decoder.h"
+
+namespace zarrfeed {
+
+class TaskBuilder {
+ public:
+  using Rows = std::shared_ptr<const std::vector<Placement>>;
+
+  /// Borrows both, for as long as the builder lives.
+  TaskBuilder(const std::vector<FieldDecoder>& fields, const EpochPlan& plan) : fields_(fields), plan_(plan) {}
+
+  /// Appends the tasks of a group to `out`. Returns the samples of the group, each with its step.
+  /// Throws Error(kConfig) if the plan contradicts itself, or if a window reaches beyond the array.
+  Rows build(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) const;
+
+  /// Rows that one sample needs, counted once in each cell that they lie in, over all fields.
+  static int64_t pieces_per_sample(const std::vector<FieldDecoder>& fields);
+
+ private:
+  void add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
+  void add_rows(size_t field, const Rows& rows, size_t begin, size_t end, std::vector<Task>& out) const;
+  [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
+
+  const std::vector<FieldDecoder>& fields_;
+  const EpochPlan& plan_;
+};
+
+/// Returns the sample, with its step, that needs `row` of a field whose samples are windows of `offsets`. This undoes what
+/// the task builder does to windows. Without offsets, a row is a sample.
+inline Placement sample_of_row(const Placement& row, std::span<const int64_t> offsets) {
+  if (offsets.empty()) return row;
+  const auto in_window = static_cast<size_t>(row.step % std::ssize(offsets));
+  return {row.sample - offsets[in_window], row.step / std::ssize(offsets)};
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,164 @@
+// Admission: batches open in order and only for a group that needs them, and no plan that fits comes to a halt.
+
+#include "engine/admission.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "plan/row_order.h"
+#include "tests/support/check.h"
+#include "tests/support/plans.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+/// Groups that serve these steps, as far as admission looks at them.
+struct Groups {
+  explicit Groups(std::vector<int64_t> first, std::vector<int64_t> last)
+      : first_step(std::move(first)), last_step(std::move(last)), lane(first_step.size()) {
+    plan.first_step = first_step;
+    plan.last_step = last_step;
+    plan.group_lane = lane;
+    plan.steps = last_step.empty() ? 0 : *std::max_element(last_step.begin(), last_step.end()) + 1;
+  }
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  std::vector<int64_t> first_step, last_step, lane;
+  EpochPlan plan;
+};
+
+/// Opens batches, and checks that they are opened in order, without a gap.
+struct Opened {
+  int64_t count = 0;
+  void operator()(int64_t batch) {
+    CHECK_EQ(batch, count);
+    ++count;
+  }
+};
+
+/// Delivers the oldest open batch if no group that is not admitted serves it.
+bool deliver_if_complete(Admission& admission, const EpochPlan& plan, size_t admitted, int64_t batch_size) {
+  if (admission.delivered() == admission.opened()) return false;
+  for (size_t g = admitted; g < plan.num_groups(); ++g) {
+    if (plan.first_step[g] / batch_size <= admission.delivered()) return false;
+  }
+  admission.deliver();
+  return true;
+}
+
+}  // namespace
+
+TEST(every_plan_is_read_to_its_end_with_as_few_open_batches_as_it_requires) {
+  std::mt19937_64 random(8);
+  for (int i = 0; i < 300; ++i) {
+    LineSpec line = random_line(random, 200);
+    if (i % 2 == 0) line.select(random);
+    const Context context(describe(line));
+    const auto owned = build_plan(line);
+    const EpochPlan& plan = owned->plan;
+    const int64_t batch_size = pick(random, 1, 20);
+    const int64_t max_open = Admission::required_open_batches(plan, batch_size) + (i % 3 == 0 ? pick(random, 0, 4) : 0);
+    Admission admission(batch_size, false);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      admission.begin_epoch(plan, max_open);
+      Opened opened;
+      size_t admitted = 0;
+      while (!admission.is_done()) {
+        if (admission.can_admit()) {
+          const size_t group = admission.admit([&](int64_t batch) { opened(batch); });
+          CHECK_EQ(group, admitted);
+          ++admitted;
+          CHECK(plan.last_step[group] / batch_size < admission.opened());
+          CHECK(plan.first_step[group] / batch_size >= admission.delivered());
+          CHECK(admission.opened() - admission.delivered() <= max_open);
+          CHECK_EQ(admission.opened(), opened.count);
+        } else if (!deliver_if_complete(admission, plan, admitted, batch_size)) {
+          FAIL("neither a group can be admitted nor a batch be delivered");
+        }
+      }
+      CHECK_EQ(admitted, plan.num_groups());
+    }
+  }
+}
+
+TEST(with_one_open_batch_less_than_required_a_group_never_fits) {
+  const Groups groups({0, 4}, {11, 19});  // batches of 4: the groups serve batches 0 to 2 and 1 to 4
+  CHECK_EQ(Admission::required_open_batches(groups.plan, 4), int64_t{4});
+  for (const int64_t max_open : {3, 4}) {
+    Admission admission(4, false);
+    admission.begin_epoch(groups.plan, max_open);
+    admission.admit([](int64_t) {});
+    admission.deliver();  // batch 1 needs the second group
+    CHECK_EQ(admission.can_admit(), max_open == 4);
+  }
+}
+
+TEST(batches_are_opened_for_the_group_that_is_admitted_and_not_ahead) {
+  const Groups groups({0, 0, 9}, {2, 7, 11});
+  Admission admission(4, false);
+  admission.begin_epoch(groups.plan, 10);
+  CHECK_EQ(admission.opened(), int64_t{0});
+  admission.admit([](int64_t) {});
+  CHECK_EQ(admission.opened(), int64_t{1});
+  admission.admit([](int64_t) {});
+  CHECK_EQ(admission.opened(), int64_t{2});
+  admission.admit([](int64_t) {});
+  CHECK_EQ(admission.opened(), int64_t{3});
+  CHECK(admission.is_done());
+  CHECK(!admission.can_admit());
+}
+
+TEST(each_batch_takes_one_set_of_provided_buffers) {
+  const Groups groups({0, 4, 12}, {3, 11, 15});
+  Admission admission(4, true);
+  admission.begin_epoch(groups.plan, 10);
+  CHECK(!admission.can_admit());
+  admission.provide();
+  CHECK(admission.can_admit());
+  admission.admit([](int64_t) {});
+  admission.provide();
+  CHECK(!admission.can_admit());  // the next group serves two batches
+  admission.provide();
+  CHECK(admission.can_admit());
+  admission.admit([](int64_t) {});
+  CHECK(!admission.can_admit());
+  admission.deliver();  // the receiver has the buffers now
+  CHECK(!admission.can_admit());
+  admission.provide();
+  CHECK(admission.can_admit());
+}
+
+TEST(buffers_that_were_provided_for_one_epoch_do_not_count_in_the_next) {
+  const Groups groups({0}, {3});
+  Admission admission(4, true);
+  admission.begin_epoch(groups.plan, 1);
+  admission.provide();
+  admission.begin_epoch(groups.plan, 1);
+  CHECK(!admission.can_admit());
+}
+
+TEST(a_group_whose_batch_does_not_open_is_not_admitted) {
+  const Groups groups({0}, {11});
+  Admission admission(4, false);
+  admission.begin_epoch(groups.plan, 3);
+  bool threw = false;
+  try {
+    admission.admit([](int64_t batch) {
+      if (batch == 1) throw Error(ErrorKind::kBudget, "no memory");
+    });
+  } catch (const Error&) {
+    threw = true;
+  }
+  CHECK(threw);
+  CHECK_EQ(admission.opened(), int64_t{1});
+  CHECK(!admission.is_done());
+  Opened rest{1};
+  CHECK_EQ(admission.admit([&](int64_t batch) { rest(batch); }), size_t{0});
+  CHECK_EQ(admission.opened(), int64_t{3});
+}

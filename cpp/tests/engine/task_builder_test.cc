@@ -1,0 +1,134 @@
+// Tasks of a group: together they have every row that the samples of the group need, each once.
+
+#include "engine/task_builder.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "plan/row_order.h"
+#include "tests/support/check.h"
+#include "tests/support/plans.h"
+#include "tests/support/reading.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+/// A row that somebody needs: field, cell, row of the array, and its step in rows of the field.
+using Piece = std::tuple<size_t, size_t, int64_t, int64_t>;
+
+std::vector<FieldDecoder> decoders(const Dataset& data) {
+  std::vector<FieldDecoder> fields;
+  for (FieldSpec& field : data.fields()) fields.emplace_back(std::move(field));
+  return fields;
+}
+
+/// The pieces that these samples need, by the definition of a window.
+std::vector<Piece> needed(const std::vector<FieldDecoder>& fields, const std::vector<Placement>& samples) {
+  std::vector<Piece> pieces;
+  for (size_t f = 0; f < fields.size(); ++f) {
+    std::vector<int64_t> offsets = fields[f].spec().offsets;
+    if (offsets.empty()) offsets = {0};
+    for (size_t cell = 0; cell < std::max<size_t>(1, fields[f].num_cells()); ++cell) {
+      for (const Placement& p : samples) {
+        for (size_t k = 0; k < offsets.size(); ++k) {
+          pieces.emplace_back(f, cell, p.sample + offsets[k], p.step * std::ssize(offsets) + static_cast<int64_t>(k));
+        }
+      }
+    }
+  }
+  std::sort(pieces.begin(), pieces.end());
+  return pieces;
+}
+
+/// Checks the tasks of all groups of an epoch against the definition.
+void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan) {
+  const TaskBuilder builder(fields, plan);
+  ShuffleScratch scratch;
+  GroupPlacements placements;
+  for (size_t group = 0; group < plan.num_groups(); ++group) {
+    std::vector<Task> tasks;
+    const TaskBuilder::Rows samples = builder.build(group, scratch, tasks);
+    expand_group(plan, group, scratch, placements);
+    CHECK_EQ(samples->size(), placements.rows.size());
+    std::vector<Piece> pieces;
+    for (const Task& task : tasks) {
+      const FieldDecoder& field = fields[task.field];
+      CHECK(!task.placements().empty());
+      int64_t last_step = -1;
+      for (const Placement& row : task.placements()) {
+        CHECK(row.step > last_step);
+        last_step = row.step;
+        CHECK_EQ(field.is_stored() ? row.sample / field.rows_per_chunk() : 0, task.chunk);
+        pieces.emplace_back(task.field, task.cell, row.sample, row.step);
+        const Placement sample = sample_of_row(row, field.spec().offsets);
+        CHECK(std::any_of(samples->begin(), samples->end(),
+                          [&](const Placement& p) { return p.sample == sample.sample && p.step == sample.step; }));
+      }
+    }
+    std::sort(pieces.begin(), pieces.end());
+    CHECK(pieces == needed(fields, placements.rows));
+    CHECK_EQ(std::ssize(pieces), std::ssize(placements.rows) * TaskBuilder::pieces_per_sample(fields));
+  }
+}
+
+}  // namespace
+
+TEST(tasks_have_each_row_that_a_group_needs_once) {
+  const Dataset data = rich_dataset();
+  const std::vector<FieldDecoder> fields = decoders(data);
+  for (const int64_t block_rows : {1, 3, 8, 20, 100}) {
+    for (const int64_t lanes : {1, 4}) {
+      LineSpec line = shuffled_line(data, block_rows, lanes);
+      check_tasks(fields, build_plan(line)->plan);
+      line.mix = 2;
+      check_tasks(fields, build_plan(line)->plan);
+    }
+  }
+}
+
+TEST(tasks_have_each_row_that_the_windows_of_a_group_need_once) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Context context("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    Dataset data = rich_dataset();
+    data.add_windows(random);
+    const std::vector<FieldDecoder> fields = decoders(data);
+    for (const int64_t block_rows : {1, 8, 20, 100}) {
+      LineSpec line = line_of_windows(data, block_rows);
+      check_tasks(fields, build_plan(line)->plan);
+      line.shuffle = true;
+      line.lanes = std::min<int64_t>(3, line.length());
+      line.mix = 2;
+      check_tasks(fields, build_plan(line)->plan);
+    }
+  }
+}
+
+TEST(samples_of_one_chunk_are_one_task_that_shares_the_rows_of_the_group) {
+  const Dataset data = simple_dataset(64, 8);
+  const std::vector<FieldDecoder> fields = decoders(data);
+  const auto plan = build_plan(shuffled_line(data, 8, 1));
+  ShuffleScratch scratch;
+  std::vector<Task> tasks;
+  const TaskBuilder::Rows samples = TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
+  CHECK_EQ(tasks.size(), fields.size());
+  for (const Task& task : tasks) CHECK(task.rows == samples);
+}
+
+TEST(a_window_that_reaches_beyond_the_array_is_refused) {
+  for (const int64_t offset : {-1, 1}) {
+    Dataset data = simple_dataset(64, 8);
+    data.offsets.assign(data.num_fields(), {offset});
+    const std::vector<FieldDecoder> fields = decoders(data);
+    const auto plan = build_plan(shuffled_line(data, 64, 1));
+    ShuffleScratch scratch;
+    std::vector<Task> tasks;
+    CHECK_THROWS(kConfig, "reaches beyond the array", TaskBuilder(fields, plan->plan).build(0, scratch, tasks));
+  }
+}
