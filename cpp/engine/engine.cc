@@ -82,9 +82,9 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared
 
 void Engine::make_readers() {
   readers_ = std::make_shared<Readers>();
-  kind_of_.assign(fields_.size(), 0);
-  in_flight_.clear();
+  std::vector<FetchQueue::Source> sources(fields_.size());
   std::vector<const void*> pools;
+  std::vector<size_t> limits_of_pools;
   for (size_t f = 0; f < fields_.size(); ++f) {
     const FieldDecoder& field = fields_[f];
     auto& reader = readers_->emplace_back();
@@ -96,11 +96,12 @@ void Engine::make_readers() {
     const ByteStore::Limits& limits = reader->limits();
     if (!limits.can_try) asks_first_ = true;
     const void* const pool = limits.pool != nullptr ? limits.pool : reader.get();
-    kind_of_[f] = static_cast<size_t>(std::find(pools.begin(), pools.end(), pool) - pools.begin());
-    if (kind_of_[f] < pools.size()) continue;
+    sources[f] = {static_cast<size_t>(std::find(pools.begin(), pools.end(), pool) - pools.begin()), limits.needs_room};
+    if (sources[f].pool < pools.size()) continue;
     pools.push_back(pool);
-    in_flight_.emplace_back().limit = std::max<size_t>(1, limits.requests);
+    limits_of_pools.push_back(limits.requests);
   }
+  fetch_queue_.set_sources(std::move(sources), limits_of_pools);
 }
 
 Engine::~Engine() {
@@ -147,7 +148,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   error_ = nullptr;
   admission_.begin_epoch(plan_->plan, max_open);
   taken_at_.reset();
-  for (InFlight& kind : in_flight_) kind.count = 0;
+  fetch_queue_.begin_epoch();
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
   max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
   const size_t num_threads = std::min(options_.num_threads, max_tasks_);
@@ -222,7 +223,7 @@ void Engine::stop_locked() {
     carried_.clear();
     tasks_.clear();
     fetched_.clear();
-    for (InFlight& kind : in_flight_) kind.waiting.clear();
+    fetch_queue_.clear();
     skip_log_.clear();
     for (int64_t b = admission_.delivered(); b < admission_.opened(); ++b) {
       for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
@@ -231,7 +232,7 @@ void Engine::stop_locked() {
     if (!lost_threads_) {
       size_t scratch_bytes = 0;
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
-      for (const auto& buffer : spare_buffers_) scratch_bytes += buffer->capacity();
+      scratch_bytes += fetch_queue_.spare_bytes();
       if (carry_memory_) scratch_bytes += carry_memory_->mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }

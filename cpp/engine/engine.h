@@ -52,6 +52,7 @@
 #include "engine/buffer_pool.h"
 #include "engine/carried_chunk.h"
 #include "engine/chunk_cache.h"
+#include "engine/fetch_queue.h"
 #include "engine/skip_log.h"
 #include "engine/task.h"
 #include "plan/placement.h"
@@ -162,16 +163,6 @@ class Engine {
     ShuffleScratch shuffle;
   };
 
-  /// Chunks of one kind that are being fetched, or fetched and not yet decoded.
-  struct InFlight {
-    size_t limit = 1;
-    size_t count = 0;
-    std::deque<Task> waiting;  ///< for room
-
-    [[nodiscard]] bool has_room() const { return count < limit && waiting.empty(); }
-  };
-
-  using Fetches = std::vector<std::shared_ptr<Task>>;
   using Readers = std::vector<std::shared_ptr<ChunkReader>>;
 
   void stop_locked();
@@ -215,18 +206,14 @@ class Engine {
   [[nodiscard]] bool skips(const Error& error) const;
   void skip(Task& task, const Error& error);
   void skip_bad_rows(const Task& task);
-  InFlight& in_flight_of(const Task& task) { return in_flight_[kind_of_[task.field]]; }
-  [[nodiscard]] bool has_room() const;
-  [[nodiscard]] size_t num_in_flight() const;
   /// Asks for the chunks of those stores from which nothing can be had at once; the others stay in `tasks`.
   void ask_ahead(std::vector<Task>& tasks);
   void fetch_later(std::span<Task> tasks);
-  void begin_fetch(Task task, Fetches& fetches);
   /// Asks for chunks: without the lock, since answers may be there before it returns.
-  void fetch(Fetches fetches);
+  void fetch(FetchQueue::Tasks fetches);
   void end_read(Task& task, ReadResult result);
   void end_fetch(Task& task);
-  [[nodiscard]] bool has_neighbour(const std::deque<Task>& waiting) const;
+  [[nodiscard]] bool reads_together(const Task& one, const Task& other) const;
   void scatter(Task& task, WorkerScratch& scratch);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
   /// What a group that is admitted shares with others; notes what it shares with the next one of its lane. Under `mutex_`,
@@ -255,7 +242,6 @@ class Engine {
   const std::shared_ptr<Stores> stores_;
   std::shared_ptr<Readers> readers_;  ///< null for fields that are not stored; threads hold them while they read
   bool asks_first_ = false;           ///< of some store nothing can be had at once
-  std::vector<size_t> kind_of_;       ///< of each field: which of in_flight_
   std::vector<std::shared_ptr<BufferPool>> memory_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
   std::shared_ptr<CarryMemory> carry_memory_;            ///< null: nothing is carried from group to group
@@ -289,13 +275,12 @@ class Engine {
   std::optional<Clock::time_point> taken_at_;  ///< when the consumer took a batch, until it asks for the next one
   size_t max_tasks_ = 0;                       ///< there are no more in the epoch
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
-  std::deque<InFlight> in_flight_;             ///< one a pool of stores
+  FetchQueue fetch_queue_;
   SkipLog skip_log_;
   std::map<size_t, CarriedChunks>
       carried_;  ///< group that is not admitted yet -> what it shares with the one before it
   std::deque<Task> tasks_;
   std::deque<Task> fetched_;
-  std::vector<std::unique_ptr<Buffer>> spare_buffers_;
   std::atomic<int> cold_credit_{0};  ///< tasks to ask for without trying the cache first
 };
 

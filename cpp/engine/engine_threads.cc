@@ -24,24 +24,14 @@ constexpr size_t kMaxClaim = 64;
 
 }  // namespace
 
-bool Engine::has_room() const {
-  return std::all_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& kind) { return kind.has_room(); });
-}
-
-size_t Engine::num_in_flight() const {
-  size_t count = 0;
-  for (const InFlight& kind : in_flight_) count += kind.count;
-  return count;
-}
-
 bool Engine::can_admit() const {
-  return admission_.can_admit() && has_room();
+  return admission_.can_admit() && fetch_queue_.has_room();
 }
 
 std::atomic<uint64_t>& Engine::idle_counter() {
-  const bool may_fetch = !admission_.is_done() && has_room();
+  const bool may_fetch = !admission_.is_done() && fetch_queue_.has_room();
   if (may_fetch && short_of_memory_) return stats_.idle_memory_ns;
-  return num_in_flight() > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
+  return fetch_queue_.in_flight() > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
 }
 
 void Engine::admit_groups(Claim& claim) {
@@ -313,7 +303,8 @@ void Engine::publish(const Task& task) {
 }
 
 bool Engine::is_exhausted() const {
-  return admission_.is_done() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() && num_in_flight() == 0;
+  return admission_.is_done() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() &&
+         fetch_queue_.in_flight() == 0;
 }
 
 void Engine::check_complete() {

@@ -2,7 +2,6 @@
 // much of it at once, and how long it may take.
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -66,38 +65,16 @@ void Engine::ask_ahead(std::vector<Task>& tasks) {
 
 void Engine::fetch_later(std::span<Task> tasks) {
   stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
-  Fetches fetches;
+  FetchQueue::Tasks fetches;
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return;
-    for (Task& task : tasks) {
-      InFlight& kind = in_flight_of(task);
-      if (kind.has_room()) {
-        begin_fetch(std::move(task), fetches);
-      } else {
-        kind.waiting.push_back(std::move(task));
-      }
-    }
+    for (Task& task : tasks) fetch_queue_.add(std::move(task), fetches);
   }
   fetch(std::move(fetches));
 }
 
-void Engine::begin_fetch(Task task, Fetches& fetches) {
-  ++in_flight_of(task).count;
-  if (reader_of(task).limits().needs_room) {
-    if (spare_buffers_.empty()) {
-      task.room = std::make_unique<Buffer>();
-    } else {
-      task.room = std::move(spare_buffers_.back());
-      spare_buffers_.pop_back();
-    }
-  }
-  task.is_fetched = true;
-  task.asked = Clock::now();
-  fetches.push_back(std::make_shared<Task>(std::move(task)));
-}
-
-void Engine::fetch(Fetches fetches) {
+void Engine::fetch(FetchQueue::Tasks fetches) {
   if (fetches.empty()) return;
   // What is asked of one array at once, its reader can read together.
   std::stable_sort(fetches.begin(), fetches.end(), [](const auto& a, const auto& b) { return a->field < b->field; });
@@ -133,27 +110,19 @@ void Engine::end_read(Task& task, ReadResult result) {
 
 void Engine::end_fetch(Task& task) {
   task.hold.reset();
-  Fetches fetches;
+  FetchQueue::Tasks fetches;
   {
     const std::lock_guard lock(mutex_);
-    if (task.room != nullptr) spare_buffers_.push_back(std::move(task.room));
-    InFlight& kind = in_flight_of(task);
-    --kind.count;
-    if (kind.waiting.empty() || stopping_) return;
-    const bool half_is_free = kind.count <= kind.limit / 2;
-    while (!kind.waiting.empty() && kind.count < kind.limit && (half_is_free || !has_neighbour(kind.waiting))) {
-      Task next = std::move(kind.waiting.front());
-      kind.waiting.pop_front();
-      begin_fetch(std::move(next), fetches);
-    }
+    fetch_queue_.finish(task);
+    if (stopping_) return;
+    fetch_queue_.next(
+        task.field, [this](const Task& one, const Task& other) { return reads_together(one, other); }, fetches);
   }
   fetch(std::move(fetches));
 }
 
-bool Engine::has_neighbour(const std::deque<Task>& waiting) const {
-  if (waiting.size() < 2 || waiting[0].field != waiting[1].field) return false;
-  const ChunkReader& reader = reader_of(waiting[0]);
-  return reader.reads_together(waiting[0].chunk, waiting[0].cell, waiting[1].chunk, waiting[1].cell);
+bool Engine::reads_together(const Task& one, const Task& other) const {
+  return one.field == other.field && reader_of(one).reads_together(one.chunk, one.cell, other.chunk, other.cell);
 }
 
 void Engine::check_waits() {
