@@ -33,4 +33,62 @@ size_t CarryMemory::mapped_bytes() const {
   return total;
 }
 
+bool CarriedChunk::defer(Task& task) {
+  if (task.carried == nullptr || task.decodes_carried) return false;
+  const std::shared_ptr<CarriedChunk> chunk = std::move(task.carried);
+  const std::lock_guard lock(chunk->mutex_);
+  if (chunk->state_ == State::kDecoding) {
+    chunk->waiting_.push_back(std::move(task));
+    return true;
+  }
+  if (chunk->state_ == State::kIdle) {
+    chunk->state_ = State::kDecoding;
+    task.decodes_carried = true;
+  }
+  task.carried = chunk;
+  return false;
+}
+
+std::vector<Task> CarriedChunk::end_decoding(Task& task, State state, uint8_t* bytes) {
+  std::vector<Task> waiting;
+  if (!task.decodes_carried) return waiting;
+  task.decodes_carried = false;
+  CarriedChunk& chunk = *task.carried;
+  {
+    const std::lock_guard lock(chunk.mutex_);
+    chunk.bytes_ = bytes;
+    chunk.state_ = state;
+    waiting.swap(chunk.waiting_);
+  }
+  for (Task& other : waiting) other.carried = task.carried;
+  return waiting;
+}
+
+void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks) {
+  if (chunks.empty()) return;
+  for (Task& task : tasks) {
+    const auto found = chunks.find(std::tuple(task.field, task.chunk, task.cell));
+    if (found != chunks.end()) task.carried = found->second;
+  }
+}
+
+CarriedChunks CarryTable::take(const EpochPlan& plan, size_t group) {
+  CarriedChunks of_group;
+  if (plan.carry_begin.empty()) return of_group;
+  if (auto node = for_later_.extract(group)) of_group = std::move(node.mapped());
+  CarriedChunks to_next;
+  for (int64_t i = plan.carry_begin[group]; i < plan.carry_begin[group + 1]; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const auto field = static_cast<size_t>(plan.carry_field[at]);
+    for (size_t cell = 0; cell < num_cells_[field]; ++cell) {
+      const auto key = std::tuple(field, plan.carry_chunk[at], cell);
+      auto& chunk = of_group[key];
+      if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(field, memory_);
+      if (plan.carry_on[at] != 0) to_next.emplace(key, chunk);
+    }
+  }
+  if (!to_next.empty()) for_later_.emplace(static_cast<size_t>(plan.next_group[group]), std::move(to_next));
+  return of_group;
+}
+
 }  // namespace zarrfeed

@@ -1,11 +1,16 @@
 #pragma once
-// Decoded chunks that several tasks of a lane need: windows that cross the border of a chunk need rows of the next one, and
-// the next group of the lane needs that chunk, too.
+// Decoded chunks that several tasks of a lane share. A window that crosses the border of a chunk needs rows of the next
+// chunk, and the next group of the lane needs that chunk, too: the engine carries the decoded chunk from group to group.
 //
-// Invariant: of the tasks that share a CarriedChunk one decodes it, and the others wait for that one and then copy their
-// rows. If that task fails, or there is no room for the decoded bytes, the others decode the chunk themselves. A task that
-// waits lies in `waiting` and nowhere else, and holds no reference to the chunk, so that nothing refers to itself. The
-// bytes are given back when the last task, or the last group that may still make one, lets go of the chunk.
+// Invariants of a CarriedChunk:
+//   * At most one of the tasks that share the chunk decodes it at a time. The others wait inside the chunk, and copy their
+//     rows once it is decoded.
+//   * If the decoding task fails, or there is no memory for the decoded bytes, the waiting tasks come back and decode the
+//     chunk themselves.
+//   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference cycle
+//     keeps a chunk alive.
+//   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last group
+//     that may still make one, lets go of the chunk.
 
 #include <atomic>
 #include <cstddef>
@@ -13,24 +18,27 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/buffer_pool.h"
 #include "engine/task.h"
+#include "plan/row_order.h"
 
 namespace zarrfeed {
 
-/// Recycled memory for decoded chunks, of at most `max_bytes` at a time. Thread-safe.
+/// Recycled memory for decoded chunks, at most `max_bytes` in use at a time. Thread-safe.
 class CarryMemory {
  public:
-  /// One size of chunks a field.
+  /// `chunk_bytes` has the size of a decoded chunk of each field.
   CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Returns room for a decoded chunk of a field; nullptr if all that is allowed is in use.
+  /// Returns memory for a decoded chunk of a field; nullptr if it would be more than `max_bytes` in use.
   uint8_t* acquire(size_t field);
   void release(size_t field, uint8_t* bytes);
-  /// Memory that was taken from the system.
+  /// Bytes that were mapped, in use or free.
   [[nodiscard]] size_t mapped_bytes() const;
 
  private:
@@ -39,25 +47,70 @@ class CarryMemory {
   std::vector<std::unique_ptr<BufferPool>> pools_;
 };
 
-struct CarriedChunk {
-  enum class State { kIdle, kDecoding, kReady };
-
-  CarriedChunk(size_t of_field, std::shared_ptr<CarryMemory> from) : field(of_field), memory(std::move(from)) {}
+/// One decoded chunk that tasks share through Task::carried. Thread-safe. The functions on tasks are static, since a task
+/// that waits gives up its reference to the chunk.
+class CarriedChunk {
+ public:
+  CarriedChunk(size_t field, std::shared_ptr<CarryMemory> memory) : field_(field), memory_(std::move(memory)) {}
   CarriedChunk(const CarriedChunk&) = delete;
   CarriedChunk& operator=(const CarriedChunk&) = delete;
   ~CarriedChunk() {
-    if (bytes != nullptr) memory->release(field, bytes);
+    if (bytes_ != nullptr) memory_->release(field_, bytes_);
   }
 
-  const size_t field;
-  const std::shared_ptr<CarryMemory> memory;
-  std::mutex mutex;  ///< for what follows; taken before no other lock
-  State state = State::kIdle;
-  std::vector<Task> waiting;
-  uint8_t* bytes = nullptr;  ///< final once the state is kReady; null then: the store lacks the chunk
+  /// Returns true if another task is decoding the chunk of `task`: then `task` was moved into the chunk, and finish() or
+  /// give_up() of the other task returns it. If false, either the task shares no chunk, or the chunk is decoded, or this
+  /// task has to decode it (Task::decodes_carried).
+  static bool defer(Task& task);
+  /// Ends decoding by `task`, with the decoded bytes in memory of the chunk's CarryMemory; null: the store lacks the chunk.
+  /// Returns the tasks that waited.
+  static std::vector<Task> finish(Task& task, uint8_t* bytes) { return end_decoding(task, State::kReady, bytes); }
+  /// Ends decoding by `task` without a result. Returns the tasks that waited; none if `task` decodes no shared chunk.
+  static std::vector<Task> give_up(Task& task) { return end_decoding(task, State::kIdle, nullptr); }
+
+  /// The decoded bytes, for tasks that defer() let pass because the chunk is decoded; null: the store lacks the chunk.
+  [[nodiscard]] const uint8_t* bytes() const { return bytes_; }
+
+ private:
+  enum class State { kIdle, kDecoding, kReady };
+
+  static std::vector<Task> end_decoding(Task& task, State state, uint8_t* bytes);
+
+  const size_t field_;
+  const std::shared_ptr<CarryMemory> memory_;
+  std::mutex mutex_;  ///< guards the members below; no other mutex is taken while it is held
+  State state_ = State::kIdle;
+  std::vector<Task> waiting_;
+  uint8_t* bytes_ = nullptr;  ///< final once the state is kReady
 };
 
-/// What a group shares with the next one of its lane, or twice inside: by field, chunk and cell.
+/// Chunks that the tasks of a group share with each other or with the next group, by field, chunk and cell.
 using CarriedChunks = std::map<std::tuple<size_t, int64_t, size_t>, std::shared_ptr<CarriedChunk>>;
+
+/// Sets Task::carried of the tasks whose chunk is one of `chunks`.
+void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks);
+
+/// The shared chunks of the groups of an epoch. Not thread-safe: the engine calls it under its mutex.
+/// Invariant: a chunk that the plan lets a group share with the next one of its lane is the same object for both.
+class CarryTable {
+ public:
+  /// `num_cells` has the number of cells of each field.
+  CarryTable(std::shared_ptr<CarryMemory> memory, std::vector<size_t> num_cells)
+      : memory_(std::move(memory)), num_cells_(std::move(num_cells)) {}
+
+  /// Returns the chunks that `group` shares, and keeps those that the next group of its lane needs. Called once for each
+  /// group, in the order of admission.
+  CarriedChunks take(const EpochPlan& plan, size_t group);
+  /// Lets go of all chunks.
+  void clear() { for_later_.clear(); }
+
+  [[nodiscard]] CarryMemory& memory() const { return *memory_; }
+
+ private:
+  const std::shared_ptr<CarryMemory> memory_;
+  const std::vector<size_t> num_cells_;
+  std::map<size_t, CarriedChunks>
+      for_later_;  ///< group that is not admitted yet -> chunks that an earlier group passes on
+};
 
 }  // namespace zarrfeed

@@ -72,9 +72,12 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared
   pieces_per_sample_ = TaskBuilder::pieces_per_sample(fields_);
   make_readers();
   if (options_.carry_bytes > 0) {
-    std::vector<size_t> sizes;
-    for (const FieldDecoder& field : fields_) sizes.push_back(field.decoded_bytes());
-    carry_memory_ = std::make_shared<CarryMemory>(sizes, options_.carry_bytes);
+    std::vector<size_t> chunk_bytes, num_cells;
+    for (const FieldDecoder& field : fields_) {
+      chunk_bytes.push_back(field.decoded_bytes());
+      num_cells.push_back(field.num_cells());
+    }
+    carry_table_.emplace(std::make_shared<CarryMemory>(chunk_bytes, options_.carry_bytes), num_cells);
   }
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
@@ -220,7 +223,7 @@ void Engine::stop_locked() {
     const std::lock_guard lock(mutex_);
     consumer_claim_.tasks.clear();
     consumer_claim_.carried.clear();
-    carried_.clear();
+    if (carry_table_) carry_table_->clear();
     tasks_.clear();
     fetched_.clear();
     fetch_queue_.clear();
@@ -233,7 +236,7 @@ void Engine::stop_locked() {
       size_t scratch_bytes = 0;
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
       scratch_bytes += fetch_queue_.spare_bytes();
-      if (carry_memory_) scratch_bytes += carry_memory_->mapped_bytes();
+      if (carry_table_) scratch_bytes += carry_table_->memory().mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }
     running_ = false;

@@ -216,19 +216,12 @@ class Engine {
   [[nodiscard]] bool reads_together(const Task& one, const Task& other) const;
   void scatter(Task& task, WorkerScratch& scratch);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
-  /// What a group that is admitted shares with others; notes what it shares with the next one of its lane. Under `mutex_`,
-  /// in the order of admission.
-  CarriedChunks take_carried(size_t group);
-  static void share_carried(const CarriedChunks& chunks, std::span<Task> tasks);
-  /// Whether another task is decoding the chunk: then this one was moved away, and comes back when that is done. If not,
-  /// the chunk is ready or not shared, or this task is the one that decodes it.
-  static bool waits_for_carried(Task& task);
   /// Decodes the chunk for all that share it and copies this task's rows. False if it is not this task's to decode, or there
   /// is no room.
   bool decode_carried(Task& task, WorkerScratch& scratch);
   void scatter_carried(Task& task, WorkerScratch& scratch);
-  /// Lets tasks go on that wait for this one: to copy their rows, or to decode the chunk themselves.
-  void end_carried(Task& task, bool is_ready);
+  /// Queues tasks that waited for a carried chunk: they copy their rows, or decode the chunk themselves.
+  void resume(std::vector<Task> waiting);
   void find_targets(const Task& task, std::vector<RowTarget>& out);
   void publish(const Task& task);
   [[nodiscard]] bool is_exhausted() const;
@@ -244,7 +237,6 @@ class Engine {
   bool asks_first_ = false;           ///< of some store nothing can be had at once
   std::vector<std::shared_ptr<BufferPool>> memory_;
   std::unique_ptr<ChunkCache> cache_;                    ///< null: nothing is kept
-  std::shared_ptr<CarryMemory> carry_memory_;            ///< null: nothing is carried from group to group
   std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< one a decode thread; kept between epochs
   Claim consumer_claim_;                                 ///< of the consumer's work
   StallWatch consumer_watch_;
@@ -277,8 +269,7 @@ class Engine {
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
   FetchQueue fetch_queue_;
   SkipLog skip_log_;
-  std::map<size_t, CarriedChunks>
-      carried_;  ///< group that is not admitted yet -> what it shares with the one before it
+  std::optional<CarryTable> carry_table_;  ///< none: nothing is carried from group to group
   std::deque<Task> tasks_;
   std::deque<Task> fetched_;
   std::atomic<int> cold_credit_{0};  ///< tasks to ask for without trying the cache first

@@ -39,7 +39,7 @@ void Engine::admit_groups(Claim& claim) {
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
     claimed.push_back(admission_.admit([this](int64_t batch) { open_batch(batch); }));
-    claim.carried.push_back(take_carried(claimed.back()));
+    claim.carried.push_back(carry_table_ ? carry_table_->take(plan_->plan, claimed.back()) : CarriedChunks{});
     bytes += group_bytes_;
   }
 }
@@ -149,7 +149,7 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
     for (size_t i = 0; i < claim.groups.size(); ++i) {
       const size_t first = tasks.size();
       ring_->claim(*builder.build(claim.groups[i], claim.shuffle, tasks));
-      share_carried(claim.carried[i], std::span(tasks).subspan(first));
+      share_chunks(claim.carried[i], std::span(tasks).subspan(first));
     }
     claim.carried.clear();
     ask_ahead(tasks);
@@ -169,7 +169,7 @@ void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
     end_fetch(task);
     return;
   }
-  if (waits_for_carried(task)) return;
+  if (CarriedChunk::defer(task)) return;
   if (task.carried != nullptr && !task.decodes_carried) {
     scatter_carried(task, scratch);
     publish(task);
@@ -217,7 +217,7 @@ bool Engine::skips(const Error& error) const {
 }
 
 void Engine::skip(Task& task, const Error& error) {
-  end_carried(task, false);
+  resume(CarriedChunk::give_up(task));
   const SkippedChunk chunk{task.field, task.chunk, reader_of(task).label(task.chunk, task.cell), error};
   const std::vector<int64_t>& offsets = field_of(task).spec().offsets;
   {

@@ -53,7 +53,7 @@ void Engine::ask_ahead(std::vector<Task>& tasks) {
   const auto asks = [this](const Task& task) {
     return field_of(task).is_stored() && !reader_of(task).limits().can_try;
   };
-  std::erase_if(tasks, [&](Task& task) { return asks(task) && waits_for_carried(task); });
+  std::erase_if(tasks, [&](Task& task) { return asks(task) && CarriedChunk::defer(task); });
   const auto first = std::stable_partition(tasks.begin(), tasks.end(), [&](const Task& task) {
     if (task.carried != nullptr && !task.decodes_carried) return true;
     return !asks(task) || (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));

@@ -17,7 +17,7 @@
 
 namespace zarrfeed {
 
-struct CarriedChunk;
+class CarriedChunk;
 
 /// After fetching it carries the stored bytes, in `room` or in memory of the store's. Where samples are windows of `w`
 /// rows, `rows` are these: row k of the sample of a step is the row of step * w + k.

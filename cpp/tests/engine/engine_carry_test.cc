@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "engine/carried_chunk.h"
 #include "engine/engine.h"
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
@@ -129,15 +128,4 @@ TEST(an_epoch_that_is_given_up_leaves_nothing_behind) {
   start_shared(engine, line, 4, 40);
   drain(engine, data, line, 4);
   CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
-}
-
-TEST(carry_memory_has_a_limit_and_is_recycled) {
-  CarryMemory memory({1000, 0, 3000}, 4500);
-  uint8_t* const small = memory.acquire(0);
-  uint8_t* const large = memory.acquire(2);
-  CHECK(small != nullptr && large != nullptr);
-  CHECK(memory.acquire(0) == nullptr);
-  memory.release(2, large);
-  CHECK(memory.acquire(2) == large);
-  CHECK(memory.acquire(2) == nullptr);
 }
