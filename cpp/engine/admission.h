@@ -1,17 +1,19 @@
 #pragma once
 // Admission: which batches of an epoch are open, and whether the next group of the plan may be admitted.
 //
-// A group is admitted when the engine opens the batches that the group serves and makes the tasks of the group. A batch is
-// open from then until it is delivered. Invariants:
+// A group is admitted when the engine opens the batches that the group serves and makes the tasks of the group. A batch
+// is open from then until it is delivered. Invariants:
 //   * Groups are admitted in the order of the plan, which is the order of the first step that they serve. A group is
 //     admitted only when every batch that it serves is open.
-//   * Batches are opened and delivered in order: [delivered(), opened()) are open. There are at most `max_open_batches` of
-//     them.
-//   * Batches are opened only for a group that is admitted, never ahead. If batches are written to memory that the caller
-//     provides, each batch takes one set of provided buffers when it is opened.
-//   * No deadlock: a group that the oldest open batch still needs is the next group to be admitted, since no group before it
-//     begins later. Its batches fit, since `max_open_batches` is at least required_open_batches() of the plan.
-// The class only counts: it owns no buffer and starts nothing. It is not thread-safe: the engine calls it under its mutex.
+//   * Batches are opened and delivered in order: [delivered(), opened()) are open. There are at most `max_open_batches`
+//     of them.
+//   * Batches are opened only for a group that is admitted, never ahead. If batches are written to memory that the
+//     caller provides, each batch takes one set of provided buffers when it is opened.
+//   * No deadlock: a group that the oldest open batch still needs is the next group to be admitted, since no group
+//     before it begins later. Its batches fit, since `max_open_batches` is at least required_open_batches() of the
+//     plan.
+// The class only counts: it owns no buffer and starts nothing. It is not thread-safe: the engine calls it under its
+// mutex.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,8 +42,8 @@ class Admission {
     if (last - delivered_ >= max_open_batches_) return false;
     return !provided_memory_ || last - opened_ < provided_sets_;
   }
-  /// Admits the next group, for which can_admit() holds, and returns its number. Calls open(batch) for each batch that the
-  /// group serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.
+  /// Admits the next group, for which can_admit() holds, and returns its number. Calls open(batch) for each batch that
+  /// the group serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.
   template <typename Open>
   size_t admit(const Open& open) {
     for (const int64_t last = last_batch_of_next(); opened_ <= last; ++opened_) {

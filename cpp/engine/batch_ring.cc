@@ -25,11 +25,11 @@ int64_t BatchRing::rows(int64_t batch) const {
 }
 
 std::span<uint8_t*> BatchRing::buffers(int64_t batch) {
-  return std::span(buffers_).subspan(place(batch) * num_fields_, num_fields_);
+  return std::span(buffers_).subspan(index_of(batch) * num_fields_, num_fields_);
 }
 
 void BatchRing::open(int64_t batch, int64_t pieces) {
-  remaining_[place(batch)].store(rows(batch) * pieces, std::memory_order_relaxed);
+  remaining_[index_of(batch)].store(rows(batch) * pieces, std::memory_order_relaxed);
 }
 
 void BatchRing::claim(std::span<const Placement> rows) {
@@ -46,7 +46,7 @@ void BatchRing::claim(std::span<const Placement> rows) {
       turn = static_cast<uint32_t>(p.step / capacity_) + 1;
     }
     last = p.step;
-    // A higher turn: the batch was delivered, and its place serves a later one.
+    // A higher turn means that the batch was delivered, and a later batch has its ring index.
     if (claimed_[mark].exchange(turn, std::memory_order_relaxed) >= turn) {
       throw Error(ErrorKind::kConfig, "plan: step " + std::to_string(p.step) + " is served twice");
     }
@@ -69,7 +69,7 @@ void BatchRing::find_targets(std::span<const Placement> rows, size_t field, int6
   for (size_t i = 0; i < rows.size(); ++i) {
     at.seek(rows[i].step);
     out[i] = {rows[i].sample,
-              buffers_[at.place * num_fields_ + field] + static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
+              buffers_[at.index * num_fields_ + field] + static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
   }
 }
 

@@ -17,20 +17,21 @@ namespace zarrfeed {
 
 class BufferPool {
  public:
-  /// Buffers of `buffer_bytes` each. With `provided`, the pool allocates nothing and hands out what provide() gave it.
+  /// A pool of buffers of `buffer_bytes` each. With `provided`, the pool allocates no memory and hands out the buffers
+  /// of provide().
   BufferPool(size_t buffer_bytes, bool provided);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  /// Returns a buffer, the one released last if there is any; nullptr if all provided buffers are out.
-  /// Throws std::bad_alloc if the system gives no memory. Thread-safe.
+  /// Returns a buffer: the one that was released last, or a new one. With `provided`, nullptr if all buffers are in
+  /// use. Throws std::bad_alloc if the system has no memory. Thread-safe.
   uint8_t* acquire();
   /// Takes a buffer back. Thread-safe; in a process forked from the owner it does nothing.
   void release(uint8_t* buffer);
   /// Adds a buffer that the caller owns and keeps alive until the engine has handed it back or was closed.
   void provide(uint8_t* buffer);
-  /// Gives all free memory back to the system, now and whenever a buffer comes back from here on.
+  /// Returns all free memory to the system, now and whenever a buffer is released from now on.
   void retire();
 
   [[nodiscard]] size_t buffer_bytes() const { return buffer_bytes_; }

@@ -1,16 +1,17 @@
 #pragma once
 // Decoded chunks that several tasks of a lane share. A window that crosses the border of a chunk needs rows of the next
-// chunk, and the next group of the lane needs that chunk, too: the engine carries the decoded chunk from group to group.
+// chunk, and the next group of the lane needs that chunk, too: the engine carries the decoded chunk from group to
+// group.
 //
 // Invariants of a CarriedChunk:
-//   * At most one of the tasks that share the chunk decodes it at a time. The others wait inside the chunk, and copy their
-//     rows once it is decoded.
-//   * If the decoding task fails, or there is no memory for the decoded bytes, the waiting tasks come back and decode the
-//     chunk themselves.
-//   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference cycle
-//     keeps a chunk alive.
-//   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last group
-//     that may still make one, lets go of the chunk.
+//   * At most one of the tasks that share the chunk decodes it at a time. The others wait inside the chunk, and copy
+//     their rows once it is decoded.
+//   * If the decoding task fails, or there is no memory for the decoded bytes, the waiting tasks come back and decode
+//     the chunk themselves.
+//   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
+//     cycle keeps a chunk alive.
+//   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
+//     group that may still make one, lets go of the chunk.
 
 #include <atomic>
 #include <cstddef>
@@ -47,8 +48,8 @@ class CarryMemory {
   std::vector<std::unique_ptr<BufferPool>> pools_;
 };
 
-/// One decoded chunk that tasks share through Task::carried. Thread-safe. The functions on tasks are static, since a task
-/// that waits gives up its reference to the chunk.
+/// One decoded chunk that tasks share through Task::carried. Thread-safe. The functions on tasks are static, since a
+/// task that waits gives up its reference to the chunk.
 class CarriedChunk {
  public:
   CarriedChunk(size_t field, std::shared_ptr<CarryMemory> memory) : field_(field), memory_(std::move(memory)) {}
@@ -58,12 +59,12 @@ class CarriedChunk {
     if (bytes_ != nullptr) memory_->release(field_, bytes_);
   }
 
-  /// Returns true if another task is decoding the chunk of `task`: then `task` was moved into the chunk, and finish() or
-  /// give_up() of the other task returns it. If false, either the task shares no chunk, or the chunk is decoded, or this
-  /// task has to decode it (Task::decodes_carried).
+  /// Returns true if another task is decoding the chunk of `task`: then `task` was moved into the chunk, and finish()
+  /// or give_up() of the other task returns it. If false, either the task shares no chunk, or the chunk is decoded, or
+  /// this task has to decode it (Task::decodes_carried).
   static bool defer(Task& task);
-  /// Ends decoding by `task`, with the decoded bytes in memory of the chunk's CarryMemory; null: the store lacks the chunk.
-  /// Returns the tasks that waited.
+  /// Ends decoding by `task`, with the decoded bytes in memory of the chunk's CarryMemory; null: the store lacks the
+  /// chunk. Returns the tasks that waited.
   static std::vector<Task> finish(Task& task, uint8_t* bytes) { return end_decoding(task, State::kReady, bytes); }
   /// Ends decoding by `task` without a result. Returns the tasks that waited; none if `task` decodes no shared chunk.
   static std::vector<Task> give_up(Task& task) { return end_decoding(task, State::kIdle, nullptr); }
@@ -98,8 +99,8 @@ class CarryTable {
   CarryTable(std::shared_ptr<CarryMemory> memory, std::vector<size_t> num_cells)
       : memory_(std::move(memory)), num_cells_(std::move(num_cells)) {}
 
-  /// Returns the chunks that `group` shares, and keeps those that the next group of its lane needs. Called once for each
-  /// group, in the order of admission.
+  /// Returns the chunks that `group` shares, and keeps those that the next group of its lane needs. Called once for
+  /// each group, in the order of admission.
   CarriedChunks take(const EpochPlan& plan, size_t group);
   /// Lets go of all chunks.
   void clear() { for_later_.clear(); }

@@ -13,15 +13,15 @@ size_t ChunkCache::Hash::operator()(const Key& key) const {
 
 std::shared_ptr<const DecodedChunk> ChunkCache::find(const Key& key) {
   const std::lock_guard lock(mutex_);
-  const auto place = places_.find(key);
-  if (place == places_.end()) return nullptr;
-  entries_.splice(entries_.begin(), entries_, place->second);
-  return place->second->chunk;
+  const auto found = entry_at_.find(key);
+  if (found == entry_at_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return found->second->chunk;
 }
 
 bool ChunkCache::contains(const Key& key) const {
   const std::lock_guard lock(mutex_);
-  return places_.contains(key);
+  return entry_at_.contains(key);
 }
 
 bool ChunkCache::admits(const Key& key, size_t bytes) {
@@ -29,15 +29,15 @@ bool ChunkCache::admits(const Key& key, size_t bytes) {
   if (cost > max_bytes_) return false;
   const std::lock_guard lock(mutex_);
   if (bytes_ + cost <= max_bytes_) return true;
-  if (const auto place = wanted_places_.find(key); place != wanted_places_.end()) {
-    wanted_.erase(place->second);
-    wanted_places_.erase(place);
+  if (const auto found = wanted_at_.find(key); found != wanted_at_.end()) {
+    wanted_.erase(found->second);
+    wanted_at_.erase(found);
     return true;
   }
   wanted_.push_front(key);
-  wanted_places_.emplace(key, wanted_.begin());
+  wanted_at_.emplace(key, wanted_.begin());
   while (wanted_.size() > std::max<size_t>(1, entries_.size() / 2)) {
-    wanted_places_.erase(wanted_.back());
+    wanted_at_.erase(wanted_.back());
     wanted_.pop_back();
   }
   return false;
@@ -47,14 +47,14 @@ void ChunkCache::insert(const Key& key, std::shared_ptr<const DecodedChunk> chun
   const size_t cost = chunk->size + kEntryBytes;
   if (cost > max_bytes_) return;
   const std::lock_guard lock(mutex_);
-  if (places_.contains(key)) return;  // two threads decoded it at once
+  if (entry_at_.contains(key)) return;  // two threads decoded it at once
   while (bytes_ + cost > max_bytes_) {
     bytes_ -= entries_.back().chunk->size + kEntryBytes;
-    places_.erase(entries_.back().key);
+    entry_at_.erase(entries_.back().key);
     entries_.pop_back();
   }
   entries_.push_front({key, std::move(chunk)});
-  places_.emplace(key, entries_.begin());
+  entry_at_.emplace(key, entries_.begin());
   bytes_ += cost;
 }
 

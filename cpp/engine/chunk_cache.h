@@ -1,12 +1,13 @@
 #pragma once
-// Decoded chunks that may be wanted again, for plans that come back to the same chunks: random access.
+// The cache of decoded chunks, for plans that read the same chunks again: random access.
 //
-// To keep a chunk, all of it must be decoded; a part is enough for a sample. So once the cache is full, a chunk is worth
-// keeping when it was wanted before, not long ago: draws from a much larger array decode little more than they want, and
-// a plan that stays with some chunks for a while finds them kept from its second visit on.
+// To cache a chunk, the engine must decode all of it; for a sample, a part is enough. So once the cache is full, a
+// chunk is cached only if it was requested before, not long ago. Random samples from a much larger array then decode
+// little more than they need, and a plan that stays with some chunks for a while gets cache hits from its second visit
+// on.
 //
-// Invariant: the bytes of the chunks that are kept are at most what was allowed. A chunk that is handed out stays alive
-// as long as its receiver holds it, also when it is dropped here meanwhile.
+// Invariant: the cached chunks have at most `max_bytes` in all. A chunk that find() returned stays alive as long as the
+// caller holds it, also if the cache drops it.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,21 +33,21 @@ class ChunkCache {
 
   explicit ChunkCache(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  /// Returns the chunk, which counts as used now, or null. Thread-safe.
+  /// Returns the chunk and marks it as used last; null if it is not cached. Thread-safe.
   std::shared_ptr<const DecodedChunk> find(const Key& key);
-  /// Whether the chunk is kept now; a later find() may not find it any more. Thread-safe.
+  /// Whether the chunk is cached now; a later find() may miss it. Thread-safe.
   [[nodiscard]] bool contains(const Key& key) const;
-  /// Whether a chunk of so many bytes, which is wanted and not kept, is worth keeping; notes that it was wanted. Thread-safe.
+  /// Whether a chunk of `bytes`, which find() missed, is worth caching. Remembers that it was requested. Thread-safe.
   bool admits(const Key& key, size_t bytes);
-  /// Keeps a chunk, and drops those that were not used for longest. One larger than all the room is not kept. Thread-safe.
+  /// Caches a chunk and drops the least recently used ones. A chunk larger than `max_bytes` is not cached. Thread-safe.
   void insert(const Key& key, std::shared_ptr<const DecodedChunk> chunk);
 
   [[nodiscard]] size_t max_bytes() const { return max_bytes_; }
-  /// Bytes that are kept now. Thread-safe.
+  /// Bytes that are cached now. Thread-safe.
   [[nodiscard]] size_t bytes() const;
 
  private:
-  /// What an entry costs beside its bytes: chunks that are missing, or tiny, are not kept without end.
+  /// Memory of an entry beside its bytes, so that missing or tiny chunks count, too.
   static constexpr size_t kEntryBytes = 256;
 
   struct Hash {
@@ -60,10 +61,11 @@ class ChunkCache {
   const size_t max_bytes_;
   mutable std::mutex mutex_;
   size_t bytes_ = 0;
-  std::list<Key> wanted_;  ///< not kept, last first; half as many as are kept
-  std::unordered_map<Key, std::list<Key>::iterator, Hash> wanted_places_;
-  std::list<Entry> entries_;  ///< used last first
-  std::unordered_map<Key, std::list<Entry>::iterator, Hash> places_;
+  std::list<Key>
+      wanted_;  ///< keys of chunks that are not cached, the last requested first; half as many as cached chunks
+  std::unordered_map<Key, std::list<Key>::iterator, Hash> wanted_at_;
+  std::list<Entry> entries_;  ///< the most recently used first
+  std::unordered_map<Key, std::list<Entry>::iterator, Hash> entry_at_;
 };
 
 }  // namespace zarrfeed

@@ -1,5 +1,5 @@
 #pragma once
-// A batch's buffer as a tensor of DLPack, which torch and others take over without a copy.
+// A batch buffer as a DLPack tensor, which torch and other libraries take over without a copy.
 
 #include <cstdint>
 #include <memory>
@@ -34,11 +34,11 @@ struct DLManagedTensor {
   void (*deleter)(DLManagedTensor*);
 };
 
-/// What capsules of Python that hold one are called, until someone takes it over.
+/// The name of a Python capsule that holds a DLManagedTensor, until a library takes the tensor over.
 inline constexpr const char* kDLPackCapsule = "dltensor";
 
-/// Makes a tensor of shape (rows, *spec.sample_shape), in C order, over a buffer. Its deleter, which may be called by any
-/// thread, gives the buffer back to `memory`, which lives as long.
+/// Makes a tensor of shape (rows, *spec.sample_shape), in C order, over a buffer. The deleter, which any thread may
+/// call, releases the buffer to `memory`. The tensor keeps `memory` alive.
 DLManagedTensor* make_tensor(std::shared_ptr<BufferPool> memory, uint8_t* buffer, int64_t rows, const TensorSpec& spec);
 
 }  // namespace zarrfeed

@@ -152,7 +152,8 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   admission_.begin_epoch(plan_->plan, max_open);
   taken_at_.reset();
   fetch_queue_.begin_epoch();
-  // No more threads than there is work for: small plans are read often, and starting one takes longer than a small chunk.
+  // No more threads than there is work for: small plans are read often, and starting one takes longer than a small
+  // chunk.
   max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
   const size_t num_threads = std::min(options_.num_threads, max_tasks_);
   busy_threads_ = 0;

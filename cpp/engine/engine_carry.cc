@@ -1,4 +1,4 @@
-// How the engine decodes a chunk once for several tasks of a lane: see carried_chunk.h.
+// Decodes a chunk once for the tasks of a lane that share it: see carried_chunk.h.
 
 #include <iterator>
 #include <utility>

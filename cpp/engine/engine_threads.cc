@@ -1,5 +1,5 @@
-// What decode threads do: admit groups, make tasks of them and run these. engine_reads.cc is how bytes are awaited, engine.cc
-// the consumer's side.
+// What decode threads do: admit groups, make their tasks, and run tasks. fetcher.cc reads and requests chunks,
+// engine_carry.cc decodes chunks that tasks share, engine.cc is the consumer's side.
 
 #include <algorithm>
 #include <cerrno>
@@ -71,7 +71,7 @@ void Engine::share(std::vector<Task>& tasks) {
 }
 
 void Engine::work(StallWatch& watch, size_t thread) {
-  // Held here, since the engine lets go of them when it leaves this thread behind.
+  // This thread shares the ownership, since the engine drops both when it leaves the thread behind.
   const auto readers = readers_;
   const auto scratch = scratch_[thread];
   Claim claim;
@@ -130,7 +130,7 @@ void Engine::take_work(Claim& claim) {
   claim.groups.clear();
   claim.carried.clear();
   claim.tasks.clear();
-  // Requests first, since their answers take time that decoding can fill; then what is nearest to completion.
+  // Requests first: fetched chunks are decoded while storage answers. Then the tasks that are nearest to completion.
   const bool asks = asks_first_ && can_admit();
   std::deque<Task>* queue = asks ? nullptr : !fetched_.empty() ? &fetched_ : !tasks_.empty() ? &tasks_ : nullptr;
   if (queue != nullptr) {
@@ -308,7 +308,7 @@ bool Engine::is_exhausted() const {
 }
 
 void Engine::check_complete() {
-  // Nothing is left to do, and no thread does anything: what is not here will not come.
+  // No work is left and no thread has any, so a batch that is not complete now never will be.
   for (int64_t b = admission_.delivered(); b < ring_->num_batches(); ++b) {
     const bool is_open = b < admission_.opened();
     if (is_open && ring_->is_complete(b)) continue;

@@ -3,14 +3,14 @@
 //
 // Chunks that have to be fetched, by I/O threads or through the Python store, count against the limit of the pool of
 // stores that their field belongs to. Invariants:
-//   * A task is in flight from the call of add() or next() that hands it out to be fetched until finish(), which the engine
-//     calls when the chunk is decoded. No more tasks of a pool are in flight than its limit. So the memory for stored bytes
-//     that were fetched and not yet decoded is bounded, too.
-//   * Tasks of a pool are fetched in the order of add(). While a task waits, no later task gets ahead of it: has_room() is
-//     false, so no group is admitted either.
+//   * A task is in flight from the call of add() or next() that hands it out to be fetched until finish(), which the
+//     engine calls when the chunk is decoded. No more tasks of a pool are in flight than its limit. So the memory for
+//     stored bytes that were fetched and not yet decoded is bounded, too.
+//   * Tasks of a pool are fetched in the order of add(). While a task waits, no later task gets ahead of it: has_room()
+//     is false, so no group is admitted either.
 //   * A task that waits has no buffer.
-//   * Tasks that wait for inner chunks of one shard are handed out once half of the pool is free, so that the store can read
-//     several of them with one request.
+//   * Tasks that wait for inner chunks of one shard are handed out once half of the pool is free, so that the store can
+//     read several of them with one request.
 // Not thread-safe: the engine calls everything under its mutex, together with its other queues.
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// How the engine comes by the bytes of chunks: what decode threads read themselves, what is asked of the chunk readers, how
-// much of it at once, and how long it may take.
+// How the engine gets the stored bytes of chunks: decode threads read what the page cache has, and other chunks are
+// requested from the chunk readers, as far as the FetchQueue allows. Checks that no read takes longer than the timeout.
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace zarrfeed {
 namespace {
 
-/// After a read that would have blocked, so many chunks are asked for without trying the cache first.
+/// After a read that would have blocked, this many chunks are requested without trying the page cache first.
 constexpr int kColdCredit = 16;
 
 uint64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
@@ -76,7 +76,7 @@ void Engine::fetch_later(std::span<Task> tasks) {
 
 void Engine::fetch(FetchQueue::Tasks fetches) {
   if (fetches.empty()) return;
-  // What is asked of one array at once, its reader can read together.
+  // A reader can merge the requests for one array that it gets in one call.
   std::stable_sort(fetches.begin(), fetches.end(), [](const auto& a, const auto& b) { return a->field < b->field; });
   for (auto from = fetches.begin(); from != fetches.end();) {
     ChunkReader& reader = reader_of(**from);

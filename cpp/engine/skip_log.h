@@ -1,9 +1,10 @@
 #pragma once
-// The skip log: which batch slots of the open batches hold no sample, and the chunks that could not be had for them. It is
-// empty unless EngineOptions::skip_bad is set.
+// The skip log: which batch slots of the open batches hold no sample, and the chunks that could not be had for them. It
+// is empty unless EngineOptions::skip_bad is set.
 //
 // Invariants:
-//   * take() returns every skipped slot of a batch once, in ascending order, also if several chunks of the sample are bad.
+//   * take() returns every skipped slot of a batch once, in ascending order, also if several chunks of the sample are
+//     bad.
 //   * Every skipped slot of a batch comes with at least one chunk.
 //   * A batch is complete only after all its slots were added: the engine adds the slots of a task before it counts the
 //     rows of the task as finished.
@@ -30,8 +31,8 @@ struct SkippedChunk {
   Error error;
 };
 
-/// A batch slot whose sample could not be had, because at least one chunk of the sample could not be read or decoded. The
-/// bytes of the slot are undefined: the engine wrote some of them or none.
+/// A batch slot whose sample could not be had, because at least one chunk of the sample could not be read or decoded.
+/// The bytes of the slot are undefined: the engine wrote some of them or none.
 struct SkippedSlot {
   int64_t slot = 0;    ///< index of the slot in its batch
   int64_t sample = 0;  ///< global index of the sample that belongs there
@@ -49,7 +50,8 @@ class SkipLog {
  public:
   explicit SkipLog(int64_t batch_size) : batch_size_(batch_size) {}
 
-  /// Adds the slot of `sample`, whose chunk could not be had. A chunk is copied only if the batch does not list it last.
+  /// Adds the slot of `sample`, whose chunk could not be had. A chunk is copied only if the batch does not list it
+  /// last.
   void add(const Placement& sample, const SkippedChunk& chunk);
   /// Removes the entries of a batch and returns them; both lists are empty if nothing of the batch was skipped.
   Skipped take(int64_t batch);

@@ -1,5 +1,5 @@
 #pragma once
-// One thing to decode: rows of one chunk (cell) of one field.
+// A task: the wanted rows of one read chunk (of one cell, if the array is chunked on other axes too) of one field.
 
 #include <chrono>
 #include <cstddef>
@@ -19,8 +19,9 @@ namespace zarrfeed {
 
 class CarriedChunk;
 
-/// After fetching it carries the stored bytes, in `room` or in memory of the store's. Where samples are windows of `w`
-/// rows, `rows` are these: row k of the sample of a step is the row of step * w + k.
+/// Made by the TaskBuilder. Once the chunk was fetched, `stored` has the stored bytes, which lie in `room` or in memory
+/// of the store. If the samples of the field are windows of `w` rows, `rows` has an entry for each row of a window: row
+/// k of the sample at step t has the step t * w + k.
 struct Task {
   size_t field = 0;
   size_t cell = 0;
@@ -28,15 +29,15 @@ struct Task {
   std::shared_ptr<const std::vector<Placement>> rows;
   size_t begin = 0;
   size_t end = 0;
-  std::shared_ptr<CarriedChunk> carried;  ///< set where other tasks need the same chunk
-  bool decodes_carried = false;           ///< this task decodes it for them
-  bool is_fetched = false;                ///< by a read that did not end at once; counts as in flight until decoded
-  std::unique_ptr<Buffer> room;           ///< of a read that needs some
-  std::shared_ptr<const void> hold;       ///< lets go of the store's memory
+  std::shared_ptr<CarriedChunk> carried;  ///< the chunk, if other tasks share it
+  bool decodes_carried = false;           ///< this task decodes the shared chunk
+  bool is_fetched = false;                ///< the FetchQueue handed the task out; in flight until its chunk is decoded
+  std::unique_ptr<Buffer> room;           ///< buffer for the stored bytes, if the store has no memory of its own
+  std::shared_ptr<const void> hold;       ///< keeps the store's memory alive
   ReadStatus status = ReadStatus::kWouldBlock;
   Bytes stored;
-  std::chrono::steady_clock::time_point asked;
-  std::optional<Error> error;  ///< why it was not fetched, where it is to be skipped
+  std::chrono::steady_clock::time_point asked;  ///< when the chunk was requested
+  std::optional<Error> error;                   ///< why the chunk could not be had, if its rows are skipped
 
   [[nodiscard]] std::span<const Placement> placements() const { return std::span(*rows).subspan(begin, end - begin); }
 };

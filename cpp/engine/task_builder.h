@@ -1,11 +1,12 @@
 #pragma once
-// The task builder: makes the tasks of one group of the plan. Pure: it reads no chunk, and knows no batch and no thread.
+// The task builder: makes the tasks of one group of the plan. Pure: it reads no chunk, and knows no batch and no
+// thread.
 //
 // Invariants, for the tasks that one call of build() adds:
-//   * For each field and each cell of it, every row that a sample of the group needs is in exactly one task. So the tasks
-//     of a sample have pieces_per_sample() rows in all, and no two tasks write the same bytes of a slot.
-//   * The rows of a task lie in one read chunk, `Task::chunk`. Rows of a field that is not stored lie in no chunk; one task
-//     has all rows of a segment, and its `chunk` is 0.
+//   * For each field and each cell of it, every row that a sample of the group needs is in exactly one task. So the
+//     tasks of a sample have pieces_per_sample() rows in all, and no two tasks write the same bytes of a slot.
+//   * The rows of a task lie in one read chunk, `Task::chunk`. Rows of a field that is not stored lie in no chunk; one
+//     task has all rows of a segment, and its `chunk` is 0.
 //   * The rows of a task are in ascending order of their steps.
 // All functions are thread-safe.
 
@@ -45,8 +46,8 @@ class TaskBuilder {
   const EpochPlan& plan_;
 };
 
-/// Returns the sample, with its step, that needs `row` of a field whose samples are windows of `offsets`. This undoes what
-/// the task builder does to windows. Without offsets, a row is a sample.
+/// Returns the sample, with its step, that needs `row` of a field whose samples are windows of `offsets`. This undoes
+/// what the task builder does to windows. Without offsets, a row is a sample.
 inline Placement sample_of_row(const Placement& row, std::span<const int64_t> offsets) {
   if (offsets.empty()) return row;
   const auto in_window = static_cast<size_t>(row.step % std::ssize(offsets));

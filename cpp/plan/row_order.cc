@@ -20,7 +20,8 @@ void permute_block(const EpochPlan& plan, int64_t block, int64_t rows, std::vect
   random_permutation(KeyedRandom(key), out);
 }
 
-/// Calls `take` with each step at which the consumer takes position g of the line; beyond its end, in a later turn.
+/// Calls `take` with each step at which the consumer reads position g of the epoch order; g >= length is in a later
+/// turn.
 template <typename Function>
 void for_each_step(const EpochPlan& plan, int64_t g, Function&& take) {
   const int64_t ahead = g - plan.first;

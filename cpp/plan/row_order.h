@@ -1,13 +1,14 @@
 #pragma once
-// The only row-level order code: which sample stands at which position of the line, and at which step of a consumer.
+// The row order: which sample has which position in the epoch order, and at which step a consumer reads it. There is no
+// other code for it.
 //
 // Pure functions of their arguments. docs/design.md section 4 defines the order; in short:
-//   row      number r of a block is the r-th of its samples that are read
-//   line     all blocks in permuted order, the rows of each permuted by a key of (seed, epoch, block)
-//   lane     one of L pieces of the line; its position j is global position  lane + L * j
-//   group    `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
-//   step     the consumer that takes positions first, first + stride, ... has g at step (g - first) / stride;
-//            a few positions that do not fit that (where a run was resumed, or ends) are listed one by one
+//   row          number r of a block is the r-th of its samples that are read
+//   epoch order  all blocks in permuted order, the rows of each block permuted by a key of (seed, epoch, block)
+//   lane         one of L pieces of the epoch order; its position j is global position  lane + L * j
+//   group        `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
+//   step         the consumer that reads positions first, first + stride, ... reads g at step (g - first) / stride;
+//                the few positions that are on no stride (where a run was resumed, or ends) are listed one by one
 
 #include <cstdint>
 #include <span>
@@ -20,7 +21,7 @@ namespace zarrfeed {
 /// Counter-based generator: value i is a hash of (key, i). SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 class KeyedRandom {
  public:
-  /// The key of a purpose is a hash of all the words.
+  /// The key is a hash of all words.
   explicit KeyedRandom(std::span<const uint64_t> words);
   uint64_t next() { return mix(state_ += kGamma); }
   /// Uniform on [0, bound), for bound < 2^32 with a bias below bound / 2^64.
@@ -43,15 +44,16 @@ struct EpochPlan {
   uint64_t epoch = 0;
   bool shuffle = false;
   int64_t lanes = 1;
-  int64_t length = 0;       ///< positions of the line
+  int64_t length = 0;       ///< positions of the epoch order
   int64_t num_samples = 0;  ///< samples in the array
   int64_t steps = 0;        ///< samples that this consumer delivers
-  // At its steps [begin, begin + count) it takes positions first, first + stride, ...
+  // At its steps [begin, begin + count), the consumer reads positions first, first + stride, ...
   int64_t first = 0;
   int64_t stride = 1;
   int64_t begin = 0;
   int64_t count = 0;
-  // At the others it takes these, sorted by position; g >= length is position g mod length in turn g / length.
+  // At its other steps it reads these positions, in ascending order; g >= length is position g mod length in turn g /
+  // length.
   std::span<const int64_t> extra_position;
   std::span<const int64_t> extra_step;
 
@@ -60,23 +62,24 @@ struct EpochPlan {
   std::span<const int64_t> group_lane;
   std::span<const int64_t> group_offset;  ///< position in the lane of the group's first row
   std::span<const int64_t> group_number;  ///< number of the group in its lane: part of the key
-  std::span<const int64_t> group_turn;    ///< the turn of the line that the group serves
+  std::span<const int64_t> group_turn;    ///< the turn of the epoch order that the group serves
   std::span<const int64_t> first_step;    ///< first and last step that the group serves
   std::span<const int64_t> last_step;
-  // Samples that are read, ascending; empty where those of every block are evenly spaced, by `sample_step`.
+  // Samples that are read, ascending; empty if the samples of every block are `sample_step` apart.
   std::span<const int64_t> selected;
   int64_t sample_step = 1;
 
   // Segments: a run of positions inside one block.
   std::span<const int64_t> segment_block;  ///< part of the key
-  std::span<const int64_t> segment_first;  ///< the block's row 0: where it is in `selected`, or if empty, the sample
+  std::span<const int64_t>
+      segment_first;  ///< row 0 of the block: its index in `selected`, or the sample if `selected` is empty
   std::span<const int64_t> segment_rows;   ///< rows of the block
   std::span<const int64_t> segment_start;  ///< first position inside the permuted block
   std::span<const int64_t> segment_length;
 
-  // Chunks that group i shares with the next one of its lane, or has several segments in: [carry_begin[i], carry_begin[i + 1])
-  // of the arrays that follow. All are empty where nothing is shared.
-  std::span<const int64_t> next_group;  ///< of the lane; -1: none
+  // Shared chunks: group i shares chunks [carry_begin[i], carry_begin[i + 1]) of the arrays below with the next group
+  // of its lane, or needs them for several of its segments. All arrays are empty if no chunk is shared.
+  std::span<const int64_t> next_group;  ///< the next group of the lane; -1: none
   std::span<const int64_t> carry_begin;
   std::span<const int64_t> carry_field;
   std::span<const int64_t> carry_chunk;
@@ -85,7 +88,7 @@ struct EpochPlan {
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }
 };
 
-/// Temporary arrays of expand_group, kept between calls.
+/// Temporary arrays of expand_group, reused by later calls.
 struct ShuffleScratch {
   std::vector<int64_t> block_permutation;
   std::vector<int64_t> group_permutation;
@@ -97,11 +100,13 @@ struct GroupPlacements {
   std::vector<size_t> begin;
 };
 
-/// Lists where every row of group `group` goes, for this consumer; rows of other consumers are left out.
-/// Within a segment, placements are in order of the step. Throws Error(kConfig) if the plan contradicts itself.
+/// Sets `out` to the samples of a group that this consumer reads, with their steps; other consumers read the other
+/// rows. Within a segment, placements are in ascending order of the step. Throws Error(kConfig) if the plan contradicts
+/// itself.
 void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, GroupPlacements& out);
 
-/// Lists the line as this consumer sees it: out[step] = global sample index. `out` has plan.steps elements.
+/// Lists the samples that this consumer reads, in order: out[step] = global sample index. `out` has plan.steps
+/// elements.
 void list_order(const EpochPlan& plan, std::span<int64_t> out);
 
 }  // namespace zarrfeed

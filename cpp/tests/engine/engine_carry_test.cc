@@ -1,4 +1,5 @@
-// Decoded chunks that are carried from a group to the next one of its lane: the same batches, and each chunk decoded once.
+// Decoded chunks that are carried from a group to the next one of its lane: the same batches, and each chunk decoded
+// once.
 
 #include <filesystem>
 #include <map>
