@@ -135,10 +135,10 @@ def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
     feed = iter(dataset)
     next(feed)
     reader = feed.reader  # type: ignore[attr-defined]
-    (running,) = reader._feeder._sessions
+    (running,) = reader._bridge._sessions
     sources = {number: chunks.source for number, chunks in running._readers.items()}
     before = descriptors()
-    session = _Session(reader._feeder, reader._engine, sources, {}, 1, {})
+    session = _Session(reader._bridge, reader._engine, sources, {}, 1, {})
     session.close()
     sync(session.open())
     assert descriptors() == before

@@ -1,4 +1,4 @@
-"""One epoch being read: an engine and a plan in, batches of arrays (and lists) out.
+"""Reads one epoch: an engine and a plan in, batches of arrays (and lists of vlen values) out.
 
 Who owns what: the engine writes batches into memory of its own pool, or into buffers that a library of arrays provides
 (`arrays.py`). A delivered batch belongs to the arrays over it; when the last of them is dropped, the memory goes back
@@ -48,39 +48,39 @@ from zarrfeed.storage.location import StoreSource
 
 _DEFAULT_POLICY = Faults()
 
-#: Of chunks whose samples take the place of skipped ones: rows of one are wanted batch after batch.
+#: Cache for chunks whose samples replace skipped ones: batch after batch needs rows of the same chunk.
 _MOST_SPARE_CACHE = 64 << 20
 
 
 class Reader:
-    """An engine with its fields and its memory; reads one epoch at a time, and keeps memory between epochs.
+    """An engine with its fields and its memory; reads one epoch at a time, and reuses memory in the next epoch.
 
     Parameters
     ----------
     fields
-        Of one batch, in the order in which arrays are returned. Resident stored fields are read now.
+        Fields of a batch, in the order in which arrays are returned. Resident stored fields are read now.
     batch_size
         Samples of a batch.
     num_threads
         Decode threads.
     memory
-        How the budget is divided.
+        The division of the memory budget.
     arrays
-        What batches become, and where their memory comes from.
+        The array library that batches are made with, and that may provide their memory.
     cache_bytes
-        Of decoded chunks that are kept, also between epochs.
+        Memory for cached decoded chunks, also between epochs.
     caller_runs
-        For plans that are small and many: `next` decodes, too, other threads are started for much work alone, and
-        indices of shards are kept between plans.
+        Whether the caller of `next` decodes, too; for many small plans. Other threads are started only for much work,
+        and shard indices stay cached between plans.
     policy
-        What to do where a chunk cannot be had.
+        What to do if a chunk cannot be read or decoded.
 
     Attributes
     ----------
     skipped
-        Chunks that were skipped, since the reader was made.
+        Chunks that were skipped since the reader was made.
     has_bad_rows
-        Whether a field in memory lacks rows, whose chunks could not be had when the reader was made.
+        Whether a field in memory lacks rows, because their chunks could not be read when the reader was made.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class Reader:
         self.has_bad_rows = False
         self._rows_per_chunk: dict[int, int] = {}  # of the fields that are, or were, stored
         self._substitutes: Substitutes | None = None
-        self._spare: Reader | None = None  # reads what takes the place of skipped samples
+        self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
-        self._lists: dict[int, VlenReader] = {}
-        self._list_s = 0.0
+        self._vlen_readers: dict[int, VlenReader] = {}
+        self._vlen_s = 0.0
         for field in fields:
             if isinstance(field, VlenField):
-                self._lists[len(self._fields)] = VlenReader(
+                self._vlen_readers[len(self._fields)] = VlenReader(
                     field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads, policy=policy
                 )
                 self._fields.append(IndexField(field.num_samples, field.name))
@@ -144,7 +144,7 @@ class Reader:
             for n, f in enumerate(self._fields)
             if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
         }
-        self._feeder = StoreBridge(
+        self._bridge = StoreBridge(
             self._engine,
             _sources(self._fields),
             shards,
@@ -153,12 +153,12 @@ class Reader:
             policy=policy,
         )
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
-        self._finalizer = weakref.finalize(self, self._feeder.stop_engine)
+        self._finalizer = weakref.finalize(self, self._bridge.stop_engine)
 
     def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:
-        """Begin an epoch; an epoch under way is given up.
+        """Begin an epoch; an epoch that is being read is stopped.
 
-        With `short_of_memory`, more open batches would be of use, and the budget does not allow them.
+        `short_of_memory` says that more open batches would help but the memory budget forbids them.
 
         Raises
         ------
@@ -168,11 +168,11 @@ class Reader:
             If the plan needs more open batches.
         """
         self.stop()
-        for reader in self._lists.values():
+        for reader in self._vlen_readers.values():
             reader.open()
         carry = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else None
         self._engine.start(plan.to_core(carry), max_open_batches, short_of_memory=short_of_memory)
-        self._feeder.start()
+        self._bridge.start()
         self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
         if self._arrays.provides_memory:
             self._to_provide = -(-plan.steps // self._batch_size)
@@ -190,19 +190,19 @@ class Reader:
         arrays, skipped = batch
         if skipped is not None:
             self._substitute(arrays, skipped)
-        if not self._lists:
+        if not self._vlen_readers:
             return arrays
         begin = time.perf_counter()
-        values = self._with_lists(arrays)
-        self._list_s += time.perf_counter() - begin
+        values = self._with_vlen(arrays)
+        self._vlen_s += time.perf_counter() - begin
         return values
 
     def next_arrays(self) -> tuple[tuple[Array, ...], Skipped | None] | None:
-        """Return the next batch, with the index in place of lists, and what is not in it."""
+        """Return the next batch and its skipped slots; vlen fields have the sample's index in place of its values."""
         try:
             result = self._engine.next()
         except (StoreReadError, CorruptChunkError) as error:
-            self._feeder.explain(error)
+            self._bridge.explain(error)
             raise
         if result is None:
             return None
@@ -214,20 +214,20 @@ class Reader:
         self._provide_buffer()
         return arrays, skipped
 
-    def _with_lists(self, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
+    def _with_vlen(self, arrays: tuple[Array, ...]) -> tuple[Any, ...]:
         values = list(arrays)
-        waiting = deque(self._lists)
+        waiting = deque(self._vlen_readers)
         while waiting:
             number = waiting.popleft()
             index = self._arrays.bytes_of(arrays[number]).view(np.int64).reshape(-1)
-            reader = self._lists[number]
+            reader = self._vlen_readers[number]
             if self._substitutes is None:
                 values[number] = reader.take(index)
                 continue
             values[number], errors = reader.take_what_is_good(index)
             if errors:
                 self._substitute(arrays, skipped_of_vlen(number, index, reader, errors))
-                waiting = deque(self._lists)  # all fields have another sample there
+                waiting = deque(self._vlen_readers)  # all fields have another sample there
         return tuple(values)
 
     def _load(self, field: StoredField) -> TensorField:
@@ -244,7 +244,7 @@ class Reader:
             if number in self._rows_per_chunk and not isinstance(f, IndexField):
                 offsets = (0,) if f.window is None else f.window.offsets
                 fields[number] = SkippedField(f.name, self._rows_per_chunk[number], offsets)
-        for number, reader in self._lists.items():
+        for number, reader in self._vlen_readers.items():
             fields[number] = SkippedField(reader.name, reader.rows_per_chunk, (0,))
         self._order = plan.order
         return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
@@ -275,22 +275,22 @@ class Reader:
         return batch
 
     def stop(self) -> None:
-        """End the epoch under way: threads finish their chunk and are gone when this returns."""
-        self._feeder.stop_engine()
+        """End the epoch: threads finish their chunk, and have ended when this returns."""
+        self._bridge.stop_engine()
         self._provided.clear()
-        self._spare = None  # its cache, too: chunks may be mended until the next epoch
+        self._spare = None  # with its cache: chunks may be repaired before the next epoch
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
-        lists = sum((reader.stats() for reader in self._lists.values()), Stats())
-        # The consumer waits for lists too, but the engine cannot know that.
+        vlen = sum((reader.stats() for reader in self._vlen_readers.values()), Stats())
+        # The consumer waits for vlen fields too, but the engine cannot know that.
         here = Stats(
             chunks_skipped=len(self.skipped),
-            list_s=self._list_s,
-            consumer_wait_s=self._list_s,
-            consumer_busy_s=-self._list_s,
+            list_s=self._vlen_s,
+            consumer_wait_s=self._vlen_s,
+            consumer_busy_s=-self._vlen_s,
         )
-        return self._load_stats + _stats_of(self._engine, self._feeder) + lists + here
+        return self._load_stats + _stats_of(self._engine, self._bridge) + vlen + here
 
     def _provide_buffer(self) -> None:
         """Give the engine the memory of one more batch of the epoch, if it has any more."""
@@ -318,15 +318,15 @@ def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArra
     return field.to_core(tensor)
 
 
-def _stats_of(engine: core.Engine, feeder: StoreBridge) -> Stats:
-    counts = feeder.counts
-    fed = Stats(
+def _stats_of(engine: core.Engine, bridge: StoreBridge) -> Stats:
+    counts = bridge.counts
+    in_python = Stats(
         requests=counts.requests,
         retries=counts.retries,
         indices_read=counts.indices_read,
         python_decode_s=counts.decode_s,
     )
-    return Stats.from_core(engine.stats()) + fed
+    return Stats.from_core(engine.stats()) + in_python
 
 
 def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple[ResidentField, Stats]:
@@ -343,20 +343,20 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
     options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
     engine = core.Engine([replace(field, window=None).to_core()], options)
     shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
-    feeder = StoreBridge(engine, _sources([field]), shards, policy=policy)
+    bridge = StoreBridge(engine, _sources([field]), shards, policy=policy)
     try:
         engine.start(order.plan(0).to_core(), 1)
-        feeder.start()
+        bridge.start()
         batch = engine.next()
     except (StoreReadError, CorruptChunkError) as error:
-        feeder.explain(error)
+        bridge.explain(error)
         raise
     finally:
-        feeder.stop_engine()
+        bridge.stop_engine()
     assert batch is not None
     row_bytes = sample_bytes(replace(field, window=None))
     rows = ByteArrays().from_capsule(batch[1][0]).reshape(n, row_bytes).copy()
-    read = _stats_of(engine, feeder)
+    read = _stats_of(engine, bridge)
     bad_rows: dict[int, BadRows] = {}  # of chunks side by side one is enough
     for _, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
         first = chunk * spec.rows_per_chunk

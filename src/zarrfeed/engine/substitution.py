@@ -24,12 +24,12 @@ from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedEr
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
 
-#: What the engine says of a batch: slots, their samples, and the chunks for want of which they are not there: (field,
-#: index along the sample axis, key, class of the error, errno, message).
+#: The skipped slots of a batch, as the engine reports them: the slots, their samples, and the chunks that could not be
+#: read or decoded, each as (field, index along the sample axis, key, class of the error, errno, message).
 Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
 #: One field of a batch: uint8 of shape (rows, bytes of a sample).
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: Reads samples; returns the bytes of each field, and what is missing in them.
+#: Reads samples; returns the bytes of each field, and the skipped slots among them.
 ReadSamples: TypeAlias = Callable[[Int64], tuple[tuple[Bytes, ...], Skipped | None]]
 
 
@@ -42,7 +42,7 @@ class SkippedChunk:
     field
         The dataset's name of the array, such as "samples" or "targets['mask']".
     key
-        The key of the stored chunk below the array, such as "c/3/0"; of an inner chunk with its place in the shard.
+        The key of the stored chunk below the array, such as "c/3/0"; for an inner chunk, also its index in the shard.
     epoch
         The epoch in which the chunk was needed.
     cause
@@ -57,7 +57,7 @@ class SkippedChunk:
 
 @dataclass(frozen=True)
 class SkippedField:
-    """What has to be known of a field: its name, the length of its chunks, and the rows of a sample."""
+    """A field, as substitution needs it: its name, the length of its chunks, and the offsets of its window."""
 
     name: str
     rows_per_chunk: int
@@ -65,18 +65,18 @@ class SkippedField:
 
 
 class Substitutes:
-    """Fills the slots of one pass.
+    """Fills the skipped slots of one pass.
 
     Parameters
     ----------
     fields
-        Those of the batch that are stored, by their number.
+        The stored fields of a batch, by their number.
     plan
-        What is read in the pass.
+        The plan of the pass.
     max_errors
-        Chunks that may be skipped.
+        Number of chunks that may be skipped.
     report
-        Where skipped chunks are listed.
+        A list that skipped chunks are appended to.
     """
 
     def __init__(
@@ -86,17 +86,17 @@ class Substitutes:
         self._max_errors = max_errors
         self._report = report
         self._epoch = plan.epoch
-        self._line = _Line(plan.order, plan.epoch)
+        self._block_order = _BlockOrder(plan.order, plan.epoch)
         self._known: set[tuple[int, str]] = set()
         self._bad: dict[int, set[int]] = {}  # field -> chunks along the sample axis
 
     def fill(self, batch: Sequence[Bytes], skipped: Skipped, read: ReadSamples) -> None:
-        """Write other samples to the slots that lack theirs.
+        """Write other samples to the skipped slots.
 
         Raises
         ------
         CorruptChunkError, StoreReadError
-            That of the chunk that is one too many; or of any, if there is no good sample in the epoch.
+            The error of the chunk that exceeds `max_errors`; or of any chunk, if the epoch has no good sample.
         """
         slots, samples = np.array(skipped[0], dtype=np.int64), np.array(skipped[1], dtype=np.int64)
         self._note(skipped)
@@ -116,8 +116,8 @@ class Substitutes:
         """Return for each sample the next one that is in no chunk known to be bad."""
         found = samples.copy()
         waiting = np.arange(len(samples))
-        for _ in range(self._line.num_blocks):
-            found[waiting] = self._line.successors(found[waiting])
+        for _ in range(self._block_order.num_blocks):
+            found[waiting] = self._block_order.successors(found[waiting])
             waiting = waiting[self._is_bad(found[waiting])]
             if not len(waiting):
                 return found
@@ -147,13 +147,13 @@ class Substitutes:
             warnings.warn(f"skipped: {cause}", ChunkSkippedWarning, stacklevel=2)
 
 
-class _Line:
-    """The blocks of an epoch in their order, for looking up which comes next."""
+class _BlockOrder:
+    """The blocks in the epoch order: finds the block after a block."""
 
     def __init__(self, order: Order, epoch: int) -> None:
         self._order = order
         self._epoch = epoch
-        self._next: Int64 | None = None  # place of a block -> place of the next one
+        self._next: Int64 | None = None  # number of a block among those that are read -> number of its successor
 
     @property
     def num_blocks(self) -> int:
