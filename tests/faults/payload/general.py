@@ -36,19 +36,16 @@ from numcodecs.checksum32 import CRC32, CRC32C, JenkinsLookup3
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as v3
 from zarr.core.dtype import VariableLengthBytes
-from zarr.storage import LocalStore, WrapperStore
 
-import zarrfeed
 from tests.faults.harness.oracle import ZarrFormat, chunk_files, raw_rows
 from tests.faults.harness.row import Row, Try, UnspecifiedError
-from tests.faults.payload.native import Check
-from zarrfeed import CorruptChunkError, ZarrDataset, ZarrIterableDataset
+from tests.faults.payload.common import AS_SPECIFIED, Check, check_verify, damaged, stream_of
+from zarrfeed import CorruptChunkError, ZarrDataset
 
 #: Addresses that the process may take while it reads damaged chunks.
 _MEMORY_BYTES = 3 << 29
 _VERIFY_EVERY = 5
 _CHANGES_A_TRY = 40
-_AS_SPECIFIED = "every change as specified"
 
 
 @dataclass(frozen=True)
@@ -270,13 +267,10 @@ class _Target:
         first = int(self.key.removeprefix("c/").replace(".", "/").split("/")[0]) * 8
         self.samples = range(first, first + 8)
 
-    def damage(self, number: int, damaged: bytes, *, is_cut: bool) -> str:
+    def damage(self, number: int, content: bytes, *, is_cut: bool) -> str:
         """Store a damaged chunk and read; return "caught", "same values" or "other values"; raise for anything else."""
-        self.file.write_bytes(damaged)
-        try:
+        with damaged(self.file, content, self.good):
             return self._judge(number, is_cut)
-        finally:
-            self.file.write_bytes(self.good)
 
     def _judge(self, number: int, is_cut: bool) -> str:
         got: dict[int, Any] = {}
@@ -297,8 +291,8 @@ class _Target:
             raise UnspecifiedError(f"samples {other} are wrong, and nothing said so")
         if self.chain.check == "stored bytes" and not is_caught:
             raise UnspecifiedError("it has a checksum, and the change was not noticed")
-        if number % _VERIFY_EVERY == 0 and zarrfeed.verify(self.path).ok == is_caught:
-            raise UnspecifiedError(f"reading it {'failed' if is_caught else 'succeeded'}, verify says otherwise")
+        if number % _VERIFY_EVERY == 0:
+            check_verify(self.path, is_caught=is_caught)
         if is_caught:
             return "caught"
         # No sooner: zarr-python alone does not survive what is caught.
@@ -315,15 +309,7 @@ class _Target:
             with contextlib.closing(ZarrDataset(self.path, return_index=True, num_threads=2, cache=0)) as dataset:
                 yield dataset[everything[::-1]]
             return
-        source: Any = zarr.open_array(WrapperStore(LocalStore(self.path)), mode="r") if way == 3 else self.path
-        with ZarrIterableDataset(
-            source,
-            batch_size=5,
-            shuffle=way == 0,
-            return_index=True,
-            num_threads=2,
-            mixing={"lanes": 1 if way else None},
-        ) as dataset:
+        with stream_of(self.path, way) as dataset:
             yield from dataset
 
 
@@ -363,13 +349,13 @@ def _damage_all(attempt: Try, changes: Callable[[_Target], Iterable[tuple[str, b
             if _by_index(target._read(way)) != target.right:
                 raise UnspecifiedError(f"{target.chain.kind}: it is whole, and other values come")
         with _little_memory():
-            for number, (what, damaged) in enumerate(changes(target)):
+            for number, (what, content) in enumerate(changes(target)):
                 try:
-                    found[target.damage(number, damaged, is_cut=is_cut)] += 1
+                    found[target.damage(number, content, is_cut=is_cut)] += 1
                 except BaseException as error:
                     where = f"{target.chain.kind}, {what}, of {len(target.good)} bytes, reading {number % 4}"
                     raise UnspecifiedError(f"{where}: {error!r}") from error
-    return f"{_AS_SPECIFIED} | {target.chain.kind}: {json.dumps(found)}"
+    return f"{AS_SPECIFIED} | {target.chain.kind}: {json.dumps(found)}"
 
 
 def _by_index(batches: Iterable[tuple[Any, Any]]) -> list[Any]:

@@ -32,14 +32,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import zarr
-from zarr.storage import LocalStore, WrapperStore
 
-import zarrfeed
 from tests.faults.harness.oracle import ALL_CODECS, Layout, ZarrFormat, chunk_files, raw_rows, read_all
 from tests.faults.harness.row import Row, Try, UnspecifiedError
+from tests.faults.payload.common import AS_SPECIFIED, Check, check_verify, damaged, stream_of
 from zarrfeed import CorruptChunkError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 
-Check = Literal["stored bytes", "content", "nothing"]
 Rows = npt.NDArray[np.uint8]
 
 #: Codec -> what a checksum covers, of those that have one.
@@ -54,7 +52,6 @@ CHECKS: dict[str, Check] = {
 PATTERNS = (0xFF, *(1 << bit for bit in range(8)))
 FLIPS_A_TRY = 50
 _VERIFY_EVERY = 10
-_AS_SPECIFIED = "every change as specified"
 
 
 @dataclass(frozen=True)
@@ -154,15 +151,12 @@ class Target:
         """Change one byte and read; return "caught", "same values" or "other values"; raise for anything else."""
         changed = bytearray(self.good)
         changed[position] ^= pattern
-        self.file.write_bytes(changed)
-        try:
+        with damaged(self.file, changed, self.good):
             try:
                 return self._judge(number, position)
             except UnspecifiedError as error:
                 where = f"{self.stored}, byte {position} of {len(changed)} xor {pattern:#x}, reading {number % 4}"
                 raise UnspecifiedError(f"{where}: {error}") from error
-        finally:
-            self.file.write_bytes(self.good)
 
     def _judge(self, number: int, position: int) -> str:
         got, came = np.zeros_like(self.right), np.zeros(len(self.right), dtype=bool)
@@ -184,7 +178,7 @@ class Target:
         if not is_caught and not came.all():
             raise UnspecifiedError(f"samples {np.flatnonzero(~came).tolist()} did not come, without an error")
         if number % _VERIFY_EVERY == 0:
-            self._verify(is_caught)
+            check_verify(self.path, is_caught=is_caught)
         if self._must_be_caught(position) and not is_caught:
             raise UnspecifiedError("it has a checksum, and the change was not noticed")
         if differ.any() and self.stored.check != "nothing":
@@ -247,17 +241,7 @@ class Target:
         if self.stored.is_sharded:  # which keeps indices
             self.close()
         if way not in self._streams:
-            source: Any = self.path
-            if way == 3:
-                source = zarr.open_array(WrapperStore(LocalStore(self.path)), mode="r")
-            self._streams[way] = ZarrIterableDataset(
-                source,
-                batch_size=5,
-                shuffle=way == 0,
-                return_index=True,
-                num_threads=2,
-                mixing={"lanes": 1 if way else None},
-            )
+            self._streams[way] = stream_of(self.path, way)
         yield from map(_in_numpy, self._streams[way])
 
     def _read_by_zarr(self) -> Rows | None:
@@ -266,11 +250,6 @@ class Target:
         except Exception:  # noqa: BLE001 (codecs raise anything)
             return None
         return rows
-
-    def _verify(self, is_caught: bool) -> None:
-        report = zarrfeed.verify(self.path)
-        if report.ok == is_caught:
-            raise UnspecifiedError(f"reading it {'failed' if is_caught else 'succeeded'}, verify says {report}")
 
     def close(self) -> None:
         """Close what reads it."""
@@ -328,7 +307,7 @@ def _change(target: Target, changes: Iterable[tuple[int, int]]) -> str:
                 raise UnspecifiedError(f"{target.stored}: it was mended, and other values come")
         finally:
             target.close()
-    return f"{_AS_SPECIFIED} | {target.stored.kind}: {json.dumps(found)}"
+    return f"{AS_SPECIFIED} | {target.stored.kind}: {json.dumps(found)}"
 
 
 ROWS = (
