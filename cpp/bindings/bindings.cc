@@ -119,7 +119,15 @@ StoreBridge& bridge_of(Engine& engine) {
   return *bridge;
 }
 
-/// ([(ticket, field, key, position in the shard or None)], [tickets whose bytes are no longer needed]); never waits.
+/// First byte and end of a range, as of a slice: (0, None) is the whole object, (-n, None) are its last n bytes.
+py::tuple slice_of(const ByteRange& range) {
+  if (range.kind == ByteRange::Kind::kAll) return py::make_tuple(0, py::none());
+  if (range.kind == ByteRange::Kind::kLast) return py::make_tuple(-static_cast<int64_t>(range.size), py::none());
+  return py::make_tuple(range.offset, range.offset + range.size);
+}
+
+/// ([(field, key, whether it is the index of a shard, [(request id, first byte, end)])], [ids of requests whose bytes are no
+/// longer needed]); never waits.
 py::tuple take_requests(Engine& engine) {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
@@ -129,13 +137,17 @@ py::tuple take_requests(Engine& engine) {
   }
   py::list wanted;
   for (const FetchRequest& request : requests) {
-    wanted.append(py::make_tuple(request.request_id, request.field, request.key, request.position));
+    py::list parts;
+    for (const FetchPart& part : request.parts) {
+      parts.append(py::make_tuple(part.request_id) + slice_of(part.range));
+    }
+    wanted.append(py::make_tuple(request.field, request.key, request.is_index, std::move(parts)));
   }
   return py::make_tuple(wanted, finished);
 }
 
-/// Hands over answers: (ticket, contiguous buffer of bytes or None for a missing chunk). The caller keeps each buffer
-/// alive and unchanged until its ticket is finished, or stop() has returned.
+/// Hands over answers: (request id, contiguous buffer of bytes or None for a missing object). The caller keeps each buffer
+/// alive and unchanged until its request is finished, or stop() has returned.
 void answer(Engine& engine, const py::list& pairs) {
   std::vector<FetchAnswer> answers;
   answers.reserve(pairs.size());
@@ -201,12 +213,13 @@ py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
 }
 
 EngineOptions make_options(int64_t batch_size, size_t num_threads, size_t num_fetch_threads, size_t max_requests,
-                           bool provides_memory, size_t cache_bytes, size_t carry_bytes, bool caller_runs,
-                           size_t max_block_bytes, size_t max_retries, double timeout_s, bool missing_is_error,
-                           bool skip_bad) {
+                           size_t coalesce_gap, size_t coalesce_limit, bool provides_memory, size_t cache_bytes,
+                           size_t carry_bytes, bool caller_runs, size_t max_block_bytes, size_t max_retries,
+                           double timeout_s, bool missing_is_error, bool skip_bad) {
   return {.num_threads = num_threads,
           .num_fetch_threads = num_fetch_threads,
           .max_requests = max_requests,
+          .coalesce = {coalesce_gap, coalesce_limit},
           .batch_size = batch_size,
           .provided_memory = provides_memory,
           .cache_bytes = cache_bytes,
@@ -236,8 +249,9 @@ PYBIND11_MODULE(_core, m) {
   bind_plans(m);
   py::class_<EngineOptions>(m, "EngineOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
-           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("provides_memory") = false,
-           py::arg("cache_bytes") = 0, py::arg("carry_bytes") = 0, py::arg("caller_runs") = false,
+           py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("coalesce_gap") = 0,
+           py::arg("coalesce_limit") = 0, py::arg("provides_memory") = false, py::arg("cache_bytes") = 0,
+           py::arg("carry_bytes") = 0, py::arg("caller_runs") = false,
            py::arg("max_block_bytes") = std::numeric_limits<size_t>::max(), py::arg("max_retries") = 0,
            py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false);
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
@@ -321,6 +335,14 @@ PYBIND11_MODULE(_core, m) {
         return out;
       },
       py::arg("plan"));
+  m.def(
+      "runs_together",
+      [](const std::vector<std::pair<uint64_t, uint64_t>>& extents, size_t gap, size_t limit) {
+        std::vector<Extent> all;
+        for (const auto& [begin, end] : extents) all.push_back({begin, end});
+        return runs_together(all, {gap, limit});
+      },
+      py::arg("extents"), py::kw_only(), py::arg("gap"), py::arg("limit"));
   m.def(
       "parse_shard_index",
       [](const ShardSpec& shard, const py::buffer& stored) {

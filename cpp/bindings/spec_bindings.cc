@@ -70,7 +70,8 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                      std::vector<int> storage_order, int sample_axis, size_t item_bytes, size_t swap_bytes,
                      const py::bytes& fill, std::vector<CodecSpec> codecs, const py::bytes& root,
                      std::string metadata_key, std::string key_prefix, const std::string& key_separator,
-                     std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python) {
+                     std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python,
+                     size_t max_stored_bytes) {
   const auto items = static_cast<std::string_view>(fill);
   ArraySpec array{.name = std::move(name),
                   .shape = std::move(shape),
@@ -85,7 +86,8 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                   .metadata_key = std::move(metadata_key),
                   .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
                   .shard = shard.value_or(ShardSpec{}),
-                  .in_python = in_python};
+                  .in_python = in_python,
+                  .max_stored_bytes = max_stored_bytes};
   check_axes(array);
   return array;
 }
@@ -183,7 +185,7 @@ void bind_specs(py::module_& m) {
            py::arg("storage_order"), py::arg("sample_axis"), py::arg("item_bytes"), py::arg("swap_bytes"),
            py::arg("fill"), py::arg("codecs"), py::arg("root"), py::arg("metadata_key"), py::arg("key_prefix"),
            py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
-           py::arg("in_python") = false);
+           py::arg("in_python") = false, py::arg("max_stored_bytes") = 0);
   py::class_<FieldSpec>(m, "FieldSpec")
       .def_static("stored", &make_stored, py::arg("array"), py::kw_only(), py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none())

@@ -59,7 +59,8 @@ void OwnedPlan::bind() {
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores)
     : options_(options),
       owner_(process_id()),
-      stores_(stores ? std::move(stores) : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests)),
+      stores_(stores ? std::move(stores)
+                     : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests, options.coalesce)),
       admission_(options.batch_size, options.provided_memory),
       skip_log_(options.batch_size) {
   fields_.reserve(fields.size());

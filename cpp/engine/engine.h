@@ -75,6 +75,7 @@ struct EngineOptions {
   /// wait.
   size_t num_fetch_threads = 16;
   size_t max_requests = 64;  ///< chunks that are requested from the Python store at once
+  Coalesce coalesce{};       ///< which inner chunks of a shard it reads together
   int64_t batch_size = 1;
   bool provided_memory = false;  ///< batches are written to memory that provide_buffers() provides
   size_t cache_bytes = 0;        ///< memory for cached decoded chunks, also between epochs; 0: no cache

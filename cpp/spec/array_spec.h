@@ -33,7 +33,8 @@ struct ArraySpec {
   std::string metadata_key;  ///< file below `root` that must exist as long as the array does
   KeySpec key;
   ShardSpec shard;
-  bool in_python = false;  ///< its chunks are in a store that only Python can read
+  bool in_python = false;       ///< its chunks are in a store that only Python can read
+  size_t max_stored_bytes = 0;  ///< of a chunk that Python decodes, too; 0: as `codecs` say
 };
 
 }  // namespace zarrfeed

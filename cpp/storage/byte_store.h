@@ -28,6 +28,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "storage/coalesce.h"
 
 namespace zarrfeed {
 
@@ -80,7 +81,8 @@ using Completion = std::function<void(ReadResult)>;
 struct ReadRequest {
   std::string key;
   ByteRange range{};
-  std::optional<size_t> inner_chunk{};  ///< where the key is a shard's: which of its chunks, in C order; see Limits
+  std::optional<size_t> inner_chunk{};  ///< of ShardReader alone: which chunk of the shard `key`, in C order
+  bool is_index = false;                ///< these bytes are the index of a shard, and no chunk
   Buffer* room = nullptr;               ///< memory for a store without memory of its own; `done` keeps it alive
   Completion done;
 };
@@ -92,8 +94,7 @@ class ByteStore {
     const void* pool = nullptr;  ///< stores of one pool share that limit; null: the store has it for itself
     bool can_try = true;         ///< false: try_read() never has anything
     bool needs_room = true;      ///< false: bytes lie in memory of the store's own
-    bool reads_shards = false;   ///< takes requests with `inner_chunk`, and finds these itself
-    bool merges = false;         ///< reads neighbours in one shard together, if they are asked for together
+    Coalesce coalesce{};         ///< the ranges of one object that come in one read() are read together
     bool retries = false;        ///< its errors are final: it tried again where that is of use
   };
 

@@ -18,8 +18,9 @@ ChunkReader::ChunkReader(ArraySpec array, std::shared_ptr<ByteStore> store, std:
       io_(std::move(io)),
       max_chunk_bytes_(max_chunk_bytes),
       policy_(policy),
-      shards_(array_.shard.is_sharded() && !store->limits().reads_shards
-                  ? std::make_shared<ShardReader>(store, array_.shard, max_chunk_bytes)
+      shards_(array_.shard.is_sharded()
+                  ? std::make_shared<ShardReader>(
+                        store, array_.shard, array_.max_stored_bytes != 0 ? array_.max_stored_bytes : max_chunk_bytes)
                   : nullptr),
       store_(shards_ ? shards_ : std::move(store)),
       limits_(store_->limits()),

@@ -76,7 +76,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   [[nodiscard]] std::string label(int64_t chunk, size_t cell) const { return label(locate(chunk, cell)); }
   /// Whether it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours together.
   [[nodiscard]] bool reads_together(int64_t chunk, size_t cell, int64_t other_chunk, size_t other_cell) const {
-    return limits_.merges && array_.shard.is_sharded() &&
+    return limits_.coalesce.limit > 0 && array_.shard.is_sharded() &&
            locate(chunk, cell).key == locate(other_chunk, other_cell).key;
   }
 
@@ -134,7 +134,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   const std::shared_ptr<IoThreads> io_;
   const size_t max_chunk_bytes_;
   const ReadPolicy policy_;
-  std::shared_ptr<ShardReader> shards_;  ///< null: there are none, or the store reads them itself
+  std::shared_ptr<ShardReader> shards_;  ///< null: there are none
   std::shared_ptr<ByteStore> store_;     ///< over shards_, where these are
   const ByteStore::Limits limits_;
   std::atomic<uint64_t>* const retries_;

@@ -52,7 +52,10 @@ void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
   for (ReadRequest& request : requests) {
     const uint64_t id = ++last_request_id_;
     awaited_.emplace(id, std::move(request.done));
-    requests_.push_back({id, field, std::move(request.key), request.inner_chunk});
+    const bool goes_along = &request != requests.data() && request.range.kind == ByteRange::Kind::kAt &&
+                            !request.is_index && !requests_.back().is_index && requests_.back().key == request.key;
+    if (!goes_along) requests_.push_back({field, std::move(request.key), request.is_index, {}});
+    requests_.back().parts.push_back({id, request.range});
   }
   signal();
 }

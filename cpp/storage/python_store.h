@@ -22,16 +22,22 @@
 
 namespace zarrfeed {
 
-/// A chunk that is wanted, as Python sees it. Request ids are never used twice in the life of a bridge.
-struct FetchRequest {
+/// Bytes that are wanted. Request ids are never used twice in the life of a bridge.
+struct FetchPart {
   uint64_t request_id = 0;
-  size_t field = 0;
-  std::string key;                      ///< below the array
-  std::optional<size_t> position = {};  ///< where `key` is a shard: which of its inner chunks is wanted, in C order
+  ByteRange range{};
 };
 
-/// The bytes of a chunk as stored, or nothing if there is no such chunk. They stay where they are, unchanged, until the
-/// request is reported as finished or the epoch was stopped.
+/// What is wanted of one object, as Python sees it: the whole of it, or parts that are read together, in ascending order.
+struct FetchRequest {
+  size_t field = 0;
+  std::string key;               ///< below the array
+  bool is_index = false;         ///< the one part is the index of a shard, not a chunk
+  std::vector<FetchPart> parts;  ///< at least one
+};
+
+/// The bytes of a part, or nothing if there is no such object: of a chunk as stored, or decoded where Python does that.
+/// They stay where they are, unchanged, until the request is reported as finished or the epoch was stopped.
 struct FetchAnswer {
   uint64_t request_id = 0;
   std::optional<Bytes> bytes;
@@ -49,7 +55,8 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
   /// Readable while there is something to take. Valid as long as the bridge.
   [[nodiscard]] int descriptor() const { return read_end_; }
 
-  /// Posts requests, which can be taken all together or not yet at all.
+  /// Posts requests, which can be taken all together or not yet at all. Neighbours among them that are ranges of one
+  /// object become one FetchRequest.
   void post(size_t field, std::vector<ReadRequest> requests);
   /// Forgets all of it: the epoch is over. No request completes after that.
   void clear();
@@ -86,8 +93,8 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
 /// The chunks of one array, asked for by its number.
 class PythonStore : public ByteStore {
  public:
-  PythonStore(std::shared_ptr<StoreBridge> bridge, size_t field, size_t max_requests)
-      : bridge_(std::move(bridge)), field_(field), max_requests_(max_requests) {}
+  PythonStore(std::shared_ptr<StoreBridge> bridge, size_t field, size_t max_requests, Coalesce coalesce)
+      : bridge_(std::move(bridge)), field_(field), max_requests_(max_requests), coalesce_(coalesce) {}
 
   ReadResult try_read(const std::string& /*key*/, const ByteRange& /*range*/, Buffer& /*room*/) override {
     return {.status = ReadStatus::kWouldBlock};
@@ -98,8 +105,7 @@ class PythonStore : public ByteStore {
             .pool = bridge_.get(),
             .can_try = false,
             .needs_room = false,
-            .reads_shards = true,
-            .merges = true,
+            .coalesce = coalesce_,
             .retries = true};
   }
   bool stop(std::chrono::steady_clock::time_point /*deadline*/) override {
@@ -111,6 +117,7 @@ class PythonStore : public ByteStore {
   const std::shared_ptr<StoreBridge> bridge_;
   const size_t field_;
   const size_t max_requests_;
+  const Coalesce coalesce_;
 };
 
 }  // namespace zarrfeed

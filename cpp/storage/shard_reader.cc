@@ -43,7 +43,7 @@ ShardReader::ShardReader(std::shared_ptr<ByteStore> store, ShardSpec spec, size_
       spec_(std::move(spec)),
       max_chunk_bytes_(max_chunk_bytes),
       capacity_(std::max<size_t>(1, spec_.cache_bytes / slot_bytes(spec_))),
-      waits_here_(store_->limits().requests == 0) {}
+      limits_(store_->limits()) {}
 
 void ShardReader::clear() {
   slots_.clear();
@@ -51,9 +51,8 @@ void ShardReader::clear() {
 }
 
 ByteStore::Limits ShardReader::limits() const {
-  Limits limits = store_->limits();
+  Limits limits = limits_;
   if (limits.pool == nullptr) limits.pool = store_.get();
-  limits.reads_shards = true;
   return limits;
 }
 
@@ -98,9 +97,26 @@ ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buf
   throw changed_too_often();
 }
 
+void ShardReader::Wanted::fail(const Error& error) const {
+  for (const ReadRequest& request : requests) request.done({.error = error});
+}
+
 void ShardReader::read(std::vector<ReadRequest> requests) {
-  for (ReadRequest& request : requests) {
-    read_inner(std::make_shared<Wanted>(Wanted{.request = std::move(request)}));
+  if (limits_.coalesce.limit == 0) {
+    for (ReadRequest& request : requests) {
+      const auto wanted = std::make_shared<Wanted>();
+      wanted->requests.push_back(std::move(request));
+      read_inner(wanted);
+    }
+    return;
+  }
+  std::stable_sort(requests.begin(), requests.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
+  for (size_t i = 0; i < requests.size();) {
+    const auto wanted = std::make_shared<Wanted>();
+    do {
+      wanted->requests.push_back(std::move(requests[i++]));
+    } while (i < requests.size() && requests[i].key == wanted->key());
+    read_inner(wanted);
   }
 }
 
@@ -111,52 +127,76 @@ void ShardReader::find(const std::string& key, Completion done) {
   });
 }
 
-void ShardReader::read_inner(std::shared_ptr<Wanted> wanted) {
+void ShardReader::read_inner(WantedPtr wanted) {
   if (wanted->versions++ == kMaxVersions) {
-    wanted->request.done({.error = changed_too_often()});
+    wanted->fail(changed_too_often());
     return;
   }
-  const std::string& key = wanted->request.key;
-  const SlotPtr place = slot(key);
-  find(key, place,
+  const SlotPtr place = slot(wanted->key());
+  find(wanted->key(), place,
        [self = shared_from_this(), wanted, place](const ShardPtr& shard, const std::optional<Error>& error) {
          if (error) {
-           wanted->request.done({.error = error});
+           wanted->fail(*error);
          } else {
-           self->read_range(wanted, place, *shard);
+           self->read_ranges(*wanted, place, *shard);
          }
        });
 }
 
-void ShardReader::read_range(std::shared_ptr<Wanted> wanted, const SlotPtr& place, const Shard& shard) {
-  const ReadRequest& request = wanted->request;
-  const size_t position = *request.inner_chunk;
-  const std::optional<ShardRange> range = shard.index ? shard.index->find(position) : std::nullopt;
-  if (!range) {
-    request.done({.status = ReadStatus::kMissing});
-    return;
+void ShardReader::read_ranges(Wanted& wanted, const SlotPtr& place, const Shard& shard) {
+  std::vector<ReadRequest> found;
+  found.reserve(wanted.requests.size());
+  for (ReadRequest& inner : wanted.requests) {
+    const std::optional<ShardRange> range = shard.index ? shard.index->find(*inner.inner_chunk) : std::nullopt;
+    if (!range) {
+      inner.done({.status = ReadStatus::kMissing});
+      continue;
+    }
+    try {
+      check_stored_size(range->size, max_chunk_bytes_);
+    } catch (const Error& error) {
+      inner.done({.error = error.in("inner chunk " + inner_chunk_name(spec_, *inner.inner_chunk))});
+      continue;
+    }
+    found.push_back(request_for(std::move(inner), ByteRange::at(range->offset, range->size, shard.version),
+                                wanted.versions, place));
   }
-  const std::string where = "inner chunk " + inner_chunk_name(spec_, position);
-  try {
-    check_stored_size(range->size, max_chunk_bytes_);
-  } catch (const Error& error) {
-    request.done({.error = error.in(where)});
-    return;
+  read_together(std::move(found));
+}
+
+/// Reads ranges of one shard, which may come in any order. Those that are read together ascend.
+void ShardReader::read_together(std::vector<ReadRequest> requests) {
+  std::stable_sort(requests.begin(), requests.end(),
+                   [](const auto& a, const auto& b) { return a.range.offset < b.range.offset; });
+  std::vector<Extent> extents;
+  extents.reserve(requests.size());
+  for (const ReadRequest& request : requests) {
+    extents.push_back({request.range.offset, request.range.offset + request.range.size});
   }
-  std::vector<ReadRequest> parts;
-  parts.push_back({.key = request.key,
-                   .range = ByteRange::at(range->offset, range->size, shard.version),
-                   .room = request.room,
-                   .done = [self = shared_from_this(), wanted, place, where](ReadResult result) {
-                     if (!result.error && result.status == ReadStatus::kChanged) {
-                       self->drop(wanted->request.key, place);
-                       self->read_inner(wanted);
-                       return;
-                     }
-                     if (result.error) result.error = result.error->in(where);
-                     wanted->request.done(std::move(result));
-                   }});
-  store_->read(std::move(parts));
+  auto from = std::make_move_iterator(requests.begin());
+  for (const size_t end : runs_together(extents, limits_.coalesce)) {
+    const auto to = std::make_move_iterator(requests.begin() + static_cast<std::ptrdiff_t>(end));
+    store_->read(std::vector<ReadRequest>(from, to));
+    from = to;
+  }
+}
+
+/// A request for where an inner chunk lies, which begins again if the shard was replaced after its index was read.
+ReadRequest ShardReader::request_for(ReadRequest inner, ByteRange range, int versions, const SlotPtr& place) {
+  auto done = [self = shared_from_this(), place, key = inner.key, room = inner.room, position = *inner.inner_chunk,
+               versions, use = std::move(inner.done)](ReadResult result) mutable {
+    if (!result.error && result.status == ReadStatus::kChanged) {
+      self->drop(key, place);
+      const auto again = std::make_shared<Wanted>();
+      again->versions = versions;
+      again->requests.push_back({.key = key, .inner_chunk = position, .room = room, .done = std::move(use)});
+      self->read_inner(again);
+      return;
+    }
+    if (result.error) result.error = result.error->in("inner chunk " + inner_chunk_name(self->spec_, position));
+    use(std::move(result));
+  };
+  return {.key = inner.key, .range = range, .room = inner.room, .done = std::move(done)};
 }
 
 ShardReader::SlotPtr ShardReader::slot(const std::string& key) {
@@ -215,14 +255,16 @@ ShardReader::ShardPtr ShardReader::try_find(const std::string& key, Slot& slot) 
 
 void ShardReader::find(const std::string& key, const SlotPtr& slot, UseShard use) {
   std::unique_lock lock(slot->mutex);
-  if (waits_here_) slot->changed.wait(lock, [&] { return !slot->is_read; });
+  if (limits_.requests == 0) slot->changed.wait(lock, [&] { return !slot->is_read; });
   if (slot->is_read) {
     // Weak, since this would hold itself.
     slot->waiting.push_back(
         [weak = weak_from_this(), key, use = std::move(use)](const ShardPtr& shard, const std::optional<Error>& error) {
-          if (!error) {
+          const auto self = weak.lock();
+          if (self == nullptr) return;
+          if (!error || self->limits_.retries) {
             use(shard, error);
-          } else if (const auto self = weak.lock()) {
+          } else {
             self->find(key, self->slot(key), use);  // tries anew
           }
         });
@@ -266,7 +308,7 @@ void ShardReader::load(const std::string& key, const SlotPtr& slot, UseShard use
     for (const UseShard& other : waiting) other(shard, error);
   };
   std::vector<ReadRequest> requests;
-  requests.push_back({.key = key, .range = index_range(), .room = room.get(), .done = settle});
+  requests.push_back({.key = key, .range = index_range(), .is_index = true, .room = room.get(), .done = settle});
   try {
     store_->read(std::move(requests));
   } catch (const Error& error) {

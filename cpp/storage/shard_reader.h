@@ -7,7 +7,8 @@
 //     device is waited for. If the index is not to be had without waiting, or is being read, it returns kWouldBlock.
 //   * read() of an index that another request reads waits for that one: without a thread, in a list, where the store
 //     reads on threads of its own; else on the thread that calls, as the store does. The request that reads waits for the
-//     store alone. If it fails, the next one tries anew, so that each has an error of its own.
+//     store alone. If it fails, the next one tries anew, so that each has an error of its own; but where the store itself
+//     tries again, its error is that of all who waited.
 //   * An index belongs to one version of the shard, where the store tells versions apart. A read of another version drops
 //     the index and begins again, so that a shard which is replaced is never read by the old one's index.
 
@@ -74,11 +75,16 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   };
   using SlotPtr = std::shared_ptr<Slot>;
 
-  /// A request, and how many versions of the shard it has seen.
+  /// Requests for inner chunks of one shard that are read together where that pays, and how many versions of the shard
+  /// they have seen.
   struct Wanted {
-    ReadRequest request;
+    std::vector<ReadRequest> requests;  ///< at least one
     int versions = 0;
+
+    [[nodiscard]] const std::string& key() const { return requests.front().key; }
+    void fail(const Error& error) const;
   };
+  using WantedPtr = std::shared_ptr<Wanted>;
 
   SlotPtr slot(const std::string& key);
   void drop(const std::string& key, const SlotPtr& slot);
@@ -87,14 +93,16 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   ShardPtr try_find(const std::string& key, Slot& slot);
   void find(const std::string& key, const SlotPtr& slot, UseShard use);
   void load(const std::string& key, const SlotPtr& slot, UseShard use);
-  void read_inner(std::shared_ptr<Wanted> wanted);
-  void read_range(std::shared_ptr<Wanted> wanted, const SlotPtr& slot, const Shard& shard);
+  void read_inner(WantedPtr wanted);
+  void read_ranges(Wanted& wanted, const SlotPtr& slot, const Shard& shard);
+  void read_together(std::vector<ReadRequest> requests);
+  ReadRequest request_for(ReadRequest inner, ByteRange range, int versions, const SlotPtr& slot);
 
   const std::shared_ptr<ByteStore> store_;
   const ShardSpec spec_;
   const size_t max_chunk_bytes_;
   const size_t capacity_;  ///< slots that are cached
-  const bool waits_here_;  ///< the store reads on the thread that calls
+  const Limits limits_;    ///< of the store
   std::atomic<uint64_t> indices_read_{0};
 
   std::mutex mutex_;  ///< of the table of slots; never held together with that of a slot

@@ -6,13 +6,15 @@
 
 namespace zarrfeed {
 
-Stores::Stores(size_t max_reads, size_t max_requests)
-    : max_requests_(std::max<size_t>(1, max_requests)), io_(std::make_shared<IoThreads>(max_reads)) {}
+Stores::Stores(size_t max_reads, size_t max_requests, Coalesce coalesce)
+    : max_requests_(std::max<size_t>(1, max_requests)),
+      coalesce_(coalesce),
+      io_(std::make_shared<IoThreads>(max_reads)) {}
 
 std::shared_ptr<ByteStore> Stores::make(size_t field, const ArraySpec& array, size_t max_chunk_bytes) {
   if (array.in_python) {
     if (bridge_ == nullptr) bridge_ = std::make_shared<StoreBridge>();
-    return std::make_shared<PythonStore>(bridge_, field, max_requests_);
+    return std::make_shared<PythonStore>(bridge_, field, max_requests_, coalesce_);
   }
   return std::make_shared<FileStore>(array.root, array.metadata_key, max_chunk_bytes, io_);
 }

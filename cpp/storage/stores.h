@@ -14,7 +14,8 @@ namespace zarrfeed {
 class Stores {
  public:
   /// `max_reads`: threads that wait for files; 0: whoever reads does. `max_requests`: those that Python is asked at once.
-  Stores(size_t max_reads, size_t max_requests);
+  /// `coalesce`: what it reads together.
+  Stores(size_t max_reads, size_t max_requests, Coalesce coalesce = {});
   virtual ~Stores() = default;
   Stores(const Stores&) = delete;
   Stores& operator=(const Stores&) = delete;
@@ -32,6 +33,7 @@ class Stores {
 
  private:
   const size_t max_requests_;
+  const Coalesce coalesce_;
   std::shared_ptr<IoThreads> io_;
   std::shared_ptr<StoreBridge> bridge_;
 };

@@ -138,7 +138,7 @@ def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
     (running,) = reader._bridge._sessions
     sources = {number: chunks.source for number, chunks in running._readers.items()}
     before = descriptors()
-    session = _Session(reader._bridge, reader._engine, sources, {}, 1, {})
+    session = _Session(reader._bridge, reader._engine, sources, 1)
     session.close()
     sync(session.open())
     assert descriptors() == before

@@ -33,7 +33,6 @@ from zarrfeed.plan.state import EpochState
 from zarrfeed.report.explain import explain
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import Field, StoredField, VlenField
-from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.location import StoreSource
 
 N, BATCH = 45, 8
@@ -175,7 +174,6 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     feeder = StoreBridge(
         engine,
         {i: f.spec.source for i, f in enumerate(stored) if isinstance(f.spec.source, StoreSource)},
-        {i: ShardReading(f.spec.shard) for i, f in enumerate(stored) if f.spec.source and f.spec.shard},
     )
     samples = core.sample_order(plan.to_core())
     try:

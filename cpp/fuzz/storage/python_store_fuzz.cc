@@ -23,6 +23,8 @@
 namespace zarrfeed::fuzzing {
 namespace {
 
+using testing::OpenPart;
+
 enum class Answer {
   kAsStored,
   kByte,
@@ -41,8 +43,11 @@ constexpr int64_t kNumAnswers = 11;
 /// Answers an engine's requests on the thread that reads.
 class Feeder {
  public:
-  Feeder(const Store& store, Engine& engine, bool missing_is_error)
-      : store_(&store), engine_(&engine), missing_is_error_(missing_is_error) {}
+  Feeder(const Store& store, Engine& engine, const EngineOptions& options)
+      : store_(&store),
+        engine_(&engine),
+        missing_is_error_(options.missing_is_error),
+        keeps_indices_(options.caller_runs) {}
 
   /// Takes what was asked for and finished, and answers some requests as `draw` says; when that is empty, all of them, as
   /// stored. Returns true if any request is left to answer.
@@ -51,7 +56,8 @@ class Feeder {
     std::vector<uint64_t> finished;
     engine_->stores().bridge()->take(requests, finished);
     for (const uint64_t request_id : finished) provided_.erase(request_id);
-    std::move(requests.begin(), requests.end(), std::back_inserter(open_));
+    std::vector<OpenPart> parts = testing::parts_of(std::move(requests));
+    std::move(parts.begin(), parts.end(), std::back_inserter(open_));
     for (int64_t count = draw.empty() ? std::ssize(open_) : draw.pick(1, 4); count > 0 && !open_.empty(); --count) {
       answer(draw);
     }
@@ -68,10 +74,10 @@ class Feeder {
   }
 
   void answer_late() {
-    for (const FetchRequest& request : late_) {
-      const FetchAnswer answer{request.request_id, Bytes{}};
+    for (const OpenPart& request : late_) {
+      const FetchAnswer answer{request.request_id(), Bytes{}};
       engine_->stores().bridge()->answer({&answer, 1});
-      engine_->stores().bridge()->refuse(request.request_id, Error::io("late", 5));
+      engine_->stores().bridge()->refuse(request.request_id(), Error::io("late", 5));
     }
     late_.clear();
   }
@@ -79,30 +85,61 @@ class Feeder {
   [[nodiscard]] const Damage& damage() const { return damage_; }
 
  private:
-  [[nodiscard]] std::optional<ByteVector> stored(const FetchRequest& request) const {
-    const testing::TestArray& array = *store_->data.arrays[request.field];
-    const auto file = store_->originals.find(array.chunk_path(request.key));
-    if (file == store_->originals.end()) return std::nullopt;
-    const ByteVector& bytes = file->second;
-    const ShardSpec shard = array.field().array.shard;
-    if (!request.position) return bytes;
+  [[nodiscard]] const ByteVector* object(const OpenPart& request) const {
+    const auto file = store_->originals.find(store_->data.arrays[request.field]->chunk_path(request.key));
+    return file == store_->originals.end() ? nullptr : &file->second;
+  }
+
+  [[nodiscard]] std::optional<ByteVector> stored(const OpenPart& request) const {
+    const ByteVector* const bytes = object(request);
+    if (bytes == nullptr) return std::nullopt;
+    const Bytes part = testing::bytes_in(request.part.range, *bytes);
+    return ByteVector(part.begin(), part.end());
+  }
+
+  /// Where a range begins that the index of its shard has, as stored: which inner chunk it is.
+  [[nodiscard]] std::optional<size_t> inner_chunk(const OpenPart& request) const {
+    const ByteRange& range = request.part.range;
+    const ByteVector* const bytes = object(request);
+    if (range.kind != ByteRange::Kind::kAt || bytes == nullptr) return std::nullopt;
+    const ShardSpec shard = store_->data.arrays[request.field]->field().array.shard;
     const size_t index_bytes = stored_index_bytes(shard);
-    const Bytes index = Bytes(bytes).subspan(shard.index_at_start ? 0 : bytes.size() - index_bytes, index_bytes);
-    const auto range = ShardIndex(shard, index, bytes.size()).find(*request.position);
-    if (!range) return std::nullopt;
-    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(range->offset);
-    return ByteVector(begin, begin + static_cast<std::ptrdiff_t>(range->size));
+    const Bytes index = Bytes(*bytes).subspan(shard.index_at_start ? 0 : bytes->size() - index_bytes, index_bytes);
+    const ShardIndex parsed(shard, index, bytes->size());
+    for (size_t i = 0; i < parsed.num_chunks(); ++i) {
+      const auto found = parsed.find(i);
+      if (found && found->offset == range.offset && found->size == range.size) return i;
+    }
+    return std::nullopt;
+  }
+
+  /// Whether an answer may be taken for good, and is not what is stored.
+  static bool is_other(Answer kind) {
+    return kind == Answer::kByte || kind == Answer::kTruncated || kind == Answer::kArbitrary ||
+           kind == Answer::kMissing || kind == Answer::kOther;
   }
 
   /// What follows from an answer. A chunk may be asked for again, so it is lost as long as no answer had bytes.
-  void note(const FetchRequest& request, Answer kind) {
-    const std::pair<size_t, std::string> chunk(request.field, label(request.key, request.position));
+  void note(const OpenPart& request, Answer kind) {
     const bool as_stored =
         kind == Answer::kAsStored || kind == Answer::kTwice || kind == Answer::kNobody || kind == Answer::kLate;
     const bool is_refused =
         kind == Answer::kRefused || kind == Answer::kCorrupt || (kind == Answer::kMissing && missing_is_error_);
+    const std::pair<size_t, std::string> whole(request.field, request.key);
+    if (request.is_index) {  // anything may be read by it, or nothing
+      if (as_stored) return;
+      damage_.changed.insert(whole);
+      damage_.other.insert(whole);
+      std::erase_if(damage_.lost, [&](const auto& chunk) {
+        return chunk.first == whole.first && chunk.second.starts_with(whole.second + " ");
+      });
+      return;
+    }
+    const std::pair<size_t, std::string> chunk(request.field, label(request.key, inner_chunk(request)));
+    if (request.part.range.kind == ByteRange::Kind::kAt && chunk == whole) return;  // where no inner chunk lies
     if (!as_stored) damage_.changed.insert(chunk);
     if (!as_stored && !is_refused) damage_.other.insert(chunk);
+    if (chunk != whole && damage_.other.contains(whole)) return;  // found by an index that was not as stored
     if (!is_refused) given_.insert(chunk);
     if (given_.contains(chunk)) {
       damage_.lost.erase(chunk);
@@ -114,9 +151,11 @@ class Feeder {
   void answer(Draw& draw) {
     const auto which = static_cast<size_t>(draw.pick(0, std::ssize(open_) - 1));
     std::swap(open_[which], open_.back());
-    const FetchRequest request = std::move(open_.back());
+    const OpenPart request = std::move(open_.back());
     open_.pop_back();
-    const auto kind = static_cast<Answer>(draw.pick(0, kNumAnswers - 1));
+    auto kind = static_cast<Answer>(draw.pick(0, kNumAnswers - 1));
+    // What an index that is kept says holds for later epochs, too, which are to be right.
+    if (request.is_index && keeps_indices_ && is_other(kind)) kind = Answer::kAsStored;
     std::optional<ByteVector> bytes = stored(request);
     note(request, kind);
     switch (kind) {
@@ -135,16 +174,16 @@ class Feeder {
         bytes.reset();
         break;
       case Answer::kRefused:
-        engine_->stores().bridge()->refuse(request.request_id, Error::io("no luck", 5));
+        engine_->stores().bridge()->refuse(request.request_id(), Error::io("no luck", 5));
         return;
       case Answer::kCorrupt:
-        engine_->stores().bridge()->refuse(request.request_id, Error(ErrorKind::kCorrupt, "no sense"));
+        engine_->stores().bridge()->refuse(request.request_id(), Error(ErrorKind::kCorrupt, "no sense"));
         return;
       case Answer::kOther:
         if (!open_.empty()) bytes = stored(open_.front());
         break;
       case Answer::kNobody: {
-        const FetchAnswer nobody{request.request_id + static_cast<uint64_t>(draw.pick(1000, 2000)), Bytes{}};
+        const FetchAnswer nobody{request.request_id() + static_cast<uint64_t>(draw.pick(1000, 2000)), Bytes{}};
         engine_->stores().bridge()->answer({&nobody, 1});
         break;
       }
@@ -152,25 +191,27 @@ class Feeder {
         break;
     }
     FetchAnswer answers[2];
-    answers[0].request_id = answers[1].request_id = request.request_id;
+    answers[0].request_id = answers[1].request_id = request.request_id();
     if (bytes) {
       // Of exactly its size, so that a sanitizer sees who reads on, or too late.
       auto room = std::make_unique_for_overwrite<uint8_t[]>(bytes->size());
       if (!bytes->empty()) std::memcpy(room.get(), bytes->data(), bytes->size());
       answers[0].bytes = answers[1].bytes = Bytes(room.get(), bytes->size());
-      provided_.emplace(request.request_id, std::move(room));
+      provided_.emplace(request.request_id(), std::move(room));
     }
     engine_->stores().bridge()->answer({answers, size_t{kind == Answer::kTwice ? 2U : 1U}});
-    if (kind == Answer::kLate) engine_->stores().bridge()->refuse(request.request_id, Error::io("answered before", 5));
+    if (kind == Answer::kLate)
+      engine_->stores().bridge()->refuse(request.request_id(), Error::io("answered before", 5));
   }
 
   const Store* store_;
   Engine* engine_;
   bool missing_is_error_;
+  bool keeps_indices_;
   Damage damage_;
   Chunks given_;
-  std::vector<FetchRequest> open_;
-  std::vector<FetchRequest> late_;
+  std::vector<OpenPart> open_;
+  std::vector<OpenPart> late_;
   std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> provided_;
 };
 
@@ -200,7 +241,7 @@ void run_input(Bytes input) {
   const Store& one = draw_store(draw);
   const Reading reading = draw_reading(draw, one);
   Reader reader(one, testing::fed_fields(one.data), reading);
-  Feeder feeder(one, reader.engine(), reading.options.missing_is_error);
+  Feeder feeder(one, reader.engine(), reading.options);
   try {
     read(reader, feeder, draw, reading.options.caller_runs, reading.stop_after);
   } catch (const std::exception& error) {

@@ -110,6 +110,7 @@ Reading draw_reading(Draw& draw, const Store& store) {
   options.caller_runs = (manner & 1U) != 0;
   options.skip_bad = (manner & 2U) != 0;
   options.missing_is_error = (manner & 4U) != 0;
+  if ((manner & 8U) != 0) options.coalesce = {.gap = (manner & 16U) != 0 ? 64U : 0U, .limit = 1000};
   const int64_t block_rows = draw.pick(1, 20);
   const int64_t lanes = draw.pick(1, 6);
   reading.line = testing::shuffled_line(store.data, block_rows, lanes, draw.byte());

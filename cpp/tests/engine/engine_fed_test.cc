@@ -12,6 +12,7 @@
 #include "tests/support/check.h"
 #include "tests/support/feeding.h"
 #include "tests/support/reading.h"
+#include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
 
 using namespace zarrfeed;
@@ -23,14 +24,15 @@ EngineOptions with_requests(size_t max_requests, int64_t batch_size, size_t num_
   return {.num_threads = num_threads, .num_fetch_threads = 4, .max_requests = max_requests, .batch_size = batch_size};
 }
 
-/// Takes requests until there are `count`.
-std::vector<FetchRequest> take_requests(Engine& engine, size_t count) {
-  std::vector<FetchRequest> all;
+/// Takes requests until there are `count` parts.
+std::vector<OpenPart> take_parts(Engine& engine, size_t count) {
+  std::vector<OpenPart> all;
   std::vector<FetchRequest> more;
   std::vector<uint64_t> finished;
   for (int patience = 0; all.size() < count && patience < 60'000; ++patience) {
     engine.stores().bridge()->take(more, finished);
-    std::move(more.begin(), more.end(), std::back_inserter(all));
+    std::vector<OpenPart> parts = parts_of(std::move(more));
+    std::move(parts.begin(), parts.end(), std::back_inserter(all));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK_EQ(all.size(), count);
@@ -89,7 +91,7 @@ TEST(many_requests_are_open_at_once_where_there_is_room) {
   const Dataset data = simple_dataset(64, 4);
   Engine engine(fed_fields(data), with_requests(12, 4, 1));
   start(engine, shuffled_line(data, 4, 8), 4, 8);
-  CHECK_EQ(take_requests(engine, 12).size(), size_t{12});  // by a single thread, which waits for none of them
+  CHECK_EQ(take_parts(engine, 12).size(), size_t{12});  // by a single thread, which waits for none of them
   engine.stop();
 }
 
@@ -99,32 +101,47 @@ TEST(a_request_is_made_before_an_answer_that_is_there_is_decoded) {
                      false);  // so large: claimed one by one
   Engine engine(fed_fields(data), with_requests(2, 4, 1));
   start(engine, shuffled_line(data, 4, 1), 4, 4);
-  const std::vector<FetchRequest> requests = take_requests(engine, 2);
+  const std::vector<OpenPart> requests = take_parts(engine, 2);
   const std::vector<uint8_t> chunk = read_file(data.arrays[0]->chunk_path(requests[0].key));
   const std::vector<uint8_t> corrupt(1'000'000);  // few enough to be a chunk, and not the size of one
-  const FetchAnswer answers[] = {{requests[0].request_id, Bytes(chunk)}, {requests[1].request_id, Bytes(corrupt)}};
+  const FetchAnswer answers[] = {{requests[0].request_id(), Bytes(chunk)}, {requests[1].request_id(), Bytes(corrupt)}};
   engine.stores().bridge()->answer(answers);
   release(engine, *take(engine));
   CHECK_THROWS(kCorrupt, "1000000 bytes", take(engine));  // the end of the epoch: nothing is asked for after that
-  CHECK_EQ(take_requests(engine, 1).size(), size_t{1});
+  CHECK_EQ(take_parts(engine, 1).size(), size_t{1});
   engine.stop();
 }
 
 TEST(inner_chunks_wait_for_half_of_the_room_only_where_they_are_neighbours) {
   const Dataset data = simple_dataset(64, 4);
+  constexpr size_t kChunkBytes = 4 * 5 * sizeof(uint32_t);
   for (const int64_t in_shard : {1, 16}) {
     std::vector<FieldSpec> fields = fed_fields(data);
-    fields[0].array.shard.chunks = {in_shard, 1};
-    Engine engine(std::move(fields), with_requests(8, 4, 1));
+    EngineOptions options = with_requests(8, 4, 1);
+    options.coalesce = {.gap = 0, .limit = size_t{1} << 20};
+    std::vector<uint8_t> index;
+    if (in_shard > 1) {
+      fields[0].array.shard.chunks = {in_shard, 1};
+      std::vector<ShardEntry> entries;
+      for (uint64_t i = 0; i < 16; ++i) entries.emplace_back(i * kChunkBytes, kChunkBytes);
+      index = make_index(fields[0].array.shard, entries);
+    }
+    Engine engine(std::move(fields), options);
     start(engine, shuffled_line(data, 4, 8), 4, 8);  // chunks so small that the thread claims all of them at once
-    const std::vector<FetchRequest> requests = take_requests(engine, 8);
-    const std::vector<uint8_t> bytes(4 * 5 * sizeof(uint32_t));
-    const size_t answered = in_shard == 1 ? 1 : 4;
-    for (size_t i = 0; i < answered; ++i) {
-      const FetchAnswer answer{requests[i].request_id, Bytes(bytes)};
+    if (in_shard > 1) {
+      const std::vector<OpenPart> of_index = take_parts(engine, 1);
+      CHECK(of_index[0].is_index);
+      const FetchAnswer answer{of_index[0].request_id(), Bytes(index)};
       engine.stores().bridge()->answer({&answer, 1});
     }
-    CHECK_EQ(take_requests(engine, answered).size(), answered);
+    const std::vector<OpenPart> requests = take_parts(engine, 8);
+    const std::vector<uint8_t> bytes(kChunkBytes);
+    const size_t answered = in_shard == 1 ? 1 : 4;
+    for (size_t i = 0; i < answered; ++i) {
+      const FetchAnswer answer{requests[i].request_id(), Bytes(bytes)};
+      engine.stores().bridge()->answer({&answer, 1});
+    }
+    CHECK_EQ(take_parts(engine, answered).size(), answered);
     engine.stop();
   }
 }
@@ -163,9 +180,9 @@ TEST(an_answer_that_is_too_long_to_be_a_chunk_is_corrupt) {
   const Dataset data = simple_dataset(64, 8);
   Engine engine(fed_fields(data), with_requests(1, 16));
   start(engine, shuffled_line(data, 8, 4), 16);
-  const std::vector<FetchRequest> requests = take_requests(engine, 1);
+  const std::vector<OpenPart> requests = take_parts(engine, 1);
   const std::vector<uint8_t> bytes(size_t{8} << 20);
-  const FetchAnswer answer{requests[0].request_id, Bytes(bytes)};
+  const FetchAnswer answer{requests[0].request_id(), Bytes(bytes)};
   engine.stores().bridge()->answer({&answer, 1});
   CHECK_THROWS(kCorrupt, "the stored object has 8388608 bytes", take(engine));
   engine.stop();
@@ -178,14 +195,14 @@ TEST(an_epoch_that_waits_for_answers_may_be_stopped_and_late_ones_are_for_nobody
   const std::vector<uint8_t> wrong(8 * 5 * sizeof(uint32_t), 0xee);
   for (int i = 0; i < 20; ++i) {
     start(engine, line, 16);
-    const std::vector<FetchRequest> requests = take_requests(engine, 4);
+    const std::vector<OpenPart> requests = take_parts(engine, 4);
     if (i % 2 == 0) engine.stop();  // else start() gives the epoch up
     TestFeeder feeder(engine, data);
     start(engine, line, 16);
-    for (const FetchRequest& late : requests) {
-      const FetchAnswer answer{late.request_id, Bytes(wrong)};
+    for (const OpenPart& late : requests) {
+      const FetchAnswer answer{late.request_id(), Bytes(wrong)};
       engine.stores().bridge()->answer({&answer, 1});
-      engine.stores().bridge()->refuse(late.request_id, Error::io("late", 5));
+      engine.stores().bridge()->refuse(late.request_id(), Error::io("late", 5));
     }
     drain(engine, data, line, 16);
     engine.stop();

@@ -38,6 +38,13 @@ void ignore(const ReadResult& /*result*/) {}
 /// Takes all that there is to take.
 struct Taken {
   explicit Taken(StoreBridge& bridge) { bridge.take(requests, finished); }
+  [[nodiscard]] std::vector<uint64_t> ids() const {
+    std::vector<uint64_t> all;
+    for (const FetchRequest& request : requests) {
+      for (const FetchPart& part : request.parts) all.push_back(part.request_id);
+    }
+    return all;
+  }
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
 };
@@ -58,7 +65,7 @@ TEST(the_bridge_is_readable_while_there_is_something_to_take) {
     CHECK_EQ(taken.requests[0].field, size_t{0});
     CHECK_EQ(taken.requests[1].key, std::string("b"));
     const std::vector<uint8_t> bytes = {1, 2, 3};
-    const FetchAnswer answer{taken.requests[0].request_id, Bytes(bytes)};
+    const FetchAnswer answer{taken.ids()[0], Bytes(bytes)};
     bridge->answer({&answer, 1});
     CHECK_EQ(result.bytes.data(), bytes.data());
     CHECK(!is_readable(bridge->descriptor()));  // the bytes are in use
@@ -79,27 +86,47 @@ TEST(requests_end_once_and_not_after_the_epoch) {
   std::vector<ReadResult> results;
   const auto keep = [&](ReadResult got) { results.push_back(std::move(got)); };
   for (const char* key : {"bytes", "missing", "io", "corrupt", "late"}) bridge->post(0, one(key, keep));
-  const std::vector<FetchRequest> requests = Taken(*bridge).requests;
+  const std::vector<uint64_t> ids = Taken(*bridge).ids();
   const std::vector<uint8_t> bytes = {1};
-  const FetchAnswer answers[] = {{requests[0].request_id, Bytes(bytes)},
-                                 {requests[0].request_id, Bytes(bytes)},
-                                 {requests[1].request_id, std::nullopt},
-                                 {requests[4].request_id + 1, Bytes(bytes)}};
+  const FetchAnswer answers[] = {
+      {ids[0], Bytes(bytes)}, {ids[0], Bytes(bytes)}, {ids[1], std::nullopt}, {ids[4] + 1, Bytes(bytes)}};
   bridge->answer(answers);
-  bridge->refuse(requests[2].request_id, Error::io("no luck", EACCES));
-  bridge->refuse(requests[3].request_id, Error(ErrorKind::kCorrupt, "no sense"));
-  bridge->refuse(requests[3].request_id, Error(ErrorKind::kCorrupt, "again"));
+  bridge->refuse(ids[2], Error::io("no luck", EACCES));
+  bridge->refuse(ids[3], Error(ErrorKind::kCorrupt, "no sense"));
+  bridge->refuse(ids[3], Error(ErrorKind::kCorrupt, "again"));
   CHECK_EQ(results.size(), size_t{4});
   CHECK_EQ(results[0].status, ReadStatus::kOk);
   CHECK_EQ(results[1].status, ReadStatus::kMissing);
   CHECK(results[2].error && results[2].error->errno_value() == EACCES);
   CHECK(results[3].error && results[3].error->kind() == ErrorKind::kCorrupt);
   bridge->clear();
-  const FetchAnswer late{requests[4].request_id, Bytes(bytes)};
+  const FetchAnswer late{ids[4], Bytes(bytes)};
   bridge->answer({&late, 1});
   CHECK_EQ(results.size(), size_t{4});
   results.clear();  // bytes of the epoch that is over: nobody is told
   CHECK(!is_readable(bridge->descriptor()));
+}
+
+TEST(ranges_of_one_object_that_are_posted_together_are_one_request) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  std::vector<ReadRequest> requests;
+  requests.push_back({.key = "s", .range = ByteRange::last(20), .is_index = true, .done = ignore});
+  requests.push_back({.key = "s", .range = ByteRange::at(0, 8), .done = ignore});
+  requests.push_back({.key = "s", .range = ByteRange::at(8, 4), .done = ignore});
+  requests.push_back({.key = "t", .range = ByteRange::at(12, 4), .done = ignore});
+  requests.push_back({.key = "t", .done = ignore});
+  requests.push_back({.key = "t", .done = ignore});
+  bridge->post(3, std::move(requests));
+  bridge->post(3, one("t", ignore));
+  const std::vector<FetchRequest> taken = Taken(*bridge).requests;
+  std::vector<size_t> parts;
+  for (const FetchRequest& request : taken) {
+    parts.push_back(request.parts.size());
+    CHECK_EQ(request.field, size_t{3});
+    CHECK_EQ(request.is_index, parts.size() == 1);
+  }
+  CHECK_EQ(parts, (std::vector<size_t>{1, 2, 1, 1, 1, 1}));
+  CHECK_EQ(taken[1].parts[1].range.offset, uint64_t{8});
 }
 
 TEST(the_bridge_loses_nothing_between_threads) {
@@ -118,8 +145,8 @@ TEST(the_bridge_loses_nothing_between_threads) {
     pollfd entry{bridge->descriptor(), POLLIN, 0};
     poll(&entry, 1, 1000);
     const Taken taken(*bridge);
-    for (const FetchRequest& request : taken.requests) seen[request.request_id] = true;
-    total += taken.requests.size();
+    for (const uint64_t id : taken.ids()) seen[id] = true;
+    total += taken.ids().size();
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(std::find(seen.begin(), seen.end(), false) == seen.end());
@@ -133,10 +160,10 @@ TEST(nothing_ends_after_clear_while_another_thread_answers) {
     for (int i = 0; i < 8; ++i) {
       bridge->post(0, one("key", [&](const ReadResult& /*result*/) { after += is_over ? 1 : 0; }));
     }
-    const std::vector<FetchRequest> requests = Taken(*bridge).requests;
+    const std::vector<uint64_t> ids = Taken(*bridge).ids();
     std::thread other([&] {
-      for (const FetchRequest& request : requests) {
-        const FetchAnswer answer{request.request_id, std::nullopt};
+      for (const uint64_t id : ids) {
+        const FetchAnswer answer{id, std::nullopt};
         bridge->answer({&answer, 1});
       }
     });

@@ -2,11 +2,15 @@
 
 #include "storage/shard_reader.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +18,7 @@
 
 #include "base/buffer.h"
 #include "spec/shard_spec.h"
+#include "storage/byte_store.h"
 #include "storage/file_store.h"
 #include "tests/support/check.h"
 #include "tests/support/shards.h"
@@ -81,6 +86,44 @@ struct Store {
   ShardSpec spec;
   std::shared_ptr<FileStore> local = std::make_shared<FileStore>(root().string(), "zarr.json", kMaxBytes);
   std::shared_ptr<ShardReader> shards;
+};
+
+/// A shard in memory, of a store that reads ranges together; notes what comes in each read().
+class TogetherStore : public ByteStore {
+ public:
+  TogetherStore(std::vector<uint8_t> shard, Coalesce coalesce) : shard_(std::move(shard)), coalesce_(coalesce) {}
+
+  ReadResult try_read(const std::string& /*key*/, const ByteRange& /*range*/, Buffer& /*room*/) override {
+    return {.status = ReadStatus::kWouldBlock};
+  }
+  void read(std::vector<ReadRequest> requests) override {
+    if (requests.front().is_index) {
+      ++indices;
+      waiting = std::move(requests.front().done);
+      return;
+    }
+    std::vector<ByteRange>& ranges = reads.emplace_back();
+    for (const ReadRequest& request : requests) ranges.push_back(request.range);
+    for (const ReadRequest& request : requests) {
+      request.done(
+          {.status = ReadStatus::kOk, .bytes = Bytes(shard_).subspan(request.range.offset, request.range.size)});
+    }
+  }
+  [[nodiscard]] Limits limits() const override {
+    return {.requests = 8, .can_try = false, .needs_room = false, .coalesce = coalesce_, .retries = true};
+  }
+  bool stop(std::chrono::steady_clock::time_point /*deadline*/) override { return true; }
+  void answer_index(size_t index_bytes) const {
+    waiting({.status = ReadStatus::kOk, .bytes = Bytes(shard_).last(index_bytes), .object_bytes = shard_.size()});
+  }
+
+  Completion waiting;
+  size_t indices = 0;
+  std::vector<std::vector<ByteRange>> reads;
+
+ private:
+  const std::vector<uint8_t> shard_;
+  const Coalesce coalesce_;
 };
 
 }  // namespace
@@ -242,4 +285,81 @@ TEST(a_failed_index_fails_all_who_wait_for_it_and_holds_up_nobody) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(refused.load(), size_t{8});
+}
+
+TEST(inner_chunks_are_read_together_within_gap_and_limit) {
+  std::mt19937 random(5);
+  const auto draw = [&](size_t most) { return static_cast<size_t>(random() % (most + 1)); };
+  for (int round = 0; round < 300; ++round) {
+    const size_t count = 1 + draw(30);
+    const ShardSpec spec{.chunks = {static_cast<int64_t>(count)}};
+    std::vector<std::optional<std::vector<uint8_t>>> chunks(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (draw(5) != 0) chunks[i] = content(0, i);
+    }
+    const size_t gap_stored = draw(40);
+    const Coalesce coalesce{.gap = draw(600), .limit = draw(2) == 0 ? 0 : draw(3000)};
+    const auto store = std::make_shared<TogetherStore>(make_shard(spec, chunks, gap_stored), coalesce);
+    const auto reader = std::make_shared<ShardReader>(store, spec, kMaxBytes);
+    std::vector<ReadRequest> requests;
+    std::vector<int> ends(count);
+    size_t found = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (draw(2) == 0) continue;
+      found += chunks[i] ? 1U : 0U;
+      requests.push_back({.key = "s", .inner_chunk = i, .done = [&, i](const ReadResult& got) {
+                            ++ends[i];
+                            CHECK(!got.error);
+                            CHECK_EQ(got.status == ReadStatus::kOk, chunks[i].has_value());
+                            if (chunks[i]) CHECK(std::ranges::equal(got.bytes, *chunks[i]));
+                          }});
+    }
+    if (requests.empty()) continue;
+    std::ranges::shuffle(requests, random);
+    const size_t asked = requests.size();
+    reader->read(std::move(requests));
+    CHECK_EQ(store->indices, size_t{1});
+    store->answer_index(stored_index_bytes(spec));
+    CHECK_EQ(static_cast<size_t>(std::ranges::count(ends, 1)), asked);
+    CHECK_EQ(static_cast<size_t>(std::ranges::count(ends, 0)), count - asked);
+    std::vector<ByteRange> spans;  // what each read() spans
+    size_t parts = 0;
+    for (const std::vector<ByteRange>& ranges : store->reads) {
+      for (size_t i = 1; i < ranges.size(); ++i) {
+        const uint64_t end = ranges[i - 1].offset + ranges[i - 1].size;
+        CHECK(ranges[i].offset >= end && ranges[i].offset - end <= coalesce.gap);
+      }
+      const uint64_t begin = ranges.front().offset;
+      spans.push_back(ByteRange::at(begin, ranges.back().offset + ranges.back().size - begin));
+      CHECK(ranges.size() == 1 || spans.back().size <= coalesce.limit);
+      parts += ranges.size();
+    }
+    CHECK_EQ(parts, found);
+    for (size_t i = 1; i < spans.size() && coalesce.limit > 0; ++i) {  // no two of them could have been one
+      const uint64_t end = spans[i - 1].offset + spans[i - 1].size;
+      const auto& next = store->reads[i].front();
+      CHECK(next.offset - end > coalesce.gap || next.offset + next.size - spans[i - 1].offset > coalesce.limit);
+    }
+  }
+}
+
+TEST(the_last_error_of_a_store_that_tries_again_is_that_of_all_who_waited) {
+  const ShardSpec spec{.chunks = {4}};
+  const auto store = std::make_shared<TogetherStore>(std::vector<uint8_t>{}, Coalesce{});
+  const auto reader = std::make_shared<ShardReader>(store, spec, kMaxBytes);
+  size_t failed = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    std::vector<ReadRequest> one;
+    one.push_back({.key = "s", .inner_chunk = i, .done = [&](const ReadResult& got) {
+                     CHECK(got.error.has_value());
+                     CHECK_EQ(std::string(got.error->what()), std::string("shard index: gone"));
+                     ++failed;
+                   }});
+    reader->read(std::move(one));
+  }
+  CHECK_EQ(store->indices, size_t{1});
+  const Completion waiting = std::move(store->waiting);
+  waiting({.error = Error::io("gone", EIO)});
+  CHECK_EQ(failed, size_t{4});
+  CHECK_EQ(store->indices, size_t{1});
 }

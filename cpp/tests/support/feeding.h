@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,21 @@
 #include "tests/support/reading.h"
 
 namespace zarrfeed::testing {
+
+/// One part of what an engine asks for.
+struct OpenPart {
+  size_t field = 0;
+  std::string key;
+  bool is_index = false;
+  FetchPart part;
+
+  [[nodiscard]] uint64_t request_id() const { return part.request_id; }
+};
+
+/// The parts of requests, in their order.
+std::vector<OpenPart> parts_of(std::vector<FetchRequest> requests);
+/// What a range has of the bytes of an object: fewer bytes than asked for where that ends.
+Bytes bytes_in(const ByteRange& range, Bytes object);
 
 /// The fields of `data`, with its arrays read through the Python store.
 std::vector<FieldSpec> fed_fields(const Dataset& data);
@@ -44,7 +60,7 @@ class TestFeeder {
   Engine* engine_;
   const Dataset* data_;
   std::mt19937_64 random_;
-  std::vector<FetchRequest> open_;
+  std::vector<OpenPart> open_;
   std::map<uint64_t, std::unique_ptr<std::vector<uint8_t>>> provided_;
   std::atomic<size_t> most_{0};
   std::atomic<size_t> total_{0};

@@ -43,7 +43,6 @@ from zarrfeed.spec.field import (
     item_bytes_of,
     sample_bytes,
 )
-from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.location import StoreSource
 
 _DEFAULT_POLICY = Faults()
@@ -132,6 +131,7 @@ class Reader:
                 num_threads=num_threads,
                 num_fetch_threads=memory.num_fetch_threads,
                 max_requests=memory.max_requests,
+                coalesce=memory.coalesce,
                 provides_memory=arrays.provides_memory,
                 cache_bytes=cache_bytes,
                 carry_bytes=memory.carry_bytes,
@@ -139,17 +139,10 @@ class Reader:
                 max_block_bytes=memory.block_bytes,
             ),
         )
-        shards = {
-            n: ShardReading(f.spec.shard, index_sizes[n], memory.coalesce)
-            for n, f in enumerate(self._fields)
-            if isinstance(f, StoredField) and f.spec.source is not None and f.spec.shard is not None
-        }
         self._bridge = StoreBridge(
             self._engine,
             _sources(self._fields),
-            shards,
             max_decodes=num_threads,
-            keep_indices=caller_runs,
             policy=policy,
         )
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
@@ -323,7 +316,6 @@ def _stats_of(engine: core.Engine, bridge: StoreBridge) -> Stats:
     in_python = Stats(
         requests=counts.requests,
         retries=counts.retries,
-        indices_read=counts.indices_read,
         python_decode_s=counts.decode_s,
     )
     return Stats.from_core(engine.stats()) + in_python
@@ -342,8 +334,7 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
     options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
     engine = core.Engine([replace(field, window=None).to_core()], options)
-    shards = {0: ShardReading(spec.shard)} if spec.source is not None and spec.shard is not None else {}
-    bridge = StoreBridge(engine, _sources([field]), shards, policy=policy)
+    bridge = StoreBridge(engine, _sources([field]), policy=policy)
     try:
         engine.start(order.plan(0).to_core(), 1)
         bridge.start()

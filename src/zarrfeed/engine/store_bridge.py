@@ -3,8 +3,8 @@
 The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
 requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are not
 copied: they stay here until the engine says that they are decoded. There is no thread of ours in this, and no
-thread of the engine ever takes the GIL. Inner chunks of shards go through `storage/shard_reader.py`: those of one shard
-that were asked for together are read together where they lie close.
+thread of the engine ever takes the GIL. The engine finds the inner chunks of shards: it asks for parts of objects, and
+says which of them are read together.
 
 Invariants: a request id is never used twice, so an answer that comes too late is for nobody; the bytes of an answer
 stay alive until the engine is done with them or was stopped; a `StoreBridge` in a forked child touches neither the loop
@@ -20,25 +20,26 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.buffer import cpu
 
-from zarrfeed.base.errors import ConfigError, CorruptChunkError, DecodeError, StoreReadError
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sharding import Piece, ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
 from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.shard_reader import CachedIndices, ReadCounts, ShardReader
+from zarrfeed.storage.shard_reader import ReadCounts
 from zarrfeed.storage.zarr_decoder import ChunkDecoder
 from zarrfeed.storage.zarr_internals import sync
 
 _DEFAULT_POLICY = Faults()
+#: Request id; first byte and end of what is wanted of the object, as of a slice.
+_Part: TypeAlias = tuple[int, int, int | None]
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
 
@@ -52,12 +53,8 @@ class StoreBridge:
         The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
         Number of the field -> where its chunks are.
-    shards
-        Number of the field -> how its shards are read, for those of `sources` that have shards.
     max_decodes
         Chunks that zarr-python decodes at once, where it does.
-    keep_indices
-        Whether indices of shards are kept from epoch to epoch.
     policy
         How often reads are tried, and whether the engine goes on after errors.
     """
@@ -66,16 +63,12 @@ class StoreBridge:
         self,
         engine: core.Engine,
         sources: Mapping[int, StoreSource],
-        shards: Mapping[int, ShardReading] | None = None,
         *,
         max_decodes: int = 1,
-        keep_indices: bool = False,
         policy: Faults = _DEFAULT_POLICY,
     ) -> None:
         self._engine = engine
         self.policy = policy
-        self._shards = shards or {}
-        self._kept: dict[int, CachedIndices] = {n: OrderedDict() for n in self._shards} if keep_indices else {}
         self._max_decodes = max_decodes
         self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
         self._sessions: list[_Session] = []
@@ -89,7 +82,7 @@ class StoreBridge:
         self.failure = None
         if not self._sources:
             return
-        session = _Session(self, self._engine, self._sources, self._shards, self._max_decodes, self._kept)
+        session = _Session(self, self._engine, self._sources, self._max_decodes)
         self._sessions.append(session)
         _live.add(self)
         try:
@@ -125,28 +118,17 @@ class _Session:
 
     def __init__(
         self,
-        feeder: StoreBridge,
+        bridge: StoreBridge,
         engine: core.Engine,
         sources: Mapping[int, StoreSource],
-        shards: Mapping[int, ShardReading],
         max_decodes: int,
-        kept: Mapping[int, CachedIndices],
     ) -> None:
-        self._feeder = weakref.ref(feeder)
+        self._bridge = weakref.ref(bridge)
         self._engine = engine
-        self._counts = feeder.counts
-        self._policy = feeder.policy
+        self._counts = bridge.counts
+        self._policy = bridge.policy
         self._readers = {
-            n: ChunkReader(
-                source,
-                feeder.policy,
-                feeder.counts,
-                sharding=shards.get(n),
-                spawn=self._spawn,
-                is_watched=True,
-                cached_indices=kept.get(n),
-            )
-            for n, source in sources.items()
+            n: ChunkReader(source, bridge.policy, bridge.counts, is_watched=True) for n, source in sources.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
@@ -225,15 +207,9 @@ class _Session:
         requests, finished = self._engine.take_requests()
         for request_id in finished:
             self._provided.pop(request_id, None)
-        # (field, key of a shard) -> what is wanted of it
-        in_shards: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        for request_id, number, key, position in requests:
-            if position is None:
-                self._spawn(self._fetch(request_id, self._readers[number], key))
-            else:
-                in_shards.setdefault((number, key), []).append((request_id, position))
-        for (number, key), wanted in in_shards.items():
-            self._spawn(self._fetch_inner(number, key, wanted))
+        for number, key, is_index, parts in requests:
+            reader = self._readers[number]
+            self._spawn(self._fetch_index(reader, key, parts[0]) if is_index else self._fetch(reader, key, parts))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         assert self._loop is not None
@@ -249,66 +225,48 @@ class _Session:
         if self._closing and not self._tasks:
             self._idle.set()
 
-    async def _fetch(self, request_id: int, reader: ChunkReader, key: str) -> None:
+    async def _fetch_index(self, reader: ChunkReader, key: str, part: _Part) -> None:
+        request_id, begin, end = part
         try:
-            data: npt.NDArray[Any] | None = await reader.get(key)
-            if data is not None and reader.source.decoder is not None:
-                data = await self._decode(reader.source.decoder, data)
-        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            self._fail(request_id, error)
-            return
-        self._answer([(request_id, data)])
-
-    async def _fetch_inner(self, number: int, key: str, wanted: list[tuple[int, int]]) -> None:
-        reader = self._readers[number]
-        shards = reader.shards
-        assert shards is not None
-        try:
-            missing, groups = shards.plan(await shards.index(key), wanted)
-        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            for request_id, _ in wanted:
-                self._fail(request_id, error)
-            return
-        self._answer((request_id, None) for request_id in missing)
-        if self._closing:
-            return
-        for group in groups:
-            self._spawn(self._fetch_group(shards, reader.source.decoder, key, group))
-
-    async def _fetch_group(
-        self, shards: ShardReader, decoder: ChunkDecoder | None, key: str, group: list[Piece]
-    ) -> None:
-        try:
-            answers = await shards.read(key, group)
-        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            if self._policy.skips and len(group) > 1 and not self._closing:
-                # Which of them is bad must not depend on what else was asked for.
-                for piece in group:
-                    self._spawn(self._fetch_group(shards, decoder, key, [piece]))
-            else:
-                self._fail(group[0].request_id, error)
-            return
-        if decoder is None:
-            self._answer(answers)
-            return
-        for piece, (_, data) in zip(group, answers, strict=True):
-            if self._closing:
-                return
-            self._spawn(self._decode_inner(decoder, piece.request_id, data, shards.label(piece.position)))
-
-    async def _decode_inner(
-        self, decoder: ChunkDecoder, request_id: int, data: npt.NDArray[Any] | None, label: str
-    ) -> None:
-        try:
-            decoded = None if data is None else await self._decode(decoder, data)
-        except DecodeError as error:
-            damage = CorruptChunkError(f"{label}: {error}")
-            damage.__cause__ = error.__cause__
-            self._fail(request_id, damage)
+            stored = await reader.get(key, SuffixByteRequest(-begin) if end is None else RangeByteRequest(begin, end))
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(request_id, error)
         else:
-            self._answer([(request_id, decoded)])
+            self._answer(request_id, stored)  # of whatever size: the engine says what is wrong with it
+
+    async def _fetch(self, reader: ChunkReader, key: str, parts: list[_Part]) -> None:
+        try:
+            found = await reader.get_parts(key, [(begin, end) for _, begin, end in parts])
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            if self._policy.skips and len(parts) > 1 and not self._closing:
+                # Which of them is bad must not depend on what else was asked for.
+                for part in parts:
+                    self._spawn(self._fetch(reader, key, [part]))
+            else:
+                for request_id, _, _ in parts:
+                    self._fail(request_id, error)
+            return
+        decoder = reader.source.decoder
+        for part, data in zip(parts, found, strict=True):
+            if self._closing:
+                return
+            request_id = part[0]
+            if isinstance(data, CorruptChunkError) and len(parts) > 1:
+                self._spawn(self._fetch(reader, key, [part]))
+            elif isinstance(data, CorruptChunkError):
+                self._fail(request_id, data)
+            elif decoder is None or data is None:
+                self._answer(request_id, data)
+            else:
+                self._spawn(self._decode_and_answer(decoder, request_id, data))
+
+    async def _decode_and_answer(self, decoder: ChunkDecoder, request_id: int, data: npt.NDArray[Any]) -> None:
+        try:
+            decoded = await self._decode(decoder, data)
+        except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
+            self._fail(request_id, error)
+        else:
+            self._answer(request_id, decoded)
 
     async def _decode(self, decoder: ChunkDecoder, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a chunk as the engine takes it."""
@@ -319,15 +277,13 @@ class _Session:
         finally:
             self._counts.decode_s += time.perf_counter() - begin
 
-    def _answer(self, answers: Iterable[tuple[int, npt.NDArray[Any] | None]]) -> None:
+    def _answer(self, request_id: int, data: npt.NDArray[Any] | None) -> None:
         if self._closing:
             return
-        was_empty = not self._answers
-        for request_id, data in answers:
-            if data is not None:
-                self._provided[request_id] = data
-            self._answers.append((request_id, data))
-        if was_empty and self._answers:  # what else is done in this turn of the loop goes with it
+        if data is not None:
+            self._provided[request_id] = data
+        self._answers.append((request_id, data))
+        if len(self._answers) == 1:  # what else is done in this turn of the loop goes with it
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
 
@@ -346,9 +302,9 @@ class _Session:
                 raise error
             return
         found = ReadFailure.of(error)
-        feeder = self._feeder()
-        if feeder is not None and feeder.failure is None:
-            feeder.failure = (found.text, found.cause)
+        bridge = self._bridge()
+        if bridge is not None and bridge.failure is None:
+            bridge.failure = (found.text, found.cause)
         if found.is_corrupt:
             self._engine.refuse_corrupt(request_id, found.text)
         else:
@@ -363,8 +319,8 @@ def _stop_all() -> None:
 
     asyncio prints a complaint on stderr for each task that is still pending when its loop is closed.
     """
-    for feeder in list(_live):
-        feeder.stop_engine()
+    for bridge in list(_live):
+        bridge.stop_engine()
 
 
 # atexit runs the function that was registered last first. zarr-python registered its own when it was imported, earlier.

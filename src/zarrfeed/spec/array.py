@@ -21,6 +21,10 @@ class StoreLocation(Protocol):
     def max_requests(self) -> int:
         """How many requests the store is asked at once at most."""
 
+    @property
+    def max_stored_bytes(self) -> int:
+        """Bytes that a chunk as stored has at most; 0 where the engine decodes it, which knows."""
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -161,4 +165,5 @@ class ArraySpec:
             num_key_axes=self.num_key_axes,
             shard=None if self.shard is None else self.shard.to_core(index_cache_bytes),
             in_python=self.source is not None,
+            max_stored_bytes=0 if self.source is None else self.source.max_stored_bytes,
         )

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, get_args
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.validate import check_choice, check_int
+from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Missing: TypeAlias = Literal["fill", "raise"]
@@ -73,6 +74,7 @@ class Faults:
         num_threads: int,
         num_fetch_threads: int,
         max_requests: int,
+        coalesce: Coalesce = DEFAULT_COALESCE,
         provides_memory: bool = False,
         cache_bytes: int = 0,
         carry_bytes: int = 0,
@@ -85,6 +87,8 @@ class Faults:
             num_threads=num_threads,
             num_fetch_threads=num_fetch_threads,
             max_requests=max_requests,
+            coalesce_gap=coalesce.gap,
+            coalesce_limit=coalesce.limit,
             provides_memory=provides_memory,
             cache_bytes=cache_bytes,
             carry_bytes=carry_bytes,

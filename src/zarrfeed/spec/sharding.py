@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from zarrfeed.base.native import core
 
@@ -111,15 +112,6 @@ def merge_pieces(pieces: Iterable[Piece], coalesce: Coalesce) -> list[list[Piece
     What holds: each piece is in exactly one group; in a group they ascend, neighbours are at most `gap` bytes apart,
     and a group of several spans at most `limit` bytes.
     """
-    groups: list[list[Piece]] = []
-    for piece in sorted(pieces, key=lambda p: (p.begin, p.end, p.position)):
-        group = groups[-1] if groups else None
-        if (
-            group is not None
-            and piece.begin - group[-1].end <= coalesce.gap
-            and piece.end - group[0].begin <= coalesce.limit
-        ):
-            group.append(piece)
-        else:
-            groups.append([piece])
-    return groups
+    ordered = sorted(pieces, key=lambda p: (p.begin, p.end, p.position))
+    ends = core.runs_together([(p.begin, p.end) for p in ordered], gap=coalesce.gap, limit=coalesce.limit)
+    return [ordered[begin:end] for begin, end in pairwise([0, *ends])]

@@ -8,13 +8,14 @@ what an error of a store says. Everything here runs on zarr-python's event loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from zarr.abc.store import ByteRequest
+from zarr.abc.store import ByteRequest, RangeByteRequest
 
 from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
@@ -23,9 +24,11 @@ from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.retry import reading, retrying
-from zarrfeed.storage.shard_reader import CachedIndices, ReadCounts, ShardReader, Spawn
+from zarrfeed.storage.shard_reader import ReadCounts, ShardReader, Spawn
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: First byte and end of a part of an object, as of a slice.
+Part: TypeAlias = tuple[int, int | None]
 
 
 class ChunkReader:
@@ -45,8 +48,6 @@ class ChunkReader:
         Runs a coroutine as a task that ends with the reader. None: a task of the event loop.
     is_watched
         Whether somebody else ends the wait for a read that takes longer than the timeout, as the engine does.
-    cached_indices
-        Indices of shards that were read before; those that are read now are added. None: they are forgotten with this.
     """
 
     def __init__(
@@ -58,7 +59,6 @@ class ChunkReader:
         sharding: ShardReading | None = None,
         spawn: Spawn | None = None,
         is_watched: bool = False,
-        cached_indices: CachedIndices | None = None,
     ) -> None:
         self.source = source
         self._policy = policy
@@ -66,7 +66,7 @@ class ChunkReader:
         self._attempts: Callable[..., Coroutine[Any, Any, Bytes | None]] = retrying if is_watched else reading
         self.shards = None
         if sharding is not None:
-            self.shards = ShardReader(sharding, self.get, spawn or asyncio.create_task, counts, cached_indices)
+            self.shards = ShardReader(sharding, self.get, self.get_parts, spawn or asyncio.create_task, counts)
 
     async def get(self, key: str, byte_range: ByteRequest | None = None) -> Bytes | None:
         """Return a stored object below the array, or a part of it; None if the array lacks the object.
@@ -82,6 +82,47 @@ class ChunkReader:
             return self.source.get(key, byte_range)
 
         return await self._attempts(self._policy, read, self._counts.on_retry, is_far=self.source.is_far)
+
+    async def get_parts(self, key: str, parts: Sequence[Part]) -> list[Bytes | CorruptChunkError | None]:
+        """Return parts of a stored object, read by one request for all of them.
+
+        Parameters
+        ----------
+        key
+            Of the object, below the array.
+        parts
+            First byte and end of each, as of a slice; their first bytes ascend. (0, None), which comes alone, is the
+            whole object.
+
+        Returns
+        -------
+        The bytes of each, which are views of what was read; None for all if there is no such object; an error in place
+        of a part before which the object ends.
+
+        Raises
+        ------
+        StoreReadError
+            If the store returned more than it was asked for. And as of `get`.
+        """
+        begin = parts[0][0]
+        ends = [end for _, end in parts if end is not None]
+        if not ends:
+            return [await self.get(key)]
+        end = max(ends)
+        # Stores disagree about what a request for zero bytes returns, so none is made.
+        data = await self.get(key, RangeByteRequest(begin, end)) if end > begin else np.empty(0, np.uint8)
+        if data is None:  # deleted since its index was read
+            return [None] * len(parts)
+        if len(data) > end - begin:
+            raise StoreReadError(errno.EIO, f"asked for bytes [{begin}, {end}), the store returned {len(data)} bytes")
+        return [
+            data[first - begin : end - begin]
+            if end - begin <= len(data)
+            else CorruptChunkError(
+                f"is at bytes [{first}, {end}) by the index, but the store has only {begin + len(data)}"
+            )
+            for (first, _), end in zip(parts, ends, strict=True)
+        ]
 
     async def read(self, key: str, position: int | None) -> Bytes | None:
         """Return a chunk, or with a position the inner chunk there of a shard; None if there is none."""

@@ -83,6 +83,11 @@ class StoreSource:
         return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
 
     @property
+    def max_stored_bytes(self) -> int:
+        """Return how many bytes a chunk as stored has at most; 0 where the engine decodes it, which knows."""
+        return 0 if self.decoder is None else self.decoder.most_stored_bytes
+
+    @property
     def is_far(self) -> bool:
         """Whether each request may open a connection."""
         store = self.store

@@ -9,27 +9,28 @@ could not be read is not kept.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 
-from zarrfeed.base.errors import CorruptChunkError, StoreReadError
+from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.base.native import core
 from zarrfeed.spec.sharding import Piece, ShardReading, merge_pieces
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Begin and size of each inner chunk, int64 of shape (inner chunks, 2); begin -1: there is none. None: no such shard.
 Index: TypeAlias = "npt.NDArray[np.int64] | None"
-#: Key of the shard -> its index, those used last at the end.
-CachedIndices: TypeAlias = "OrderedDict[str, Index]"
 #: Reads a part of a stored object, named by its key below the array; None if there is no such object.
 Get: TypeAlias = Callable[[str, ByteRequest], Coroutine[Any, Any, "Bytes | None"]]
+#: Reads several parts of one, as `ChunkReader.get_parts` does.
+GetParts: TypeAlias = Callable[
+    [str, "list[tuple[int, int | None]]"], Coroutine[Any, Any, "list[Bytes | CorruptChunkError | None]"]
+]
 #: Runs a coroutine as a task that ends with the epoch.
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 
@@ -55,22 +56,18 @@ class ShardReader:
     ----------
     reading
         How its shards look, and what may be read together.
-    get, spawn
-        How parts of objects are read, and tasks are run.
+    get, get_parts, spawn
+        How objects and parts of them are read, and tasks are run.
     counts
         Counts the indices.
-    kept
-        Indices that were read before; those that are read now are added. None: they are forgotten with this.
     """
 
-    def __init__(
-        self, reading: ShardReading, get: Get, spawn: Spawn, counts: ReadCounts, kept: CachedIndices | None = None
-    ) -> None:
+    def __init__(self, reading: ShardReading, get: Get, get_parts: GetParts, spawn: Spawn, counts: ReadCounts) -> None:
         self._reading = reading
         self._get = get
+        self._get_parts = get_parts
         self._spawn = spawn
         self._counts = counts
-        self._kept = kept
         self._capacity = max(1, reading.cache_bytes // reading.spec.kept_index_bytes)
         self._indices: OrderedDict[str, asyncio.Task[Index | BaseException]] = OrderedDict()
 
@@ -82,9 +79,6 @@ class ShardReader:
         CorruptChunkError
             If it is no index of such a shard. And whatever the store raises.
         """
-        if self._kept is not None and key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
         task = self._indices.get(key)
         if task is None:
             task = self._spawn(self._try_index(key))
@@ -98,10 +92,6 @@ class ShardReader:
             if self._indices.get(key) is task:
                 del self._indices[key]
             raise found
-        if self._kept is not None:
-            self._kept[key] = found
-            while len(self._kept) > self._capacity:
-                self._kept.popitem(last=False)
         return found
 
     def plan(self, index: Index, wanted: list[tuple[int, int]]) -> tuple[list[int], list[list[Piece]]]:
@@ -124,21 +114,11 @@ class ShardReader:
         CorruptChunkError
             If the shard ends before them. And whatever the store raises.
         """
-        first, end = group[0].begin, group[-1].end
-        # Stores disagree about what a request for zero bytes returns, so none is made. The engine reports the error:
-        # zero bytes do not decode to a chunk.
-        data = await self._get(key, RangeByteRequest(first, end)) if end > first else np.empty(0, np.uint8)
-        if data is None:  # deleted since its index was read
-            return ((piece.request_id, None) for piece in group)
-        if len(data) > end - first:
-            raise StoreReadError(errno.EIO, f"asked for bytes [{first}, {end}), the store returned {len(data)} bytes")
-        for piece in group:
-            if piece.end - first > len(data):
-                raise CorruptChunkError(
-                    f"{self.label(piece.position)}: is at bytes [{piece.begin}, {piece.end}) by the index, but the "
-                    f"store has only {first + len(data)}"
-                )
-        return ((piece.request_id, data[piece.begin - first : piece.end - first]) for piece in group)
+        parts = await self._get_parts(key, [(piece.begin, piece.end) for piece in group])
+        for piece, data in zip(group, parts, strict=True):
+            if isinstance(data, CorruptChunkError):
+                raise CorruptChunkError(f"{self.label(piece.position)}: {data}")
+        return ((piece.request_id, cast("Bytes | None", data)) for piece, data in zip(group, parts, strict=True))
 
     def inner_name(self, position: int) -> str:
         """Return the place of an inner chunk in its shard, such as "3/0"."""
