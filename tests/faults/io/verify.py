@@ -1,11 +1,15 @@
-"""Rows of `verify` of a local store: files that fail, for a while or for ever, and files that do not answer."""
+"""Rows of `verify`: files and objects of other stores that fail, for a while or for ever, and that do not answer."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import time
 from pathlib import Path
+
+from zarr.abc.buffer import Buffer
+from zarr.storage import LocalStore
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.io import common
@@ -21,6 +25,8 @@ from tests.faults.io.common import (
 )
 from tests.faults.io.local import PASSING, cold
 from tests.faults.io.shim import Calls, Fault, injected, preloaded
+from tests.faults.io.store import PASSING as PASSING_OF_STORES
+from tests.faults.io.store import Answer, FaultyStore, in_memory
 from zarrfeed import verify
 from zarrfeed.tools.verify import VerifyReport
 
@@ -35,10 +41,9 @@ def _check_counts(report: VerifyReport, bad: int) -> None:
         raise UnspecifiedError(f"chunks, good, missing, bad and problem are {counts}, {bad} of {_CHUNKS} must be bad")
 
 
-def _check_findings(report: VerifyReport, path: Path, file: Path, bad: int, message: str) -> None:
-    """Raise UnspecifiedError unless these chunks of the file are unreadable, and no others."""
+def _check_findings(report: VerifyReport, key: str, bad: int, message: str) -> None:
+    """Raise UnspecifiedError unless these chunks of the file or object are unreadable, and no others."""
     _check_counts(report, bad)
-    key = file.relative_to(path).as_posix()
     for finding in report.findings:
         if (finding.key, finding.cause) != (key, "unreadable") or message not in finding.message:
             raise UnspecifiedError(f"{finding}, must be unreadable, of {key}, with {message!r}")
@@ -75,7 +80,7 @@ def fails(attempt: Try) -> str:
     with injected(Fault(Calls.OPEN, file, error=code), cold(path)) as acted:
         report = verify(path, num_threads=attempt.random.randint(1, 4), retries=retries)
     check_injected(acted[0])
-    _check_findings(report, path, file, _chunks_of(file, layout), os.strerror(code))
+    _check_findings(report, file.relative_to(path).as_posix(), _chunks_of(file, layout), os.strerror(code))
     _check_counts(verify(path), 0)
     return f"error {errno.errorcode[code]}"
 
@@ -99,7 +104,7 @@ def hangs(attempt: Try) -> str:
         check_injected(acted[0])
         # Of a shard whose index does not come, all chunks are one finding.
         message = f"did not answer within {TIMEOUT_S:g} s (timeout)"
-        _check_findings(report, path, file, _chunks_of(file, layout), message)
+        _check_findings(report, file.relative_to(path).as_posix(), _chunks_of(file, layout), message)
         if times == 1:
             _check_counts(verify(path, timeout=TIMEOUT_S), 0)
     give_up = time.monotonic() + 10
@@ -110,7 +115,68 @@ def hangs(attempt: Try) -> str:
     return "error"
 
 
+def _faulty_store(attempt: Try, answer: Answer, times: int, skip: int) -> tuple[FaultyStore, str, int]:
+    """Return a store, the key of its bad object, and the chunks in that."""
+    layout = attempt.random.choice(sorted(LAYOUTS))
+    path = stored(attempt.shared, layout)
+    file = attempt.random.choice(chunk_files(path))
+    store = FaultyStore(LocalStore(path, read_only=True) if attempt.random.random() < 0.5 else in_memory(path))
+    key = file.relative_to(path).as_posix()
+    store.keys, store.answer, store.times = {key}, answer, times
+    store.skip = skip if "shards" in LAYOUTS[layout] else 0  # its index, or what lies in it
+    return store, key, _chunks_of(file, layout)
+
+
+def store_passes(attempt: Try) -> str:
+    """Let the store raise once or twice in a row, with errors that may pass."""
+    name, make = attempt.random.choice(sorted(PASSING_OF_STORES.items()))
+    times = attempt.random.randint(1, 2)
+
+    async def answer(_: Buffer | None) -> Buffer | None:
+        raise make()
+
+    store, _, _ = _faulty_store(attempt, answer, times, attempt.random.randint(0, 1))
+    report = verify(store, num_threads=attempt.random.randint(1, 4), retries=times)
+    if store.acted != times:
+        raise UnspecifiedError(f"{store.acted} answers were {name}, must be {times}")
+    _check_counts(report, 0)
+    return "good"
+
+
+def store_hangs(attempt: Try) -> str:
+    """Let the store not answer for one object; the others are checked while it hangs."""
+
+    async def answer(_: Buffer | None) -> Buffer | None:
+        await asyncio.Event().wait()
+        return None
+
+    store, key, bad = _faulty_store(attempt, answer, -1, 0)
+    watch = Stopwatch()
+    report = verify(store, num_threads=attempt.random.randint(1, 4), timeout=TIMEOUT_S)
+    watch.check(TIMEOUT_S + 2)
+    check_injected(store.acted)
+    _check_findings(report, key, bad, f"did not answer within {TIMEOUT_S:g} s (timeout)")
+    store.answer = None
+    _check_counts(verify(store, timeout=TIMEOUT_S), 0)
+    return "error"
+
+
 ROWS = (
+    Row(
+        "verify-store-passes",
+        "`verify` of a store that Python reads: `get` raises once or twice, with errors that may pass",
+        "every chunk good",
+        store_passes,
+        100,
+    ),
+    Row(
+        "verify-store-hangs",
+        "`verify` of a store that Python reads: `get` of an object does not return",
+        "its chunks unreadable after `timeout` (1 s), all others good",
+        store_hangs,
+        30,
+        2,
+    ),
     Row(
         "verify-passes",
         "`verify`: opens or reads of a file fail once or twice, with errors that may pass",
