@@ -113,8 +113,10 @@ class TogetherStore : public ByteStore {
     return {.requests = 8, .can_try = false, .needs_room = false, .coalesce = coalesce_, .retries = true};
   }
   bool stop(std::chrono::steady_clock::time_point /*deadline*/) override { return true; }
-  void answer_index(size_t index_bytes) const {
-    waiting({.status = ReadStatus::kOk, .bytes = Bytes(shard_).last(index_bytes), .object_bytes = shard_.size()});
+  /// Answers the read of the index, whose completion holds the reader, which holds this.
+  void answer_index(const ReadResult& result) { std::exchange(waiting, nullptr)(result); }
+  void answer_index(size_t index_bytes) {
+    answer_index({.status = ReadStatus::kOk, .bytes = Bytes(shard_).last(index_bytes), .object_bytes = shard_.size()});
   }
 
   Completion waiting;
@@ -358,8 +360,7 @@ TEST(the_last_error_of_a_store_that_tries_again_is_that_of_all_who_waited) {
     reader->read(std::move(one));
   }
   CHECK_EQ(store->indices, size_t{1});
-  const Completion waiting = std::move(store->waiting);
-  waiting({.error = Error::io("gone", EIO)});
+  store->answer_index({.error = Error::io("gone", EIO)});
   CHECK_EQ(failed, size_t{4});
   CHECK_EQ(store->indices, size_t{1});
 }
