@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.data.stores import Store, prepare_store, store_path, tree_bytes
 from benchmarks.harness.measure import time_ceiling, time_loader
+from benchmarks.harness.process import Heartbeat, reset_peak, status_mib, waited_for_core
 from benchmarks.loaders import LOADERS, Ceiling, Loader
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.loaders.ours import Zarrfeed
@@ -81,39 +81,22 @@ def probe_heartbeat(store: Store, beside: str, seconds: float) -> Figures:
     a loader, and no thread that ever takes the GIL. `on_a_core_ms` is the longest gap without the time in which the
     thread could have run and had no core; that for the GIL is in it.
     """
-    gaps: list[float] = []
-    on_a_core: list[float] = []
-    done = threading.Event()
-
-    def beat() -> None:
-        last, last_waited = time.perf_counter(), _waited_for_core()
-        while not done.is_set():
-            time.sleep(0.0005)
-            now, waited = time.perf_counter(), _waited_for_core()
-            gaps.append(now - last)
-            on_a_core.append(now - last - (waited - last_waited))
-            last, last_waited = now, waited
-
-    heart = threading.Thread(target=beat)
     loader = None if beside in ("nothing", "ceiling") else LOADERS[beside](store, _PART_SAMPLES)
     ceiling = Ceiling(store, scatter=True) if beside == "ceiling" else None
     batches = iter(()) if loader is None else _endless(loader)
     next(batches, None)
-    heart.start()
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
-        if ceiling is not None:
-            ceiling.measure()
-        elif loader is None:
-            time.sleep(0.05)
-        else:
-            next(batches)
-    done.set()
-    heart.join()
+    with Heartbeat() as heartbeat:
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline:
+            if ceiling is not None:
+                ceiling.measure()
+            elif loader is None:
+                time.sleep(0.05)
+            else:
+                next(batches)
     if loader is not None:
         loader.close()
-    p99_9 = float(np.quantile(gaps, 0.999))
-    return {"longest_ms": 1e3 * max(gaps), "p99_9_ms": 1e3 * p99_9, "on_a_core_ms": 1e3 * max(on_a_core)}
+    return heartbeat.figures()
 
 
 def probe_first(store: Store, loader: str, seconds: float) -> Figures:  # noqa: ARG001 (all probes have it)
@@ -141,8 +124,8 @@ def probe_memory(store: Store, budget: str, seconds: float) -> Figures:  # noqa:
 
     Where the budget is too small for the array, and construction says so, `refused` is 1.
     """
-    _reset_peak()
-    before = _status_mib("VmRSS")
+    reset_peak()
+    before = status_mib("VmRSS")
     try:
         with closing(Zarrfeed(store, memory_budget=budget)) as loader:
             for epoch in range(2):
@@ -150,7 +133,7 @@ def probe_memory(store: Store, budget: str, seconds: float) -> Figures:  # noqa:
                     pass
     except MemoryBudgetError:
         return {"refused": 1}
-    peak = _status_mib("VmHWM")
+    peak = status_mib("VmHWM")
     return {"refused": 0, "grown_mib": peak - before, "peak_mib": peak}
 
 
@@ -161,7 +144,7 @@ def probe_growth(store: Store, epochs: str, seconds: float) -> Figures:  # noqa:
         for epoch in range(int(epochs)):
             for _ in loader.epoch(epoch):
                 pass
-            resident.append(_status_mib("VmRSS"))
+            resident.append(status_mib("VmRSS"))
     return {"grown_mib": resident[-1] - resident[1]}
 
 
@@ -236,7 +219,7 @@ def _steps(batches: Iterator[Any] | None, count: int = 20) -> tuple[float, float
 
     Each step takes a batch first, if there are any.
     """
-    begin, waited = time.perf_counter(), _waited_for_core()
+    begin, waited = time.perf_counter(), waited_for_core()
     for _ in range(count):
         if batches is not None:
             next(batches)
@@ -245,19 +228,10 @@ def _steps(batches: Iterator[Any] | None, count: int = 20) -> tuple[float, float
             total += i & 3
         _WEIGHTS @ _WEIGHTS
     seconds = time.perf_counter() - begin
-    return seconds, seconds - (_waited_for_core() - waited)
+    return seconds, seconds - (waited_for_core() - waited)
 
 
 _WEIGHTS = torch.ones(512, 512)
-
-
-def _waited_for_core() -> float:
-    """Return the seconds in which this thread could have run and had no core; 0 where the system does not say."""
-    try:
-        # Linux, Documentation/scheduler/sched-stats.rst: time on a core, time in the run queue, turns
-        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return 0.0
 
 
 @contextmanager
@@ -276,19 +250,6 @@ def _in_thread(batches: Iterator[Any]) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def _status_mib(name: str) -> float:
-    """Return a line of /proc/self/status, in MiB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) / 1024
-    raise OSError(f"/proc/self/status has no {name}")
-
-
-def _reset_peak() -> None:
-    """Let VmHWM begin anew: imports may have taken more than what is measured."""
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
