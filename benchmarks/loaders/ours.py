@@ -8,15 +8,18 @@ from typing import Any
 from benchmarks.data.conversion import open_converted
 from benchmarks.data.stores import Store
 from benchmarks.loaders.protocol import Batch
-from zarrfeed import ZarrIterableDataset
+from zarrfeed import Data, ZarrIterableDataset
 
 
 class Zarrfeed:
-    """`ZarrIterableDataset` without a DataLoader; `options` are more of its arguments."""
+    """`ZarrIterableDataset` without a DataLoader; `options` are more of its arguments.
 
-    def __init__(self, store: Store, **options: Any) -> None:
+    `data` is what is read in place of the store's directory: the same arrays, at a URL.
+    """
+
+    def __init__(self, store: Store, *, data: Data | None = None, **options: Any) -> None:
         self._dataset = ZarrIterableDataset(
-            open_converted(store.layout, store.samples_path, store.targets_path),
+            open_converted(store.layout, store.samples_path, store.targets_path) if data is None else data,
             batch_size=store.layout.batch_size,
             shuffle=True,
             **options,

@@ -26,44 +26,29 @@ _CACHE_BYTES = 256 << 20
 
 
 class TensorStoreRows:
-    """`array[rows].read()` for the next batches, and `result()` of the first of them."""
+    """`array[rows].read()` for the next batches, and `result()` of the first of them.
 
-    def __init__(self, store: Store) -> None:
-        import tensorstore
+    With `url`, the arrays are read from there: `url` is where a web server has the store's directory. Each epoch then
+    opens the arrays anew, so that none is served from what the cache has left of the epoch before.
+    """
 
+    def __init__(self, store: Store, *, url: str | None = None) -> None:
+        self._store, self._url = store, url
         self._layout = layout = store.layout
         self._group_chunks = max(1, round(_GROUP_BYTES / layout.chunk_bytes))
-        cache_bytes = max(_CACHE_BYTES, 4 * self._group_chunks * layout.chunk_bytes)
-        context = tensorstore.Context(
-            {
-                "cache_pool": {"total_bytes_limit": cache_bytes},
-                "data_copy_concurrency": {"limit": usable_cores()},
-                "file_io_concurrency": {"limit": 2 * usable_cores()},
-            }
-        )
-        self._arrays: list[Any] = [
-            tensorstore.open(
-                {
-                    "driver": "zarr3" if layout.zarr_format == 3 else "zarr",
-                    "kvstore": {"driver": "file", "path": str(path)},
-                    "recheck_cached_data": "open",
-                    "recheck_cached_metadata": "open",
-                },
-                open=True,
-                read=True,
-                context=context,
-            ).result()
-            for path in store.array_paths
-        ]
+        self._cache_bytes = max(_CACHE_BYTES, 4 * self._group_chunks * layout.chunk_bytes)
+        self._arrays = self._open()
         self.samples_per_epoch = layout.num_samples
         self.settings: dict[str, object] = {
             "group_chunks": self._group_chunks,
             "read_ahead": _READ_AHEAD,
-            "cache_bytes": cache_bytes,
+            "cache_bytes": self._cache_bytes,
             "data_copy_concurrency": usable_cores(),
         }
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
+        if self._url is not None:
+            self._arrays = self._open()
         order = self._order(epoch)
         asked: deque[list[Any]] = deque()
         for begin in range(0, len(order), self._layout.batch_size):
@@ -76,6 +61,35 @@ class TensorStoreRows:
 
     def close(self) -> None:
         self._arrays = []
+
+    def _open(self) -> list[Any]:
+        import tensorstore
+
+        context = tensorstore.Context(
+            {
+                "cache_pool": {"total_bytes_limit": self._cache_bytes},
+                "data_copy_concurrency": {"limit": usable_cores()},
+                "file_io_concurrency": {"limit": 2 * usable_cores()},
+            }
+        )
+        return [
+            tensorstore.open(
+                {
+                    "driver": "zarr3" if self._layout.zarr_format == 3 else "zarr",
+                    "kvstore": (
+                        {"driver": "file", "path": str(path)}
+                        if self._url is None
+                        else {"driver": "http", "base_url": f"{self._url}/{path.name}/"}
+                    ),
+                    "recheck_cached_data": "open",
+                    "recheck_cached_metadata": "open",
+                },
+                open=True,
+                read=True,
+                context=context,
+            ).result()
+            for path in self._store.array_paths
+        ]
 
     def _batch(self, reads: list[Any]) -> list[torch.Tensor]:
         samples, *targets = (torch.from_numpy(read.result()) for read in reads)

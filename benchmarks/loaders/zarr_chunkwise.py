@@ -6,7 +6,7 @@ suite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,24 @@ class ZarrChunkwise:
     """`PlainLoader` over the chunks of a layout, in this process or in DataLoader workers.
 
     `codec_pipeline` is the class that decodes in zarr-python, None for its own. Where it has threads of its own, which
-    no forked process has, workers are started from a server process.
+    no forked process has, workers are started from a server process. `open_arrays` opens what is read in place of the
+    store's directory: the same arrays, in another `zarr.abc.store.Store`.
     """
 
-    def __init__(self, store: Store, *, num_workers: int, num_threads: int, codec_pipeline: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        num_workers: int,
+        num_threads: int,
+        codec_pipeline: str | None = None,
+        open_arrays: Callable[[], Sequence[zarr.Array[Any]]] | None = None,
+    ) -> None:
         layout = store.layout
         n, rows = layout.num_samples, layout.rows_per_chunk
         num_chunks = min(layout.num_chunks, _MAX_CHUNKS)
         self._loader = PlainLoader(
-            partial(_open_arrays, store.array_paths, codec_pipeline),
+            open_arrays or partial(_open_arrays, store.array_paths, codec_pipeline),
             _fields(store),
             [(first, min(first + rows, n)) for first in range(0, n, rows)],
             batch_size=layout.batch_size,
