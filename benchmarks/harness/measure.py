@@ -158,11 +158,12 @@ class CpuWatch:
 def _own_cpu_s() -> float:
     """Return the CPU seconds of this process, of its ended children, and (on Linux) of its living workers."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    living = sum(_process_cpu_s(child.pid) for child in multiprocessing.active_children() if child.pid is not None)
+    living = sum(process_cpu_s(child.pid) for child in multiprocessing.active_children() if child.pid is not None)
     return time.process_time() + ended.ru_utime + ended.ru_stime + living
 
 
-def _process_cpu_s(pid: int) -> float:
+def process_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a living process; 0 if it has ended, or where the system does not say."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:  # it ended just now, or this is no Linux

@@ -1,0 +1,103 @@
+"""One process of `remote.py`: it verifies sides, or measures one of them, and prints the result.
+
+A process that measures begins with fresh memory and has the threads and connections of one side alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.data.layouts import SCALES
+from benchmarks.data.stores import Store, store_path, tree_bytes
+from benchmarks.harness.checksum import ChecksumError
+from benchmarks.harness.measure import expected_hashes
+from benchmarks.harness.nginx import count_requests
+from benchmarks.harness.options import names
+from benchmarks.harness.process import Heartbeat, reset_peak, status_mib
+from benchmarks.suites.remote_sides import REMOTE_LAYOUTS, SIDES, Reading, Source, remote_layout, verify_side
+
+#: Later epochs of a shuffle than those that are timed.
+_HEARTBEAT_EPOCH = 100_000
+
+
+def verify(sources: dict[str, Source], sides: Sequence[str]) -> bool:
+    """Print for each layout and side whether it delivers what the store holds; return whether all do."""
+    right = True
+    for layout, source in sources.items():
+        expected = expected_hashes(source.store)
+        for side in sides:
+            try:
+                what = verify_side(side, source, expected)
+            except ChecksumError as error:
+                right = False
+                what = f"WRONG: {error}"
+            print(f"{layout}, {side}: {what}", flush=True)
+    return right
+
+
+def measure(source: Source, side: str, nginx_url: str, seconds: float) -> dict[str, object]:
+    """Read with one side: an epoch that is not timed, then epochs that are, then epochs beside a heartbeat."""
+    reset_peak()
+    before_mib = status_mib("VmRSS")
+    reading = Reading(side, source)
+    first = reading.run(0, 0.0)
+    requests = count_requests(nginx_url)
+    timing = reading.run(1, seconds)
+    requests = count_requests(nginx_url) - requests - 1
+    with Heartbeat() as heartbeat:
+        reading.run(_HEARTBEAT_EPOCH, seconds / 2)
+    peak_mib = status_mib("VmHWM")
+    stored_bytes = timing.epochs * source.object_bytes()
+    assert timing.cpu_s is not None
+    return {
+        "gb_per_s": timing.gb_per_s if timing.decoded_bytes else None,
+        "stored_gb_per_s": stored_bytes / timing.wall_s / 1e9,
+        "cpu_s_per_stored_gb": timing.cpu_s / stored_bytes * 1e9,
+        "requests_per_epoch": requests / timing.epochs,
+        "objects": len(source.objects()),
+        "stored_bytes": source.object_bytes(),
+        "epochs": timing.epochs,
+        "wall_s": timing.wall_s,
+        "first_epoch_s": first.wall_s,
+        "peak_mib": peak_mib,
+        "grown_mib": peak_mib - before_mib,
+        **heartbeat.figures(),
+        "settings": reading.settings,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Verify (exit status 1 if a side is wrong), or measure and print figures, as JSON in the last line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suites.remote_probe")
+    add = parser.add_argument
+    add("task", choices=("verify", "measure"))
+    add("--layouts", type=names(REMOTE_LAYOUTS), required=True)
+    add("--sides", type=names(SIDES), required=True)
+    add("--scale", choices=SCALES, required=True)
+    add("--data", type=Path, required=True)
+    add("--server", required=True, help="URL that the sides read from: nginx, or the proxy before it")
+    add("--nginx", required=True, help="URL of nginx, which counts requests")
+    add("--seconds", type=float, default=2.0)
+    options = parser.parse_args(arguments)
+    sources = {}
+    for name in options.layouts:
+        layout = remote_layout(name, options.scale)
+        path = store_path(layout, options.data, scale=options.scale)  # `remote.py` has written it
+        sources[name] = Source(Store(layout, path, tree_bytes(path)), options.server)
+    status = 0
+    if options.task == "verify":
+        status = 0 if verify(sources, options.sides) else 1
+    else:
+        (layout_name,), (side,) = options.layouts, options.sides
+        print(json.dumps(measure(sources[layout_name], side, options.nginx, options.seconds)), flush=True)
+    sys.stdout.flush()
+    os._exit(status)  # sides are left as they are: what their threads do at exit is no part of a measurement
+
+
+if __name__ == "__main__":
+    main()

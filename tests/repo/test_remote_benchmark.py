@@ -1,0 +1,250 @@
+"""benchmarks/suites/remote.py: every side delivers what the server has; nginx and the proxy end with their block."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.data.stores import Store, prepare_store
+from benchmarks.harness import nginx
+from benchmarks.harness.checksum import ChecksumError
+from benchmarks.harness.measure import expected_hashes
+from benchmarks.harness.nginx import NoNginxError, count_requests, find_nginx, serve
+from benchmarks.harness.slow_proxy import slowed
+from benchmarks.suites import remote
+from benchmarks.suites.remote import Row, above_local, goal_of
+from benchmarks.suites.remote_sides import REMOTE_LAYOUTS, SIDES, Source, remote_layout, verify_side, why_not
+
+
+def _has_nginx() -> bool:
+    try:
+        find_nginx()
+    except NoNginxError:
+        return False
+    return True
+
+
+needs_nginx = pytest.mark.skipif(not _has_nginx(), reason="nginx is not installed: apt install nginx-light")
+
+
+def get(url: str) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=30) as response:
+        data: bytes = response.read()
+    return data
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Store:
+    """Return a small store whose chunks have 16 samples."""
+    return prepare_store(remote_layout("objects", "small"), tmp_path / "data", scale="small")
+
+
+@needs_nginx
+def test_every_side_delivers_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert remote.main(["--scale", "small", "--checksum-only", "--data", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    sides = [side for side in SIDES if not why_not(side)]
+    assert "zarrfeed-http" in sides
+    for layout in REMOTE_LAYOUTS:
+        for side in sides:
+            what = "objects" if side.startswith("obstore") else "samples"
+            (line,) = (line for line in printed.splitlines() if line.startswith(f"{layout}, {side}: "))
+            assert line.endswith(f" {what} are right"), line
+    assert printed.count(": skipped, ") == len(SIDES) - len(sides)
+
+
+@needs_nginx
+@pytest.mark.parametrize("side", ["obstore-async", "obstore-threads", "zarrfeed-http", "zarrfeed-s3"])
+def test_a_server_with_other_bytes_is_caught(side: str, objects: Store, tmp_path: Path) -> None:
+    expected = expected_hashes(objects)
+    served = tmp_path / "served" / objects.path.name
+    shutil.copytree(objects.path, served)
+    shutil.copyfile(objects.samples_path / "c/0/0/0/0", served / "samples/c/1/0/0/0")
+    with serve(tmp_path / "served") as server:
+        message = "1 of them wrong" if side.startswith("obstore") else "16 missing, 16 repeated"
+        with pytest.raises(ChecksumError, match=message):
+            verify_side(side, Source(objects, server.url), expected)
+
+
+@needs_nginx
+def test_nothing_is_timed_after_wrong_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = tmp_path / "served"
+
+    @contextmanager
+    def serve_other_bytes(directory: Path) -> Iterator[nginx.Nginx]:
+        shutil.copytree(directory, served)
+        (samples,) = served.glob("*.zarr/samples")
+        shutil.copyfile(samples / "c/0/0/0/0", samples / "c/1/0/0/0")
+        with serve(served) as server:
+            yield server
+
+    monkeypatch.setattr(remote, "serve", serve_other_bytes)
+    options = ["--layouts", "objects", "--sides", "obstore-threads,zarrfeed-local,zarrfeed-http", "--scale", "small"]
+    out = tmp_path / "out"
+    assert remote.main([*options, "--data", str(tmp_path / "data"), "--out", str(out)]) == 1
+    printed = capsys.readouterr().out
+    assert "objects, obstore-threads: WRONG: fetched 3 of 3 objects, 1 of them wrong" in printed
+    assert "objects, zarrfeed-local: 37 samples are right" in printed
+    assert "objects, zarrfeed-http: WRONG: " in printed
+    assert "nothing was timed" in printed
+    assert not out.exists()
+
+
+@needs_nginx
+def test_a_run_measures_each_side_in_each_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = ["obstore-threads", "zarrfeed-local", "zarrfeed-http"]
+    options = ["--layouts", "shards", "--sides", ",".join(sides), "--scale", "small", "--repeats", "2"]
+    data, out = tmp_path / "data", tmp_path / "out"
+    assert remote.main([*options, "--seconds", "0.05", "--data", str(data), "--out", str(out)]) == 0
+    written = json.loads((out / "remote.json").read_text())
+    rows = {(row["side"], row["repeat"]): row for row in written["rows"]}
+    assert list(rows) == [(side, repeat) for repeat in range(2) for side in sides]
+    for (side, _), row in rows.items():
+        assert row["objects"] == 3
+        assert (row["gb_per_s"] is None) == (side == "obstore-threads")
+        for figure in ("stored_gb_per_s", "cpu_s_per_stored_gb", "peak_mib", "longest_ms", "p99_9_ms"):
+            assert row[figure] > 0, figure
+        if side == "zarrfeed-local":
+            assert row["requests_per_epoch"] == 0
+        elif side == "obstore-threads":
+            assert row["requests_per_epoch"] == 3
+        else:
+            assert row["requests_per_epoch"] > 3, "inner chunks, and the indices of the shards"
+    assert "shards: timed" in capsys.readouterr().out
+
+
+def test_without_nginx_the_run_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.harness.nginx.shutil.which", lambda *_, **__: None)
+    assert remote.main(["--data", str(tmp_path / "data")]) == 2
+    assert "nginx is not installed, and this benchmark reads from it: apt install nginx-light" in (
+        capsys.readouterr().out
+    )
+    assert not (tmp_path / "data").exists()
+
+
+@needs_nginx
+def test_nginx_ends_with_its_block_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    served = tmp_path / 'a "quoted" $directory'
+    served.mkdir()
+    (served / "file").write_bytes(b"bytes")
+
+    class StopError(Exception):
+        pass
+
+    pids: list[int] = []
+    urls: list[str] = []
+
+    def read_and_stop() -> None:
+        with serve(served) as server:
+            assert get(f"{server.url}/file") == b"bytes"
+            workers = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+            pids.extend((server.pid, *map(int, workers)))
+            urls.append(server.url)
+            raise StopError
+
+    with pytest.raises(StopError):
+        read_and_stop()
+    assert len(pids) == 3, "two workers"
+    assert not any(is_running(pid) for pid in pids)
+    with pytest.raises(OSError, match="refused"):
+        get(f"{urls[0]}/file")
+    assert list(temporary.iterdir()) == []
+
+
+@needs_nginx
+def test_an_nginx_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nginx, "_CONFIG", nginx._CONFIG.replace("sendfile on", "sendfile perhaps"))
+    with pytest.raises(NoNginxError, match='invalid value "perhaps" in "sendfile" directive'), serve(tmp_path):
+        pass
+
+
+@needs_nginx
+def test_requests_are_counted_by_the_server(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    with serve(tmp_path) as server:
+        before = count_requests(server.url)
+        for _ in range(3):
+            get(f"{server.url}/file")
+        assert count_requests(server.url) - before == 3 + 1
+
+
+@needs_nginx
+def test_the_proxy_delays_requests_and_caps_the_rate(tmp_path: Path) -> None:
+    data = np.random.default_rng(5).bytes(2_000_000)
+    (tmp_path / "file").write_bytes(data)
+    with serve(tmp_path) as server:
+        with slowed(server.url, latency_ms=100, cap_mb_s=10) as proxy:
+            begin = time.monotonic()
+            assert get(f"{proxy.url}/file") == data
+            # the connection, the request, and the bytes but for what may be sent ahead
+            assert time.monotonic() - begin > 0.1 + 0.1 + 0.2 - 0.02
+        assert proxy.pid is not None
+        assert not is_running(proxy.pid)
+        with slowed(server.url, latency_ms=0, cap_mb_s=None) as none:
+            assert none == (server.url, None)
+
+
+def test_clients_find_no_credentials_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_ID", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "there")
+    environment = remote.clean_environment()
+    assert "there" not in environment.values()
+    assert environment["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_what_http_costs_is_compared_with_the_local_side_of_the_same_round() -> None:
+    # the machine is twice as slow in round 1
+    costs = {
+        "obstore-async": (1.0, 2.0, 1.0),
+        "obstore-threads": (0.5, 1.0, 0.5),
+        "zarrfeed-local": (1.0, 2.0, 1.0),
+        "zarrfeed-http": (1.5, 3.0, 1.9),
+    }
+    rows = [
+        Row(layout, side, repeat, {"cpu_s_per_stored_gb": cost})
+        for layout in ("objects", "small-objects")
+        for side, of_rounds in costs.items()
+        for repeat, cost in enumerate(of_rounds)
+    ]
+    assert above_local(rows, "objects", "zarrfeed-http") == pytest.approx(0.9)
+    assert goal_of(rows, "objects") == pytest.approx(0.65)
+    assert goal_of(rows, "small-objects") is None
+    assert above_local(rows, "shards", "zarrfeed-http") is None
+    assert goal_of(rows, "shards") is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--latency-ms", "-1"), ("--latency-ms", "nan"), ("--cap-mb-s", "0"), ("--sides", "wget"), ("--repeats", "0")],
+)
+def test_bad_options_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        remote.main([option, value])
+    assert ended.value.code == 2
+    assert f"argument {option}" in capsys.readouterr().err
