@@ -145,7 +145,7 @@ def _start(program: str, prefix: Path, workers: int) -> tuple[subprocess.Popen[b
         config = _CONFIG.format(user=_user_line(), workers=workers, port=port, token=token)
         (prefix / "nginx.conf").write_text(config)
         with (prefix / "said").open("wb") as output:
-            command = [program, "-p", f"{prefix}/", "-c", str(prefix / "nginx.conf")]
+            command = [*_ended_with_us(), program, "-p", f"{prefix}/", "-c", str(prefix / "nginx.conf")]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             if _is_ready(process, f"http://127.0.0.1:{port}/.token", token.encode()):
@@ -156,6 +156,12 @@ def _start(program: str, prefix: Path, workers: int) -> tuple[subprocess.Popen[b
         _stop(process)
         said = "".join(path.read_text() for path in (prefix / "said", prefix / "error.log") if path.exists())
     raise NoNginxError(f"{program} does not start:\n{said}")
+
+
+def _ended_with_us() -> list[str]:
+    """Return what starts a command so that the kernel ends it with this process, even where that one is killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM"] if setpriv else []  # of util-linux; other systems do without
 
 
 def _is_ready(process: subprocess.Popen[bytes], url: str, token: bytes) -> bool:

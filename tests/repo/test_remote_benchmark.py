@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +26,7 @@ from benchmarks.harness.slow_proxy import slowed
 from benchmarks.suites import remote
 from benchmarks.suites.remote import Row, above_local, goal_of
 from benchmarks.suites.remote_sides import REMOTE_LAYOUTS, SIDES, Source, remote_layout, verify_side, why_not
+from tests.support.paths import ROOT
 
 
 def _has_nginx() -> bool:
@@ -49,6 +53,13 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def is_answering(url: str) -> bool:
+    try:
+        return bool(get(f"{url}/.token"))
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -171,9 +182,31 @@ def test_nginx_ends_with_its_block_and_leaves_no_files(tmp_path: Path, monkeypat
         read_and_stop()
     assert len(pids) == 3, "two workers"
     assert not any(is_running(pid) for pid in pids)
-    with pytest.raises(OSError, match="refused"):
-        get(f"{urls[0]}/file")
+    assert not is_answering(urls[0])
     assert list(temporary.iterdir()) == []
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from benchmarks.harness.nginx import serve
+with serve(Path(sys.argv[1])) as server:
+    print(server.url, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_nginx
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
+def test_nginx_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    deadline = time.monotonic() + 30
+    while is_answering(done.stdout.strip()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_answering(done.stdout.strip())
 
 
 @needs_nginx
