@@ -259,7 +259,7 @@ def _table(rows: Sequence[Row]) -> list[list[str]]:
                 *(number(middle(name)) for name in ("gb_per_s", "stored_gb_per_s", "cpu_s_per_stored_gb")),
                 number(above) + " *" * missed,
                 number(goal),
-                f"{middle('requests_per_epoch'):.0f} of {group[0].figures['objects']}",
+                f"{middle('requests_per_epoch'):.0f}/{group[0].figures['objects']}",
                 f"{middle('peak_mib'):.0f}",
                 *(number(middle(name)) for name in ("longest_ms", "p99_9_ms", "on_a_core_ms")),
             ]
