@@ -28,3 +28,19 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value}, must be at least 1")
     return value
+
+
+def not_negative(text: str) -> float:
+    """Parse a finite number that is at least 0."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value}, must be a finite number that is at least 0")
+    return value
+
+
+def rate(text: str) -> float:
+    """Parse a finite number above 0."""
+    value = not_negative(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("0, must be above 0")
+    return value

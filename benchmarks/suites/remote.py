@@ -29,7 +29,7 @@ from benchmarks.data.stores import Store, prepare_store, store_path, warm_page_c
 from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.measure import CpuWatch, process_cpu_s
 from benchmarks.harness.nginx import Nginx, NoNginxError, find_nginx, serve
-from benchmarks.harness.options import names, positive
+from benchmarks.harness.options import names, not_negative, positive, rate
 from benchmarks.harness.slow_proxy import Slowed, slowed
 from benchmarks.report.tables import make_console, number, print_rows, say_if_not_quiet
 from benchmarks.suites.remote_sides import CEILINGS, HTTP, LOCAL, REMOTE_LAYOUTS, SIDES, remote_layout, why_not
@@ -281,19 +281,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, default=_HERE / "stores", help="where stores are kept; nginx serves this directory")
     add("--out", type=Path, default=_HERE / "results", help="where remote.json goes")
     return parser.parse_args(arguments)
-
-
-def not_negative(text: str) -> float:
-    """Parse a finite number that is at least 0."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value}, must be a finite number that is at least 0")
-    return value
-
-
-def rate(text: str) -> float:
-    """Parse a finite number above 0."""
-    value = not_negative(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("0, must be above 0")
-    return value

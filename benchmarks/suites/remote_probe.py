@@ -52,15 +52,15 @@ def measure(source: Source, side: str, nginx_url: str, seconds: float) -> dict[s
     with Heartbeat() as heartbeat:
         reading.run(_HEARTBEAT_EPOCH, seconds / 2)
     peak_mib = status_mib("VmHWM")
-    stored_bytes = timing.epochs * source.object_bytes()
+    stored_bytes = timing.epochs * source.object_bytes
     assert timing.cpu_s is not None
     return {
         "gb_per_s": timing.gb_per_s if timing.decoded_bytes else None,
         "stored_gb_per_s": stored_bytes / timing.wall_s / 1e9,
         "cpu_s_per_stored_gb": timing.cpu_s / stored_bytes * 1e9,
         "requests_per_epoch": requests / timing.epochs,
-        "objects": len(source.objects()),
-        "stored_bytes": source.object_bytes(),
+        "objects": len(source.objects),
+        "stored_bytes": source.object_bytes,
         "epochs": timing.epochs,
         "wall_s": timing.wall_s,
         "first_epoch_s": first.wall_s,

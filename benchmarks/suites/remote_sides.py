@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -91,13 +91,15 @@ class Source:
         """Where the store's directory is on the server."""
         return f"{self.server}/{self.store.path.name}"
 
+    @cached_property
     def objects(self) -> list[Path]:
-        """Return the files of all chunks or shards."""
+        """The files of all chunks or shards."""
         return sorted(file for file in (self.store.samples_path / "c").rglob("*") if file.is_file())
 
+    @cached_property
     def object_bytes(self) -> int:
-        """Return the bytes of all chunks or shards: what "stored GB" counts."""
-        return sum(file.stat().st_size for file in self.objects())
+        """The bytes of all chunks or shards: what "stored GB" counts."""
+        return sum(file.stat().st_size for file in self.objects)
 
 
 class ObstoreAsync:
@@ -230,7 +232,7 @@ def verify_side(name: str, source: Source, expected: Hashes) -> str:
         if not isinstance(side, ObstoreAsync | ObstoreThreads):
             verify_loader(side, source.store, expected)
             return f"{side.samples_per_epoch} samples are right"
-        objects = {file.relative_to(source.store.path).as_posix(): file for file in source.objects()}
+        objects = {file.relative_to(source.store.path).as_posix(): file for file in source.objects}
         fetched: list[str] = []
         wrong: list[str] = []
 
@@ -257,8 +259,8 @@ class Reading:
     def __init__(self, name: str, source: Source) -> None:
         self._source = source
         self._side = SIDES[name](source)
-        self._stored_bytes = source.object_bytes()
-        self._keys = [file.relative_to(source.store.path).as_posix() for file in source.objects()]
+        self._stored_bytes = source.object_bytes
+        self._keys = [file.relative_to(source.store.path).as_posix() for file in source.objects]
         self._epoch_s = 0.0
         self.settings = self._side.settings
 
