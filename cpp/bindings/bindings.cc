@@ -126,8 +126,16 @@ py::tuple slice_of(const ByteRange& range) {
   return py::make_tuple(range.offset, range.offset + range.size);
 }
 
-/// ([(field, key, whether it is the index of a shard, [(request id, first byte, end)])], [ids of requests whose bytes are no
-/// longer needed]); never waits.
+/// (field, key, whether it is the index of a shard, [(request id, first byte, end)])
+py::tuple request_tuple(const FetchRequest& request) {
+  py::list parts;
+  for (const FetchPart& part : request.parts) {
+    parts.append(py::make_tuple(part.request_id) + slice_of(part.range));
+  }
+  return py::make_tuple(request.field, request.key, request.is_index, std::move(parts));
+}
+
+/// ([requests], [ids of requests whose bytes are no longer needed]); never waits.
 py::tuple take_requests(Engine& engine) {
   std::vector<FetchRequest> requests;
   std::vector<uint64_t> finished;
@@ -136,19 +144,11 @@ py::tuple take_requests(Engine& engine) {
     bridge_of(engine).take(requests, finished);
   }
   py::list wanted;
-  for (const FetchRequest& request : requests) {
-    py::list parts;
-    for (const FetchPart& part : request.parts) {
-      parts.append(py::make_tuple(part.request_id) + slice_of(part.range));
-    }
-    wanted.append(py::make_tuple(request.field, request.key, request.is_index, std::move(parts)));
-  }
+  for (const FetchRequest& request : requests) wanted.append(request_tuple(request));
   return py::make_tuple(wanted, finished);
 }
 
-/// Hands over answers: (request id, contiguous buffer of bytes or None for a missing object). The caller keeps each buffer
-/// alive and unchanged until its request is finished, or stop() has returned.
-void answer(Engine& engine, const py::list& pairs) {
+std::vector<FetchAnswer> answers_of(const py::list& pairs) {
   std::vector<FetchAnswer> answers;
   answers.reserve(pairs.size());
   for (const py::handle item : pairs) {
@@ -162,8 +162,29 @@ void answer(Engine& engine, const py::list& pairs) {
     }
     one.bytes = Bytes{static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size)};
   }
+  return answers;
+}
+
+/// Hands over answers: (request id, contiguous buffer of bytes or None for a missing object). The caller keeps each buffer
+/// alive and unchanged until its request is finished, or stop() has returned.
+void answer(Engine& engine, const py::list& pairs) {
+  const std::vector<FetchAnswer> answers = answers_of(pairs);
   const GilRelease release;
   bridge_of(engine).answer(answers);
+}
+
+/// Hands over answers, as answer() does, and waits for the next request of the epoch: (the request, ids of requests whose
+/// bytes are no longer needed, requests that nobody has taken yet), or None when the epoch is over.
+py::object exchange(Engine& engine, uint64_t epoch, const py::list& pairs) {
+  const std::vector<FetchAnswer> answers = answers_of(pairs);
+  std::optional<TakenRequest> taken;
+  {
+    const GilRelease release;
+    if (!answers.empty()) bridge_of(engine).answer(answers);
+    taken = bridge_of(engine).take_one(epoch);
+  }
+  if (!taken) return py::none();
+  return py::make_tuple(request_tuple(taken->request), taken->finished, taken->waiting);
 }
 
 py::dict stats_dict(const Engine& engine) {
@@ -281,6 +302,8 @@ PYBIND11_MODULE(_core, m) {
       .def("request_descriptor", [](Engine& engine) { return bridge_of(engine).descriptor(); })
       .def("take_requests", &take_requests)
       .def("answer", &answer, py::arg("answers"))
+      .def("request_epoch", [](Engine& engine) { return bridge_of(engine).epoch(); })
+      .def("exchange", &exchange, py::arg("epoch"), py::arg("answers"))
       .def(
           "refuse",
           [](Engine& engine, uint64_t request_id, const std::string& what, int errno_value) {

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace zarrfeed {
@@ -49,6 +50,7 @@ StoreBridge::~StoreBridge() {
 void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
   if (requests.empty()) return;
   const std::lock_guard lock(mutex_);
+  const size_t before = requests_.size();
   for (ReadRequest& request : requests) {
     const uint64_t id = ++last_request_id_;
     awaited_.emplace(id, std::move(request.done));
@@ -58,6 +60,7 @@ void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
     requests_.back().parts.push_back({id, request.range});
   }
   signal();
+  for (size_t i = before; i < requests_.size(); ++i) posted_.notify_one();
 }
 
 void StoreBridge::clear() {
@@ -69,6 +72,8 @@ void StoreBridge::clear() {
   requests_.clear();
   finished_.clear();
   first_request_id_ = last_request_id_ + 1;
+  ++epoch_;
+  posted_.notify_all();
 }
 
 void StoreBridge::take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished) {
@@ -76,8 +81,26 @@ void StoreBridge::take(std::vector<FetchRequest>& requests, std::vector<uint64_t
   finished.clear();
   const std::lock_guard lock(mutex_);
   drain();
-  requests.swap(requests_);
+  requests.assign(std::move_iterator(requests_.begin()), std::move_iterator(requests_.end()));
+  requests_.clear();
   finished.swap(finished_);
+}
+
+uint64_t StoreBridge::epoch() {
+  const std::lock_guard lock(mutex_);
+  return epoch_;
+}
+
+std::optional<TakenRequest> StoreBridge::take_one(uint64_t epoch) {
+  std::unique_lock lock(mutex_);
+  posted_.wait(lock, [&] { return epoch_ != epoch || !requests_.empty(); });
+  if (epoch_ != epoch) return std::nullopt;
+  std::optional<TakenRequest> taken(std::in_place);
+  taken->request = std::move(requests_.front());
+  requests_.pop_front();
+  taken->finished.swap(finished_);
+  taken->waiting = requests_.size();
+  return taken;
 }
 
 void StoreBridge::answer(std::span<const FetchAnswer> answers) {

@@ -1,12 +1,14 @@
 #pragma once
 // Stores that only Python can talk to, as ByteStores: requests go over a bridge to an event loop of Python's.
 //
-// Threads here post requests and say when the bytes of an answer are no longer needed. One reader on the other side takes
-// both, many at a time, and hands back answers. A pipe becomes readable when there is something to take, so that the reader
-// can watch it in an event loop; no thread here ever waits for it.
+// Threads here post requests and say when the bytes of an answer are no longer needed. The other side takes both and hands
+// back answers, in one of two ways. An event loop watches a pipe, which becomes readable when there is something to take,
+// and takes many requests at a time. Or threads of Python's wait for one request each, without the GIL. No thread on this
+// side ever waits for the other side.
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +45,13 @@ struct FetchAnswer {
   std::optional<Bytes> bytes;
 };
 
+/// What a thread takes at once.
+struct TakenRequest {
+  FetchRequest request;
+  std::vector<uint64_t> finished;  ///< ids of requests whose bytes are no longer needed
+  size_t waiting = 0;              ///< requests that nobody has taken yet
+};
+
 /// What the stores of one engine share: the way to Python and back. Thread-safe.
 class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
  public:
@@ -63,6 +72,11 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
 
   /// The other side: moves out all that was posted and finished since the last call, in that order.
   void take(std::vector<FetchRequest>& requests, std::vector<uint64_t>& finished);
+  /// The epoch that requests are posted in now, for take_one().
+  uint64_t epoch();
+  /// The other side: waits for a request of `epoch` and takes it, with all that was finished. Nothing once clear() ended
+  /// that epoch.
+  std::optional<TakenRequest> take_one(uint64_t epoch);
   /// The other side: hands over the bytes of requests. One that nobody waits for any more is passed over.
   void answer(std::span<const FetchAnswer> answers);
   /// The other side: says that a request cannot be answered, and why: Error(kIo), or Error(kCorrupt) for what was read and
@@ -83,7 +97,9 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
   bool signalled_ = false;  ///< there is a byte in the pipe
   uint64_t last_request_id_ = 0;
   uint64_t first_request_id_ = 1;  ///< of this epoch
-  std::vector<FetchRequest> requests_;
+  uint64_t epoch_ = 0;
+  std::deque<FetchRequest> requests_;
+  std::condition_variable posted_;  ///< or the epoch is over
   std::vector<uint64_t> finished_;
   std::map<uint64_t, Completion> awaited_;
   size_t calls_ = 0;  ///< of answer() and refuse() that are under way

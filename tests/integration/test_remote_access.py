@@ -497,7 +497,7 @@ def test_chunks_that_do_not_come_are_findings_of_verify(tmp_path: Path) -> None:
 
 def test_a_server_with_a_short_queue_gets_no_more_connections_than_it_takes(tmp_path: Path) -> None:
     """Without a limit that follows the server, an epoch of http.server takes minutes: dropped connections wait."""
-    from zarrfeed.storage import concurrency
+    from zarrfeed.storage import request_limiter
 
     data = numbered((400, 6))
     zarr.create_array(tmp_path / "a", data=data, chunks=(1, 6))
@@ -510,7 +510,7 @@ def test_a_server_with_a_short_queue_gets_no_more_connections_than_it_takes(tmp_
             words = server.stdout.readline().split()
             url = f"http://127.0.0.1:{words[words.index('port') + 1]}"
             dataset = assert_parity(f"{url}/a", data)
-            limit = concurrency._limiters[url].controller.limit
+            limit = request_limiter._limiters[url].controller.limit
             assert limit <= 32  # of 128
             assert dataset.stats().chunks_read == 400
         finally:

@@ -55,6 +55,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "storage/local_files.py": ("robustness/test_hostile.py", "robustness/test_corrupt.py"),
     "storage/location.py": ("parity/test_stores.py",),
     "storage/options.py": ("integration/test_remote_access.py",),
+    "storage/read_counts.py": ("unit/storage/test_chunk_reader.py", "unit/engine/test_fetch_threads.py"),
     "storage/shard_reader.py": ("parity/test_shards.py", "parity/test_slow_shards.py"),
     "storage/urls.py": ("integration/test_remote.py", "integration/test_remote_access.py"),
     "storage/zarr_decoder.py": ("unit/storage/test_pipeline.py",),

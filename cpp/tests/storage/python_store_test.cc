@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -150,6 +151,59 @@ TEST(the_bridge_loses_nothing_between_threads) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(std::find(seen.begin(), seen.end(), false) == seen.end());
+}
+
+TEST(threads_take_each_request_once_and_all_that_was_finished) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  constexpr uint64_t kRequests = 20'000;
+  const uint64_t epoch = bridge->epoch();
+  const std::vector<uint8_t> bytes = {1, 2, 3};
+  std::atomic<uint64_t> answered{0};
+  std::mutex mutex;
+  std::vector<int> taken(kRequests + 1, 0);
+  std::vector<int> finished(kRequests + 1, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      while (const std::optional<TakenRequest> one = bridge->take_one(epoch)) {
+        const uint64_t id = one->request.parts.at(0).request_id;
+        {
+          const std::lock_guard lock(mutex);
+          ++taken[id];
+          for (const uint64_t done : one->finished) ++finished[done];
+        }
+        const FetchAnswer answer{id, Bytes(bytes)};
+        bridge->answer({&answer, 1});
+      }
+    });
+  }
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    bridge->post(0, one("key", [&](const ReadResult& /*result*/) { ++answered; }));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (answered < kRequests && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  std::vector<FetchRequest> none;
+  std::vector<uint64_t> rest;
+  bridge->take(none, rest);
+  bridge->clear();
+  for (std::thread& thread : threads) thread.join();
+  CHECK(none.empty());
+  for (const uint64_t done : rest) ++finished[done];
+  CHECK_EQ(std::count(taken.begin() + 1, taken.end(), 1), std::ptrdiff_t{kRequests});
+  CHECK_EQ(std::count(finished.begin() + 1, finished.end(), 1), std::ptrdiff_t{kRequests});
+}
+
+TEST(a_thread_that_waits_for_a_request_of_an_epoch_is_woken_by_its_end) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  for (int round = 0; round < 200; ++round) {
+    const uint64_t epoch = bridge->epoch();
+    std::thread waiting([&] { CHECK(!bridge->take_one(epoch)); });
+    bridge->clear();
+    waiting.join();
+    bridge->post(0, one("of the next epoch", ignore));
+    CHECK(!bridge->take_one(epoch));  // and leaves the next epoch's requests alone
+    CHECK_EQ(bridge->take_one(bridge->epoch())->request.key, std::string("of the next epoch"));
+  }
 }
 
 TEST(nothing_ends_after_clear_while_another_thread_answers) {

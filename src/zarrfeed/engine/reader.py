@@ -316,6 +316,9 @@ def _stats_of(engine: core.Engine, bridge: StoreBridge) -> Stats:
     in_python = Stats(
         requests=counts.requests,
         retries=counts.retries,
+        hedges=counts.hedges,
+        hedges_won=counts.hedges_won,
+        concurrency=bridge.concurrency,
         python_decode_s=counts.decode_s,
     )
     return Stats.from_core(engine.stats()) + in_python
@@ -362,5 +365,5 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
         window=field.window,
         bad_rows=tuple(bad_rows.values()),
     )
-    read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0)
+    read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0, concurrency=0)
     return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

@@ -28,6 +28,10 @@ _MOSTLY_WAITS = 0.75
 _LEAST_BATCHES, _LEAST_S = 2, 0.05
 
 
+#: Counters that are not counted: their value is that of this moment.
+_MEASURED_NOW = ("batch_memory_bytes", "scratch_bytes", "concurrency")
+
+
 @dataclass(frozen=True)
 class Limit:
     """What bounds the rate.
@@ -70,7 +74,11 @@ class Stats(Page):
     indices_read
         Number of shard indices that were read.
     requests
-        Number of requests to stores that Python reads.
+        Number of requests to stores that Python reads, including retries and hedges.
+    hedges, hedges_won
+        Number of second requests beside requests that were late, and how many of the second ones were answered first.
+    concurrency
+        Number of requests to far stores that may be under way at once now. It follows what the store can do.
     batches, samples
         Numbers of batches and samples that were handed to the consumer.
     fetch_s, decode_s, scatter_s, order_s
@@ -113,6 +121,9 @@ class Stats(Page):
     bytes_scattered: int = 0
     indices_read: int = 0
     requests: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    concurrency: int = 0
     batches: int = 0
     samples: int = 0
     fetch_s: float = 0.0
@@ -144,8 +155,13 @@ class Stats(Page):
 
     def __sub__(self, earlier: Stats) -> Stats:
         past = {f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
-        # not counted, but measured now
-        return Stats(**past | {name: getattr(self, name) for name in ("batch_memory_bytes", "scratch_bytes")})
+        return Stats(**past | {name: getattr(self, name) for name in _MEASURED_NOW})
+
+    @property
+    def read_rate(self) -> float:
+        """Stored bytes a second, from the first batch that the consumer asked for to the last one."""
+        seconds = self.consumer_wait_s + self.consumer_busy_s
+        return self.bytes_read / seconds if seconds > 0 else 0.0
 
     @property
     def thread_shares(self) -> dict[str, float]:
@@ -195,6 +211,7 @@ class Stats(Page):
             ("missing", f"{self.chunks_missing} chunks (fill value)"),
             ("errors", f"{self.chunks_skipped} chunks skipped, {self.retries} reads tried again"),
             ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
+            *self._rows_of_far_stores(),
             ("indices", f"{self.indices_read} of shards read"),
             ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),
             (
@@ -205,6 +222,15 @@ class Stats(Page):
             ("memory", f"{format_bytes(self.batch_memory_bytes)} mapped for batches"),
             ("limit", f"{limit.stage}: {limit.reason}"),
             ("", limit.advice),
+        ]
+
+    def _rows_of_far_stores(self) -> list[Row]:
+        if not self.concurrency:
+            return []
+        hedges = f"{self.hedges} late requests made twice, {self.hedges_won} of them answered first by the second"
+        return [
+            ("", f"up to {self.concurrency} requests at once now, {format_bytes(int(self.read_rate))}/s stored"),
+            ("", hedges),
         ]
 
 

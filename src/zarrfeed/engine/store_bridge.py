@@ -1,14 +1,15 @@
 """Chunks of stores that only Python can read, for an engine that asks for them.
 
-The engine posts requests and its pipe becomes readable. zarr-python's own event loop watches the pipe, takes many
-requests at once, runs `Store.get` for each as a task, and hands the bytes back many at a time. The bytes are not
-copied: they stay here until the engine says that they are decoded. There is no thread of ours in this, and no
-thread of the engine ever takes the GIL. The engine finds the inner chunks of shards: it asks for parts of objects, and
-says which of them are read together.
+The engine posts requests. Two things can serve them. If a field lies in an object store of obstore, threads take the
+requests (`fetch_threads.py`) and leave errors and other fields to zarr-python's event loop. If no field does, the
+event loop serves all requests: the engine's pipe becomes readable, the loop takes many requests at once, runs
+`Store.get` for each request as a task, and hands the bytes back many at a time. The bytes are not copied: they stay
+here until the engine says that it decoded them. No thread of the engine ever takes the GIL. The engine finds the inner
+chunks of shards: it asks for parts of objects, and says which parts are read together.
 
-Invariants: a request id is never used twice, so an answer that comes too late is for nobody; the bytes of an answer
-stay alive until the engine is done with them or was stopped; a `StoreBridge` in a forked child touches neither the loop
-nor the engine, which are its parent's.
+Invariants: a request id is never used twice, so an answer that comes too late is for nobody; a request is answered
+once; the bytes of an answer stay alive until the engine is done with them or was stopped; a `StoreBridge` in a forked
+child touches neither the loop nor the engine, which are its parent's.
 """
 
 from __future__ import annotations
@@ -21,27 +22,32 @@ import threading
 import time
 import weakref
 from collections.abc import Coroutine, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy.typing as npt
-from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
+from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, wait_for_threads
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
+from zarrfeed.storage.blocking_reads import BlockingReads
+from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts
 from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.shard_reader import ReadCounts
+from zarrfeed.storage.read_counts import ReadCounts
+from zarrfeed.storage.retry import FailedAttempt
 from zarrfeed.storage.zarr_decoder import ChunkDecoder
 from zarrfeed.storage.zarr_internals import sync
 
 _DEFAULT_POLICY = Faults()
-#: Request id; first byte and end of what is wanted of the object, as of a slice.
-_Part: TypeAlias = tuple[int, int, int | None]
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
 _PATIENCE_S = 1.0
+#: How long the interpreter waits for threads that a store blocks, before it ends.
+_PATIENCE_AT_EXIT_S = 5.0
+#: How often late requests are looked for.
+_LOOK_S = 0.025
 
 
 class StoreBridge:
@@ -107,6 +113,12 @@ class StoreBridge:
         self._engine.stop()
         self.stop()
 
+    @property
+    def concurrency(self) -> int:
+        """How many requests to far stores may be under way at once now."""
+        limiters = (source.limiter for source in self._sources.values() if source.is_far)
+        return sum({id(limiter): limiter.limit for limiter in limiters if limiter is not None}.values())
+
     def explain(self, error: StoreReadError | CorruptChunkError) -> None:
         """Attach the store's own exception to the error that the engine made of it."""
         if self.failure is not None and self.failure[0] in str(error):
@@ -114,7 +126,7 @@ class StoreBridge:
 
 
 class _Session:
-    """One epoch. But for `close` and `abandon`, everything runs on zarr-python's event loop."""
+    """One epoch. But for `close`, `abandon` and `_leave`, everything runs on zarr-python's event loop."""
 
     def __init__(
         self,
@@ -139,6 +151,8 @@ class _Session:
         self._given_up = False
         self._closing = False
         self._idle = threading.Event()
+        self._threads: FetchThreads | None = None
+        self._reads = {n: BlockingReads(source) for n, source in sources.items() if BlockingReads.serves(source)}
 
     async def open(self) -> None:
         """Watch for requests."""
@@ -149,6 +163,11 @@ class _Session:
             self._closing = True
             self._idle.set()
             return
+        if self._reads:
+            self._threads = FetchThreads(self._engine, self._reads, self._provided, self._counts, self._leave)
+            self._threads.start()
+            self._look_for_late(self._threads)
+            return
         # A descriptor of our own: the engine may be gone before the loop stops to watch it.
         self._descriptor = os.dup(self._engine.request_descriptor())
         self._loop.add_reader(self._descriptor, self._serve)
@@ -156,6 +175,8 @@ class _Session:
     def close(self) -> None:
         """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
         self._given_up = True  # before the loop is looked for, as `open` looks for it after the loop is there
+        if self._threads is not None:
+            self._threads.close(_PATIENCE_S)
         loop = self._loop
         if loop is None:
             return
@@ -185,7 +206,8 @@ class _Session:
             return
         self._closing = True
         assert self._loop is not None
-        self._loop.remove_reader(self._descriptor)
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
         for task in self._tasks:
             task.cancel()
         self._forget()
@@ -207,9 +229,49 @@ class _Session:
         requests, finished = self._engine.take_requests()
         for request_id in finished:
             self._provided.pop(request_id, None)
-        for number, key, is_index, parts in requests:
-            reader = self._readers[number]
-            self._spawn(self._fetch_index(reader, key, parts[0]) if is_index else self._fetch(reader, key, parts))
+        for request in requests:
+            self._serve_one(request)
+
+    def _serve_one(self, request: Request, failed: FailedAttempt | None = None) -> None:
+        if self._closing:
+            return
+        number, key, is_index, parts = request
+        reader = self._readers[number]
+        self._spawn(
+            self._fetch_index(reader, key, parts[0], failed) if is_index else self._fetch(reader, key, parts, failed)
+        )
+
+    def _leave(self, request: Request, failed: FailedAttempt | None) -> None:
+        """Serve a request on the loop that a thread left: an error, or a field that needs the loop."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the interpreter is about to exit
+            self._loop.call_soon_threadsafe(self._serve_one, request, failed)
+
+    def _look_for_late(self, threads: FetchThreads) -> None:
+        if self._closing:
+            return
+        for flight in threads.take_late():
+            self._spawn(self._hedge(threads, flight))
+        assert self._loop is not None
+        self._loop.call_later(_LOOK_S, self._look_for_late, threads)
+
+    async def _hedge(self, threads: FetchThreads, flight: Flight) -> None:
+        """Make a late request a second time. The first answer counts; errors are those of the first request."""
+        number, key, _, parts = flight.request
+        spans = [part[1:] for part in parts]
+        self._counts.on_request()
+        self._counts.hedges += 1
+        try:
+            source = self._readers[number].source
+            found = split_parts(spans, await source.get(key, _byte_range(*span_of(spans)), at_once=True))
+        except Exception:  # noqa: BLE001 (of any class: a store is anybody's code)
+            return
+        is_good = not any(isinstance(data, CorruptChunkError) for data in found)
+        if is_good and threads.leave_behind(flight):
+            self._counts.hedges_won += 1
+            for part, data in zip(parts, found, strict=True):
+                assert not isinstance(data, CorruptChunkError)
+                self._answer(part[0], data)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         assert self._loop is not None
@@ -225,18 +287,20 @@ class _Session:
         if self._closing and not self._tasks:
             self._idle.set()
 
-    async def _fetch_index(self, reader: ChunkReader, key: str, part: _Part) -> None:
+    async def _fetch_index(self, reader: ChunkReader, key: str, part: Part, failed: FailedAttempt | None) -> None:
         request_id, begin, end = part
         try:
-            stored = await reader.get(key, SuffixByteRequest(-begin) if end is None else RangeByteRequest(begin, end))
+            stored = await reader.get(key, _byte_range(begin, end), failed)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(request_id, error)
         else:
             self._answer(request_id, stored)  # of whatever size: the engine says what is wrong with it
 
-    async def _fetch(self, reader: ChunkReader, key: str, parts: list[_Part]) -> None:
+    async def _fetch(
+        self, reader: ChunkReader, key: str, parts: list[Part], failed: FailedAttempt | None = None
+    ) -> None:
         try:
-            found = await reader.get_parts(key, [(begin, end) for _, begin, end in parts])
+            found = await reader.get_parts(key, [(begin, end) for _, begin, end in parts], failed)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             if self._policy.skips and len(parts) > 1 and not self._closing:
                 # Which of them is bad must not depend on what else was asked for.
@@ -311,6 +375,13 @@ class _Session:
             self._engine.refuse(request_id, found.text, found.errno_value)
 
 
+def _byte_range(begin: int, end: int | None) -> ByteRequest | None:
+    """Return what zarr-python asks a store for: (0, None) is the whole object, (-n, None) are its last n bytes."""
+    if end is not None:
+        return RangeByteRequest(begin, end)
+    return SuffixByteRequest(-begin) if begin else None
+
+
 _live: weakref.WeakSet[StoreBridge] = weakref.WeakSet()
 
 
@@ -321,6 +392,7 @@ def _stop_all() -> None:
     """
     for bridge in list(_live):
         bridge.stop_engine()
+    wait_for_threads(_PATIENCE_AT_EXIT_S)
 
 
 # atexit runs the function that was registered last first. zarr-python registered its own when it was imported, earlier.

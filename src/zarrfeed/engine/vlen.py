@@ -30,8 +30,8 @@ from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.retry import is_of_chunk
-from zarrfeed.storage.shard_reader import ReadCounts
 from zarrfeed.storage.zarr_internals import sync
 
 Objects: TypeAlias = npt.NDArray[np.object_]

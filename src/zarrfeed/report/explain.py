@@ -27,6 +27,8 @@ from zarrfeed.spec.field import (
     shape_of,
     window_of,
 )
+from zarrfeed.storage.blocking_reads import BlockingReads
+from zarrfeed.storage.location import StoreSource
 
 #: The quality of the shuffle is measured on the first batches of the epoch.
 _SAMPLED_BATCHES = 32
@@ -39,6 +41,12 @@ _ORDERS = {
     (False, True): "blocks in order, rows shuffled",
 }
 
+
+#: Who asks a far store -> what happens there.
+_FAR = {
+    "threads": "threads ask for chunks, more at once as long as that pays, and make late requests twice",
+    "the event loop": "the event loop of zarr-python asks for chunks, more at once as long as that pays",
+}
 
 _CARRIED = "; chunks that neighbouring blocks share are decoded once"
 
@@ -71,6 +79,8 @@ class FieldExplanation:
         What becomes of the items on the way into a batch; "" if nothing does.
     spared
         Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
+    requested_by
+        Who asks a far store for the chunks: "threads", or "the event loop" of zarr-python. "" if the store is not far.
     window
         Which rows of the array a sample consists of; "" for its own.
     choice
@@ -91,6 +101,7 @@ class FieldExplanation:
     shards: int = 0
     item_type: str = ""
     spared: bool = False
+    requested_by: str = ""
 
     @property
     def slow_because(self) -> str:
@@ -174,6 +185,8 @@ class Explanation(Page):
                 reads = f"{least}{f.chunk_reads} chunk reads per epoch, {stored}"
                 rows.append(("", f"{f.choice}; {how}"))
                 rows.append(("", f"{reads}: amplification {f.amplification:.2f}"))
+            if f.requested_by:
+                rows.append(("", f"in a far store: {_FAR[f.requested_by]}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         blocks = f"{self.num_blocks} blocks of {'up to ' * bool(selected)}{self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
@@ -304,7 +317,15 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
         shards=spec.num_shards,
         item_type=spec.item_type,
         spared=isinstance(field, StoredField) and field.spared,
+        requested_by=_requested_by(field),
     )
+
+
+def _requested_by(field: StoredField | VlenField) -> str:
+    source = field.spec.source
+    if not isinstance(source, StoreSource) or not source.is_far:
+        return ""
+    return "threads" if isinstance(field, StoredField) and BlockingReads.serves(source) else "the event loop"
 
 
 def _choice(field: StoredField | VlenField, block_rows: int, *, drives: bool) -> str:

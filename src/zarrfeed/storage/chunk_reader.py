@@ -23,8 +23,9 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.retry import reading, retrying
-from zarrfeed.storage.shard_reader import ReadCounts, ShardReader, Spawn
+from zarrfeed.storage.read_counts import ReadCounts
+from zarrfeed.storage.retry import FailedAttempt, reading, retrying
+from zarrfeed.storage.shard_reader import ShardReader, Spawn
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: First byte and end of a part of an object, as of a slice.
@@ -68,8 +69,12 @@ class ChunkReader:
         if sharding is not None:
             self.shards = ShardReader(sharding, self.get, self.get_parts, spawn or asyncio.create_task, counts)
 
-    async def get(self, key: str, byte_range: ByteRequest | None = None) -> Bytes | None:
+    async def get(
+        self, key: str, byte_range: ByteRequest | None = None, failed: FailedAttempt | None = None
+    ) -> Bytes | None:
         """Return a stored object below the array, or a part of it; None if the array lacks the object.
+
+        `failed` is the first attempt, if it was made elsewhere.
 
         Raises
         ------
@@ -78,12 +83,14 @@ class ChunkReader:
         """
 
         def read() -> Awaitable[Bytes | None]:
-            self._counts.requests += 1
+            self._counts.on_request()
             return self.source.get(key, byte_range)
 
-        return await self._attempts(self._policy, read, self._counts.on_retry, is_far=self.source.is_far)
+        return await self._attempts(self._policy, read, self._counts.on_retry, is_far=self.source.is_far, failed=failed)
 
-    async def get_parts(self, key: str, parts: Sequence[Part]) -> list[Bytes | CorruptChunkError | None]:
+    async def get_parts(
+        self, key: str, parts: Sequence[Part], failed: FailedAttempt | None = None
+    ) -> list[Bytes | CorruptChunkError | None]:
         """Return parts of a stored object, read by one request for all of them.
 
         Parameters
@@ -93,6 +100,8 @@ class ChunkReader:
         parts
             First byte and end of each, as of a slice; their first bytes ascend. (0, None), which comes alone, is the
             whole object.
+        failed
+            As of `get`.
 
         Returns
         -------
@@ -104,25 +113,12 @@ class ChunkReader:
         StoreReadError
             If the store returned more than it was asked for. And as of `get`.
         """
-        begin = parts[0][0]
-        ends = [end for _, end in parts if end is not None]
-        if not ends:
-            return [await self.get(key)]
-        end = max(ends)
+        begin, end = span_of(parts)
+        if end is None:
+            return [await self.get(key, None, failed)]
         # Stores disagree about what a request for zero bytes returns, so none is made.
-        data = await self.get(key, RangeByteRequest(begin, end)) if end > begin else np.empty(0, np.uint8)
-        if data is None:  # deleted since its index was read
-            return [None] * len(parts)
-        if len(data) > end - begin:
-            raise StoreReadError(errno.EIO, f"asked for bytes [{begin}, {end}), the store returned {len(data)} bytes")
-        return [
-            data[first - begin : end - begin]
-            if end - begin <= len(data)
-            else CorruptChunkError(
-                f"is at bytes [{first}, {end}) by the index, but the store has only {begin + len(data)}"
-            )
-            for (first, _), end in zip(parts, ends, strict=True)
-        ]
+        data = await self.get(key, RangeByteRequest(begin, end), failed) if end > begin else np.empty(0, np.uint8)
+        return split_parts(parts, data)
 
     async def read(self, key: str, position: int | None) -> Bytes | None:
         """Return a chunk, or with a position the inner chunk there of a shard; None if there is none."""
@@ -137,6 +133,28 @@ class ChunkReader:
     def inner_label(self, position: int | None) -> str:
         """Return what messages call the inner chunk at a position, behind the key of its shard; "" for none."""
         return "" if position is None or self.shards is None else self.shards.label(position)
+
+
+def span_of(parts: Sequence[Part]) -> tuple[int, int | None]:
+    """Return first byte and end of what one request reads for parts of an object; end None: the whole of it."""
+    return parts[0][0], max((end for _, end in parts if end is not None), default=None)
+
+
+def split_parts(parts: Sequence[Part], data: Bytes | None) -> list[Bytes | CorruptChunkError | None]:
+    """Return the bytes of each part, of what one request for all of them read. As of `ChunkReader.get_parts`."""
+    begin, end = span_of(parts)
+    if end is None or data is None:  # deleted since its index was read
+        return [data] * len(parts)
+    if len(data) > end - begin:
+        raise StoreReadError(errno.EIO, f"asked for bytes [{begin}, {end}), the store returned {len(data)} bytes")
+    return [
+        data[first - begin : last - begin]
+        if last is not None and last - begin <= len(data)
+        else CorruptChunkError(
+            f"is at bytes [{first}, {last}) by the index, but the store has only {begin + len(data)}"
+        )
+        for first, last in parts
+    ]
 
 
 def locate_chunk(spec: ArraySpec, chunk: Sequence[int]) -> tuple[str, int | None]:

@@ -9,24 +9,12 @@ server that is busy with four requests is therefore not asked eight, and a far s
 trips. It is halved when requests fail or stall, once for all requests that were under way together. Between 1 and the
 most that is allowed, nothing else changes it.
 
-`ConcurrencyController` is pure: whoever uses it says what time it is. `RequestLimiter` lets requests wait for their
-turn on one event loop. All readers of a store in a process share one limiter.
+`ConcurrencyController` is pure: whoever uses it says what time it is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
-
-from zarr.abc.store import Store
-
-_T = TypeVar("_T")
 
 #: A doubling that raises the rate by this factor is followed by another one: at first, and after so many requests at
 #: once have shown that the server does several things side by side.
@@ -175,80 +163,3 @@ class ConcurrencyController:
         self._answers = self._requests = self._stalls = 0
         self._latency_s = self._stalled_s = 0.0
         self._shortest_s = math.inf
-
-
-class RequestLimiter:
-    """Lets requests to one store wait for their turn, first come, first served. For one event loop.
-
-    Parameters
-    ----------
-    most, first
-        As of `ConcurrencyController`.
-    may_pass
-        Tells errors after which another try may succeed, which speak of too many requests, from others.
-    """
-
-    def __init__(self, most: int, may_pass: Callable[[Exception], bool], first: int = 2) -> None:
-        self.controller = ConcurrencyController(most, first)
-        self._may_pass = may_pass
-        self._active = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def run(self, request: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what `request` does, when it is its turn."""
-        controller = self.controller
-        if self._active >= controller.limit or self._waiting:
-            await self._turn()
-        else:
-            self._active += 1
-        is_full = bool(self._waiting) or self._active >= controller.limit
-        epoch, begin = controller.epoch, time.monotonic()
-        try:
-            result = await request()
-        except BaseException as error:
-            if isinstance(error, Exception) and self._may_pass(error):
-                controller.failed(epoch, time.monotonic())
-            self._leave()
-            raise
-        now = time.monotonic()
-        if is_full:
-            controller.finished(epoch, now - begin, now)
-        else:
-            controller.idle()
-        self._leave()
-        return result
-
-    async def _turn(self) -> None:
-        """Wait until this request is counted as active."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had its turn, and was given up before it knew
-                self._leave()
-            raise
-
-    def _leave(self) -> None:
-        self._active -= 1
-        while self._waiting and self._active < self.controller.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else it was given up
-                self._active += 1
-                turn.set_result(None)
-
-
-#: What identifies a store -> the limiter of all its readers in this process, as long as there are any.
-_limiters: WeakValueDictionary[Any, RequestLimiter] = WeakValueDictionary()
-# In a forked child requests of the parent would count for ever, and its event loop is another one.
-os.register_at_fork(after_in_child=_limiters.clear)
-
-
-def shared_limiter(store: Store, most: int, may_pass: Callable[[Exception], bool], first: int = 2) -> RequestLimiter:
-    """Return the limiter of a store, which all stores with the same `origin` share. Keep it while it is in use."""
-    key = getattr(store, "origin", None) or id(store)
-    limiter = _limiters.get(key)
-    if limiter is None:
-        limiter = RequestLimiter(most, may_pass, first)
-        _limiters[key] = limiter
-    return limiter

@@ -1,7 +1,7 @@
 """Where the chunks of an array are, in a store that only Python can read; and how such a store is asked.
 
-What holds: a store is asked for no more at once than its limiter allows (`concurrency.py`); a store that was opened by
-the process that this one was forked from is opened anew, or refused.
+What holds: a store is asked for no more at once than its limiter allows (`request_limiter.py`); a store that was opened
+by the process that this one was forked from is opened anew, or refused.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Wrap
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.concurrency import RequestLimiter, shared_limiter
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.local_files import read_chunk_file
+from zarrfeed.storage.request_limiter import RequestLimiter, shared_limiter
 from zarrfeed.storage.zarr_decoder import ChunkDecoder, make_decoder
 from zarrfeed.storage.zarr_internals import open_store, unwrapped, with_store
 
@@ -67,7 +67,7 @@ class StoreSource:
     pid: int = field(default_factory=os.getpid, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_limiter"}
+        return {name: value for name, value in self.__dict__.items() if name != "limiter"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, pid=os.getpid())
@@ -96,7 +96,8 @@ class StoreSource:
         return isinstance(store, ObjectStore | FsspecStore)
 
     @cached_property
-    def _limiter(self) -> RequestLimiter | None:
+    def limiter(self) -> RequestLimiter | None:
+        """What requests wait for their turn at; None where they need not."""
         near = type(self.store) in (LocalStore, MemoryStore, ZipStore)  # a subclass may do anything
         first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
         return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
@@ -115,19 +116,21 @@ class StoreSource:
         except TimeoutError:
             raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
 
-    async def get(self, key: str, byte_range: ByteRequest | None = None) -> npt.NDArray[np.uint8] | None:
+    async def get(
+        self, key: str, byte_range: ByteRequest | None = None, *, at_once: bool = False
+    ) -> npt.NDArray[np.uint8] | None:
         """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
 
-        Where too many requests at once would hurt, it waits for its turn.
+        Where too many requests at once would hurt, it waits for its turn, unless it is made `at_once`.
 
         Raises
         ------
         FileNotFoundError
             If the array is gone. And whatever the store raises.
         """
-        if self._limiter is None:
+        if at_once or self.limiter is None:
             return await self._get(key, byte_range)
-        return await self._limiter.run(partial(self._get, key, byte_range))
+        return await self.limiter.run(partial(self._get, key, byte_range))
 
     async def _get(self, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
         if type(self.store) is LocalStore:

@@ -7,6 +7,7 @@ import errno
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedError
@@ -22,8 +23,29 @@ _LAST_WORD = 0.95
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True)
+class FailedAttempt:
+    """The first attempt to read something, which was made elsewhere and failed.
+
+    Attributes
+    ----------
+    error
+        What it raised.
+    begin
+        When it began, by `time.monotonic`.
+    """
+
+    error: Exception
+    begin: float
+
+
 async def retrying(
-    policy: Faults, read: Callable[[], Awaitable[_T]], on_retry: Callable[[], None], *, is_far: bool = False
+    policy: Faults,
+    read: Callable[[], Awaitable[_T]],
+    on_retry: Callable[[], None],
+    *,
+    is_far: bool = False,
+    failed: FailedAttempt | None = None,
 ) -> _T:
     """Return what `read` does, tried again after errors that may pass.
 
@@ -37,6 +59,8 @@ async def retrying(
         Called before each further attempt.
     is_far
         Whether a server is asked. Pauses then grow faster: five retries take about 12 s.
+    failed
+        The first attempt, if it was made.
 
     Raises
     ------
@@ -44,11 +68,14 @@ async def retrying(
         If further attempts failed, too; it says how many, in how many seconds, and why the last one did. Its cause
         is the last error. After a single attempt the error itself is raised.
     """
-    begin = time.monotonic()
-    try:
-        return await read()  # whoever waits for it watches the clock
-    except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
-        last = error
+    if failed is not None:
+        begin, last = failed.begin, failed.error
+    else:
+        begin = time.monotonic()
+        try:
+            return await read()  # whoever waits for it watches the clock
+        except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+            last = error
     steps = _FAR_STEPS if is_far else _NEAR_STEPS
     for retries in itertools.count():
         pause = core.pause_after(steps * retries)
@@ -77,6 +104,7 @@ async def reading(
     on_retry: Callable[[], None] = lambda: None,
     *,
     is_far: bool = False,
+    failed: FailedAttempt | None = None,
 ) -> _T:
     """Return the same as `retrying`, within the timeout: for reads that nobody else watches.
 
@@ -88,7 +116,7 @@ async def reading(
     limit = asyncio.timeout(policy.timeout)
     try:
         async with limit:
-            return await retrying(policy, read, on_retry, is_far=is_far)
+            return await retrying(policy, read, on_retry, is_far=is_far, failed=failed)
     except TimeoutError as error:
         if not limit.expired():  # the store's own
             raise

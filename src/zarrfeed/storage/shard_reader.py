@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.base.native import core
 from zarrfeed.spec.sharding import Piece, ShardReading, merge_pieces
+from zarrfeed.storage.read_counts import ReadCounts
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Begin and size of each inner chunk, int64 of shape (inner chunks, 2); begin -1: there is none. None: no such shard.
@@ -33,20 +33,6 @@ GetParts: TypeAlias = Callable[
 ]
 #: Runs a coroutine as a task that ends with the epoch.
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
-
-
-@dataclass
-class ReadCounts:
-    """How often stores were asked, and again; for how many indices; how long zarr-python's decoders had chunks."""
-
-    requests: int = 0
-    retries: int = 0
-    indices_read: int = 0
-    decode_s: float = 0.0
-
-    def on_retry(self) -> None:
-        """Count another try."""
-        self.retries += 1
 
 
 class ShardReader:

@@ -23,7 +23,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.shard_reader import ReadCounts
+from zarrfeed.storage.read_counts import ReadCounts
 
 
 class Failing(WrapperStore[MemoryStore]):

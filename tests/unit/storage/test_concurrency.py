@@ -1,17 +1,15 @@
-"""How many requests a store is asked at once, on simulated servers with their own clock; who waits for whom."""
+"""How many requests a store is asked at once, on simulated servers with their own clock."""
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from zarr.storage import MemoryStore
 
-from zarrfeed.storage.concurrency import ConcurrencyController, RequestLimiter, shared_limiter
+from zarrfeed.storage.concurrency import ConcurrencyController
 
 
 @dataclass
@@ -141,79 +139,3 @@ def test_failures_of_requests_that_were_under_way_together_count_once() -> None:
 
 def test_a_limit_of_one_stays_one() -> None:
     assert Simulation(Workers(8, 0.01), ConcurrencyController(1)).run(5.0).limits[-1][1] == 1
-
-
-# --- requests that wait for their turn ---------------------------------------------------------------------------
-
-
-def refuse(_: Exception) -> bool:
-    return True
-
-
-def test_requests_have_their_turn_in_order_and_none_is_lost_when_some_are_given_up() -> None:
-    async def scenario() -> None:
-        limiter = RequestLimiter(2, refuse)
-        gates = [asyncio.Event() for _ in range(12)]
-        begun: list[int] = []
-
-        async def request(number: int) -> int:
-            begun.append(number)
-            await gates[number].wait()
-            if number == 3:
-                raise ValueError(number)
-            return number
-
-        tasks = [asyncio.create_task(limiter.run(lambda n=n: request(n))) for n in range(12)]  # type: ignore[misc]
-        await asyncio.sleep(0)
-        assert begun == [0, 1]
-        tasks[2].cancel()  # waits
-        tasks[1].cancel()  # is under way
-        gates[0].set()
-        await asyncio.wait([tasks[0], tasks[1], tasks[2]])
-        await asyncio.sleep(0)
-        assert begun == [0, 1, 3, 4][: len(begun)]
-        # given up in the very turn of the loop in which its turn came
-        gates[3].set()
-        while not tasks[3].done():
-            await asyncio.sleep(0)
-        tasks[5].cancel()
-        for gate in gates:
-            gate.set()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        good = [n for n in results if isinstance(n, int)]
-        assert good == [0, 4, *range(6, 12)]
-        assert begun == sorted(begun)
-        assert limiter._active == 0
-        assert not limiter._waiting
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
-def test_never_more_are_under_way_than_the_limit() -> None:
-    async def scenario() -> int:
-        limiter = RequestLimiter(16, refuse)
-        now = most = 0
-
-        async def request() -> None:
-            nonlocal now, most
-            now += 1
-            most = max(most, now)
-            assert now <= limiter.controller.limit or limiter.controller.epoch
-            await asyncio.sleep(0)
-            now -= 1
-
-        await asyncio.gather(*(limiter.run(request) for _ in range(2000)))
-        return most
-
-    assert 2 <= asyncio.run(asyncio.wait_for(scenario(), 30)) <= 16
-
-
-def test_all_readers_of_a_store_share_a_limiter_as_long_as_there_is_one() -> None:
-    a, b = MemoryStore(), MemoryStore()
-    limiter = shared_limiter(a, 8, refuse)
-    assert shared_limiter(a, 8, refuse) is limiter
-    assert shared_limiter(b, 8, refuse) is not limiter
-    a.origin = b.origin = "http://somewhere"  # type: ignore[attr-defined]
-    assert shared_limiter(a, 8, refuse) is not limiter
-    shared = shared_limiter(a, 8, refuse)
-    assert shared_limiter(b, 8, refuse) is shared

@@ -37,7 +37,7 @@ from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
 from zarrfeed.storage.errors import errno_of
 from zarrfeed.storage.location import StoreSource, place_array
-from zarrfeed.storage.shard_reader import ReadCounts
+from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.zarr_decoder import make_decoder
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 from zarrfeed.tools.verify.report import Cause, Finding
