@@ -45,8 +45,7 @@ http {{
     tcp_nodelay on;
     keepalive_timeout 3600s;
     keepalive_requests 1000000000;
-    open_file_cache max=20000 inactive=1h;
-    open_file_cache_valid 1h;
+    {file_cache}
     client_body_temp_path client_body;
     proxy_temp_path proxy;
     fastcgi_temp_path fastcgi;
@@ -60,6 +59,10 @@ http {{
     }}
 }}
 """
+
+
+#: Sizes of files are looked up once, and files are kept open.
+_FILE_CACHE = "open_file_cache max=20000 inactive=1h; open_file_cache_valid 1h;"
 
 
 class NoNginxError(Exception):
@@ -120,8 +123,17 @@ def find_nginx() -> str:
 
 
 @contextmanager
-def serve(directory: Path, *, workers: int = 2) -> Iterator[Nginx]:
+def serve(directory: Path, *, workers: int = 2, files_change: bool = False) -> Iterator[Nginx]:
     """Serve the files of a directory; nginx has stopped when the block ends, however the block ends.
+
+    Parameters
+    ----------
+    directory
+        What is served.
+    workers
+        Processes of nginx.
+    files_change
+        Whether files are looked at for each request. Else nginx keeps them open, which is faster.
 
     Raises
     ------
@@ -131,18 +143,18 @@ def serve(directory: Path, *, workers: int = 2) -> Iterator[Nginx]:
     program = find_nginx()
     with tempfile.TemporaryDirectory(prefix="zarrfeed-nginx-") as prefix:
         (Path(prefix) / "served").symlink_to(directory.resolve(), target_is_directory=True)
-        process, port = _start(program, Path(prefix), workers)
+        process, port = _start(program, Path(prefix), workers, "" if files_change else _FILE_CACHE)
         try:
             yield Nginx(f"http://127.0.0.1:{port}", process.pid, _version(program))
         finally:
             _stop(process)
 
 
-def _start(program: str, prefix: Path, workers: int) -> tuple[subprocess.Popen[bytes], int]:
+def _start(program: str, prefix: Path, workers: int, file_cache: str) -> tuple[subprocess.Popen[bytes], int]:
     said = ""
     for _ in range(_ATTEMPTS):
         port, token = _free_port(), uuid.uuid4().hex
-        config = _CONFIG.format(user=_user_line(), workers=workers, port=port, token=token)
+        config = _CONFIG.format(user=_user_line(), workers=workers, port=port, token=token, file_cache=file_cache)
         (prefix / "nginx.conf").write_text(config)
         with (prefix / "said").open("wb") as output:
             command = [*_ended_with_us(), program, "-p", f"{prefix}/", "-c", str(prefix / "nginx.conf")]
