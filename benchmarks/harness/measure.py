@@ -103,19 +103,27 @@ def _as_numpy(loader: Loader) -> Iterator[list[npt.NDArray[Any]]]:
         yield [as_bits(tensor) for tensor in fields_of(batch)]
 
 
-def time_loader(loader: Loader, store: Store, *, first_epoch: int, min_wall_s: float) -> Timing:
+def time_loader(
+    loader: Loader, store: Store, *, first_epoch: int, min_wall_s: float, waits: list[float] | None = None
+) -> Timing:
     """Take all batches of whole epochs, at least one and for at least `min_wall_s`, and look at nothing in them.
 
     The start and the end of each epoch are inside the clock. Like a training loop, this holds a batch while it asks
-    for the next one.
+    for the next one. `waits` gets the seconds in which each batch came after the one before, in the same epoch.
     """
     epochs = samples = 0
     wall_s = 0.0
     watch = CpuWatch()
     begin = time.perf_counter()
     while epochs == 0 or wall_s < min_wall_s:
+        came_at = None
         for batch in loader.epoch(first_epoch + epochs):
             samples += len(fields_of(batch)[0])
+            if waits is not None:
+                now = time.perf_counter()
+                if came_at is not None:
+                    waits.append(now - came_at)
+                came_at = now
         epochs += 1
         wall_s = time.perf_counter() - begin
     cpu_s, foreign_cores = watch.stop()

@@ -23,7 +23,8 @@ import torch
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.data.stores import Store, prepare_store, store_path, tree_bytes
 from benchmarks.harness.measure import time_ceiling, time_loader
-from benchmarks.harness.process import Heartbeat, reset_peak, status_mib, waited_for_core
+from benchmarks.harness.process import Heartbeat, reset_peak, status_mib
+from benchmarks.harness.steps import run_steps
 from benchmarks.loaders import LOADERS, Ceiling, Loader
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.loaders.ours import Zarrfeed
@@ -61,13 +62,13 @@ def probe_step(store: Store, how: str, seconds: float) -> Figures:
         deadline = time.perf_counter() + seconds
         while not ratios or time.perf_counter() < deadline:
             # alone, beside, alone: a machine that becomes slower or faster meanwhile counts on both sides
-            before = _steps(None)
+            before = run_steps(None)
             if how == "loop":
-                beside = _steps(batches)
+                beside = run_steps(batches)
             else:
                 with _in_thread(batches):
-                    beside = _steps(None)
-            after = _steps(None)
+                    beside = run_steps(None)
+            after = run_steps(None)
             ratios.append([2 * b / (a + c) for a, b, c in zip(before, beside, after, strict=True)])
             noise.append(abs(after[0] / before[0] - 1))
     whole, on_a_core = (100 * (median(column) - 1) for column in zip(*ratios, strict=True))
@@ -212,26 +213,6 @@ def _endless(loader: Loader) -> Iterator[Any]:
     while True:
         yield from loader.epoch(epoch)
         epoch += 1
-
-
-def _steps(batches: Iterator[Any] | None, count: int = 20) -> tuple[float, float]:
-    """Return the seconds of some steps of about 10 ms, and those without waiting for a core.
-
-    Each step takes a batch first, if there are any.
-    """
-    begin, waited = time.perf_counter(), waited_for_core()
-    for _ in range(count):
-        if batches is not None:
-            next(batches)
-        total = 0
-        for i in range(60_000):
-            total += i & 3
-        _WEIGHTS @ _WEIGHTS
-    seconds = time.perf_counter() - begin
-    return seconds, seconds - (waited_for_core() - waited)
-
-
-_WEIGHTS = torch.ones(512, 512)
 
 
 @contextmanager

@@ -42,6 +42,9 @@ GOAL_CPU_S = 0.15
 #: ... where stored objects are large.
 GOAL_LAYOUTS = ("objects", "shards")
 
+#: A step of 10 ms beside the reading may take so much longer.
+GOAL_STEP_PERCENT = 5
+
 #: Exit statuses: a side delivered wrong data, or nginx is not there.
 WRONG, NO_NGINX = 1, 2
 
@@ -115,8 +118,10 @@ def _run(console: Console, options: argparse.Namespace) -> int:
             return 0
         rows, foreign_cores = _measure(console, stores, sides, common, nginx, server, options)
         _write(options, rows, nginx, foreign_cores)
-    columns = ("layout", "side", *("GB/s", "stored GB/s", "CPU s/GB", "above local", "goal", "requests", "peak MiB"))
-    print_rows(console, (*columns, "longest", "p99.9", "on a core"), _table(rows), words=2)
+    columns = ("GB/s", "stored GB/s", "CPU s/GB", "above local", "goal", "requests", "peak MiB", "grown MiB")
+    print_rows(console, ("layout", "side", *columns), _table(rows), words=2)
+    columns = ("step %", "step on a core %", "longest", "p99.9", "on a core", "wait p50", "wait p99", "wait longest")
+    print_rows(console, ("layout", "side", *columns), _table_beside(rows), words=2)
     console.print(_LEGEND, highlight=False, soft_wrap=True)
     say_if_not_quiet(console, foreign_cores, "on average")
     console.print(f"wrote remote.json to {options.out}", highlight=False, soft_wrap=True)
@@ -129,9 +134,12 @@ _LEGEND = (
     f"above local: CPU s/GB of zarrfeed over HTTP or S3, less that of {LOCAL} in the same round; * if it misses\n"
     f"goal: CPU s/GB of the better obstore side, and {GOAL_CPU_S}; for large stored objects alone.\n"
     "requests: in an epoch, counted by nginx, of so many stored objects.\n"
-    "peak MiB: resident memory of the client's process.\n"
+    "peak MiB, grown MiB: resident memory of the client's process; and above what it had before it read.\n"
+    "step %: how much longer a step of about 10 ms takes beside the reading; in the next column without the time in\n"
+    f"which the step had no core, * if more than {GOAL_STEP_PERCENT}.\n"
     "longest, p99.9, on a core: ms between wake-ups of a Python thread beside the reading; the last without the time\n"
-    "in which the thread had no core."
+    "in which the thread had no core.\n"
+    "wait: ms from a batch to the next one of the same epoch, which are taken as fast as they come."
 )
 
 
@@ -237,17 +245,23 @@ def _costs(rows: Sequence[Row], layout: str, side: str) -> dict[int, float]:
     return {row.repeat: row.figures["cpu_s_per_stored_gb"] for row in rows if (row.layout, row.side) == (layout, side)}
 
 
-def _table(rows: Sequence[Row]) -> list[list[str]]:
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of each side on each layout."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.layout, row.side), []).append(row)
+    return groups
+
+
+def _middle(group: Sequence[Row], name: str) -> float | None:
+    """Return the median of a figure, or None where there is none."""
+    values = [row.figures[name] for row in group if row.figures[name] is not None]
+    return median(values) if values else None
+
+
+def _table(rows: Sequence[Row]) -> list[list[str]]:
     table = []
-    for (layout, side), group in groups.items():
-
-        def middle(name: str, group: Sequence[Row] = group) -> float | None:
-            values = [row.figures[name] for row in group if row.figures[name] is not None]
-            return median(values) if values else None
-
+    for (layout, side), group in _groups(rows).items():
         is_remote = side.startswith("zarrfeed-") and side != LOCAL
         above = above_local(rows, layout, side) if is_remote else None
         goal = goal_of(rows, layout) if side == HTTP else None
@@ -256,14 +270,26 @@ def _table(rows: Sequence[Row]) -> list[list[str]]:
             [
                 layout,
                 side,
-                *(number(middle(name)) for name in ("gb_per_s", "stored_gb_per_s", "cpu_s_per_stored_gb")),
+                *(number(_middle(group, name)) for name in ("gb_per_s", "stored_gb_per_s", "cpu_s_per_stored_gb")),
                 number(above) + " *" * missed,
                 number(goal),
-                f"{middle('requests_per_epoch'):.0f}/{group[0].figures['objects']}",
-                f"{middle('peak_mib'):.0f}",
-                *(number(middle(name)) for name in ("longest_ms", "p99_9_ms", "on_a_core_ms")),
+                f"{_middle(group, 'requests_per_epoch'):.0f}/{group[0].figures['objects']}",
+                *(f"{_middle(group, name):.0f}" for name in ("peak_mib", "grown_mib")),
             ]
         )
+    return table
+
+
+def _table_beside(rows: Sequence[Row]) -> list[list[str]]:
+    """Return what the reading does to what runs beside it, and how long batches are waited for."""
+    table = []
+    names = ("longest_ms", "p99_9_ms", "on_a_core_ms", "wait_p50_ms", "wait_p99_ms", "wait_longest_ms")
+    for (layout, side), group in _groups(rows).items():
+        whole, on_a_core = _middle(group, "step_percent"), _middle(group, "step_on_a_core_percent")
+        assert whole is not None
+        assert on_a_core is not None
+        steps = [f"{whole:.0f}", f"{on_a_core:.0f}" + " *" * (on_a_core > GOAL_STEP_PERCENT)]
+        table.append([layout, side, *steps, *(number(_middle(group, name)) for name in names)])
     return table
 
 

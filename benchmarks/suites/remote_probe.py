@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.data.layouts import SCALES
 from benchmarks.data.stores import Store, store_path, tree_bytes
 from benchmarks.harness.checksum import ChecksumError
@@ -19,10 +21,11 @@ from benchmarks.harness.measure import expected_hashes
 from benchmarks.harness.nginx import count_requests
 from benchmarks.harness.options import names
 from benchmarks.harness.process import Heartbeat, reset_peak, status_mib
+from benchmarks.harness.steps import slowdown_beside
 from benchmarks.suites.remote_sides import REMOTE_LAYOUTS, SIDES, Reading, Source, remote_layout, verify_side
 
 #: Later epochs of a shuffle than those that are timed.
-_HEARTBEAT_EPOCH = 100_000
+_HEARTBEAT_EPOCH, _STEPS_EPOCH = 100_000, 200_000
 
 
 def verify(sources: dict[str, Source], sides: Sequence[str]) -> bool:
@@ -41,16 +44,18 @@ def verify(sources: dict[str, Source], sides: Sequence[str]) -> bool:
 
 
 def measure(source: Source, side: str, nginx_url: str, seconds: float) -> dict[str, object]:
-    """Read with one side: an epoch that is not timed, then epochs that are, then epochs beside a heartbeat."""
+    """Read with one side: an epoch that is not timed, epochs that are, and others beside a heartbeat and steps."""
     reset_peak()
     before_mib = status_mib("VmRSS")
     reading = Reading(side, source)
     first = reading.run(0, 0.0)
     requests = count_requests(nginx_url)
-    timing = reading.run(1, seconds)
+    waits: list[float] = []
+    timing = reading.run(1, seconds, waits)
     requests = count_requests(nginx_url) - requests - 1
     with Heartbeat() as heartbeat:
         reading.run(_HEARTBEAT_EPOCH, seconds / 2)
+    steps = slowdown_beside(lambda: reading.run(_STEPS_EPOCH, seconds / 2))
     peak_mib = status_mib("VmHWM")
     stored_bytes = timing.epochs * source.object_bytes
     assert timing.cpu_s is not None
@@ -67,8 +72,18 @@ def measure(source: Source, side: str, nginx_url: str, seconds: float) -> dict[s
         "peak_mib": peak_mib,
         "grown_mib": peak_mib - before_mib,
         **heartbeat.figures(),
+        **steps,
+        **_wait_figures(waits),
         "settings": reading.settings,
     }
+
+
+def _wait_figures(waits: Sequence[float]) -> dict[str, float | None]:
+    """Return the median and the 99th percentile of the waits for a batch, and the longest one, in milliseconds."""
+    names = ("wait_p50_ms", "wait_p99_ms", "wait_longest_ms")
+    if not waits:
+        return dict.fromkeys(names)
+    return {name: 1e3 * float(value) for name, value in zip(names, np.quantile(waits, (0.5, 0.99, 1.0)), strict=True)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -264,10 +264,15 @@ class Reading:
         self._epoch_s = 0.0
         self.settings = self._side.settings
 
-    def run(self, first_epoch: int, min_wall_s: float) -> Timing:
-        """Read whole epochs, at least one, for about `min_wall_s`; fetchers decode 0 bytes."""
+    def run(self, first_epoch: int, min_wall_s: float, waits: list[float] | None = None) -> Timing:
+        """Read whole epochs, at least one, for about `min_wall_s`; fetchers decode 0 bytes.
+
+        `waits` gets the seconds between two batches of an epoch, of a side that has batches.
+        """
         if not isinstance(self._side, ObstoreAsync | ObstoreThreads):
-            timing = time_loader(self._side, self._source.store, first_epoch=first_epoch, min_wall_s=min_wall_s)
+            timing = time_loader(
+                self._side, self._source.store, first_epoch=first_epoch, min_wall_s=min_wall_s, waits=waits
+            )
         else:
             epochs = 1 if not self._epoch_s else max(1, round(min_wall_s / self._epoch_s))
             timing = self._fetch(self._side, first_epoch, epochs)

@@ -135,6 +135,9 @@ def test_a_run_measures_each_side_in_each_round(tmp_path: Path, capsys: pytest.C
         assert (row["gb_per_s"] is None) == (side == "obstore-threads")
         for figure in ("stored_gb_per_s", "cpu_s_per_stored_gb", "peak_mib", "longest_ms", "p99_9_ms"):
             assert row[figure] > 0, figure
+        assert row["step_percent"] > -100
+        assert row["step_on_a_core_percent"] > -100
+        assert (row["wait_p99_ms"] is None) == (side == "obstore-threads")
         if side == "zarrfeed-local":
             assert row["requests_per_epoch"] == 0
         elif side == "obstore-threads":
