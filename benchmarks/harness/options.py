@@ -44,3 +44,11 @@ def rate(text: str) -> float:
     if value == 0:
         raise argparse.ArgumentTypeError("0, must be above 0")
     return value
+
+
+def share(text: str) -> float:
+    """Parse a number that is at least 0 and below 1."""
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{value}, must be at least 0 and below 1")
+    return value

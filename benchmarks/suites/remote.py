@@ -3,6 +3,8 @@
 python -m benchmarks.remote
 python -m benchmarks.remote --layouts objects --sides obstore-threads,zarrfeed-local,zarrfeed-http --repeats 5
 python -m benchmarks.remote --latency-ms 20 --cap-mb-s 200
+python -m benchmarks.remote --slow-share 0.01 --slow-s 2 --seconds 20
+python -m benchmarks.remote --series
 python -m benchmarks.remote --scale small --checksum-only
 """
 
@@ -16,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -29,9 +31,10 @@ from benchmarks.data.stores import Store, prepare_store, store_path, warm_page_c
 from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.measure import CpuWatch, process_cpu_s
 from benchmarks.harness.nginx import Nginx, NoNginxError, find_nginx, serve
-from benchmarks.harness.options import names, not_negative, positive, rate
-from benchmarks.harness.slow_proxy import Slowed, slowed
+from benchmarks.harness.options import names, not_negative, positive, rate, share
+from benchmarks.harness.slow_proxy import NoProxyError, Slowed, Slowness, slowed
 from benchmarks.report.tables import make_console, number, print_rows, say_if_not_quiet
+from benchmarks.suites.remote_series import CONDITIONS, measure_series, print_series
 from benchmarks.suites.remote_sides import CEILINGS, HTTP, LOCAL, REMOTE_LAYOUTS, SIDES, remote_layout, why_not
 from zarrfeed.base.atomic_file import write_whole
 
@@ -45,7 +48,7 @@ GOAL_LAYOUTS = ("objects", "shards")
 #: A step of 10 ms beside the reading may take so much longer.
 GOAL_STEP_PERCENT = 5
 
-#: Exit statuses: a side delivered wrong data, or nginx is not there.
+#: Exit statuses: a side delivered wrong data; or nginx, or what the proxy needs, is not there.
 WRONG, NO_NGINX = 1, 2
 
 #: Variables of the environment that lead clients to credentials or to a proxy.
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         find_nginx()
         return _run(console, options)
-    except NoNginxError as error:
+    except (NoNginxError, NoProxyError) as error:
         console.print(str(error), highlight=False, soft_wrap=True)
         return NO_NGINX
 
@@ -104,9 +107,9 @@ def _run(console: Console, options: argparse.Namespace) -> int:
         return 0
     with ExitStack() as stack:
         nginx = stack.enter_context(serve(options.data))
-        how = slowed(nginx.url, latency_ms=options.latency_ms, cap_mb_s=options.cap_mb_s)
-        server = stack.enter_context(how)
-        console.print(f"{nginx.version} at {nginx.url}{_slowness(options)}", highlight=False)
+        how = _slowness(options)
+        server = stack.enter_context(slowed(nginx.url, how))
+        console.print(f"{nginx.version} at {nginx.url}, {how}", highlight=False)
         common = ["--scale", options.scale, "--data", str(options.data), "--server", server.url, "--nginx", nginx.url]
         done = _probe("verify", options.layouts, sides, common)
         console.print(done.stdout.rstrip(), highlight=False, soft_wrap=True, markup=False)
@@ -116,6 +119,8 @@ def _run(console: Console, options: argparse.Namespace) -> int:
         _check(done, "the verification")
         if options.checksum_only:
             return 0
+        if options.series:
+            return _run_series(console, stores, sides, common, nginx, options)
         rows, foreign_cores = _measure(console, stores, sides, common, nginx, server, options)
         _write(options, rows, nginx, foreign_cores)
     columns = ("GB/s", "stored GB/s", "CPU s/GB", "above local", "goal", "requests", "peak MiB", "grown MiB")
@@ -158,9 +163,36 @@ def _prepare(console: Console, options: argparse.Namespace) -> dict[str, Store]:
     return stores
 
 
-def _slowness(options: argparse.Namespace) -> str:
-    latency = f", {options.latency_ms:g} ms added to each request" if options.latency_ms else ""
-    return latency + (f", capped to {options.cap_mb_s:g} MB/s" if options.cap_mb_s else "")
+def _slowness(options: argparse.Namespace) -> Slowness:
+    return Slowness(options.latency_ms, options.cap_mb_s, options.slow_share, options.slow_s)
+
+
+def _run_series(
+    console: Console,
+    stores: Mapping[str, Store],
+    sides: Sequence[str],
+    common: Sequence[str],
+    nginx: Nginx,
+    options: argparse.Namespace,
+) -> int:
+    """Measure all of `CONDITIONS`, print the table, and write remote-series.json."""
+
+    def probe(layout: str, side: str, url: str, times: int) -> Mapping[str, Any]:
+        more = ["--server", url, "--times", str(times), "--seconds", str(options.seconds)]
+        done = _probe("rate", [layout], [side], [*common, *more])
+        _check(done, f"{side} on {layout}")
+        figures: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+    watch = CpuWatch()
+    turns = measure_series(console, stores, sides, nginx, options.repeats, probe)
+    _, foreign_cores = watch.stop()
+    print_series(console, turns)
+    everything = _described(options, nginx) | {"turns": [asdict(turn) for turn in turns], "busy_cores": foreign_cores}
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_whole(options.out / "remote-series.json", json.dumps(everything, indent=1).encode())
+    console.print(f"wrote remote-series.json to {options.out}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def _measure(
@@ -210,19 +242,26 @@ def _check(done: subprocess.CompletedProcess[str], what: str) -> None:
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row], nginx: Nginx, foreign_cores: float | None) -> None:
-    everything = {
-        "machine": describe_machine(),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "server": nginx.version,
-        "scale": options.scale,
-        "seconds": options.seconds,
+    everything = _described(options, nginx) | {
         "latency_ms": options.latency_ms,
         "cap_mb_s": options.cap_mb_s,
+        "slow_share": options.slow_share,
+        "slow_s": options.slow_s,
         "foreign_cores": foreign_cores,
         "rows": [{"layout": row.layout, "side": row.side, "repeat": row.repeat, **row.figures} for row in rows],
     }
     options.out.mkdir(parents=True, exist_ok=True)
     write_whole(options.out / "remote.json", json.dumps(everything, indent=1).encode())
+
+
+def _described(options: argparse.Namespace, nginx: Nginx) -> dict[str, Any]:
+    return {
+        "machine": describe_machine(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "server": nginx.version,
+        "scale": options.scale,
+        "seconds": options.seconds,
+    }
 
 
 def above_local(rows: Sequence[Row], layout: str, side: str) -> float | None:
@@ -300,10 +339,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sides", type=names(SIDES), default=list(SIDES), help=f"of {', '.join(SIDES)}")
     add("--latency-ms", type=not_negative, default=0.0, help="added to each request by a proxy before nginx")
     add("--cap-mb-s", type=rate, help="10**6 bytes a second that the proxy lets pass; no cap unless given")
+    add("--slow-share", type=share, default=0.0, help="of the requests that take longer: of 0.01 every 100th")
+    add("--slow-s", type=not_negative, default=2.0, help="so many seconds longer")
+    add("--series", action="store_true", help=f"rates of {', '.join(CONDITIONS)}, and the ratios of them")
     add("--scale", choices=SCALES, default="full", help="full: 64 to 110 MiB stored a layout; small: not to be timed")
     add("--repeats", type=positive, default=3, help="rounds in which every side is measured once, in a new process")
     add("--seconds", type=not_negative, default=2.0, help="a turn is as many whole epochs as this takes")
     add("--checksum-only", action="store_true", help="verify, and time nothing")
     add("--data", type=Path, default=_HERE / "stores", help="where stores are kept; nginx serves this directory")
     add("--out", type=Path, default=_HERE / "results", help="where remote.json goes")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.series and _slowness(options).needs_proxy:
+        parser.error("--series has its own latencies and caps: leave out --latency-ms, --cap-mb-s and --slow-share")
+    return options

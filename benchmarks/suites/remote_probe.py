@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data.layouts import SCALES
+from benchmarks.data.long_store import long_path, repeated
 from benchmarks.data.stores import Store, store_path, tree_bytes
 from benchmarks.harness.checksum import ChecksumError
 from benchmarks.harness.measure import expected_hashes
@@ -78,6 +79,18 @@ def measure(source: Source, side: str, nginx_url: str, seconds: float) -> dict[s
     }
 
 
+def rate(source: Source, side: str, seconds: float) -> dict[str, object]:
+    """Read with one side: an epoch, which begins with no connection, and then epochs for so many seconds."""
+    reading = Reading(side, source)
+    first = reading.run(0, 0.0)
+    later = reading.run(1, seconds)
+    return {
+        "first_gb_per_s": source.object_bytes / first.wall_s / 1e9,
+        "stored_gb_per_s": later.epochs * source.object_bytes / later.wall_s / 1e9,
+        "reading_s": first.wall_s + later.wall_s,
+    }
+
+
 def _wait_figures(waits: Sequence[float]) -> dict[str, float | None]:
     """Return the median and the 99th percentile of the waits for a batch, and the longest one, in milliseconds."""
     names = ("wait_p50_ms", "wait_p99_ms", "wait_longest_ms")
@@ -90,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Verify (exit status 1 if a side is wrong), or measure and print figures, as JSON in the last line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suites.remote_probe")
     add = parser.add_argument
-    add("task", choices=("verify", "measure"))
+    add("task", choices=("verify", "measure", "rate"))
     add("--layouts", type=names(REMOTE_LAYOUTS), required=True)
     add("--sides", type=names(SIDES), required=True)
     add("--scale", choices=SCALES, required=True)
@@ -98,18 +111,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--server", required=True, help="URL that the sides read from: nginx, or the proxy before it")
     add("--nginx", required=True, help="URL of nginx, which counts requests")
     add("--seconds", type=float, default=2.0)
+    add("--times", type=int, default=1, help="copies of the store an epoch, which remote_series.py has written")
     options = parser.parse_args(arguments)
     sources = {}
     for name in options.layouts:
         layout = remote_layout(name, options.scale)
-        path = store_path(layout, options.data, scale=options.scale)  # `remote.py` has written it
-        sources[name] = Source(Store(layout, path, tree_bytes(path)), options.server)
+        path = long_path(store_path(layout, options.data, scale=options.scale), options.times)
+        # `remote.py` has written it
+        sources[name] = Source(Store(repeated(layout, options.times), path, tree_bytes(path)), options.server)
     status = 0
     if options.task == "verify":
         status = 0 if verify(sources, options.sides) else 1
     else:
         (layout_name,), (side,) = options.layouts, options.sides
-        print(json.dumps(measure(sources[layout_name], side, options.nginx, options.seconds)), flush=True)
+        source = sources[layout_name]
+        if options.task == "measure":
+            figures = measure(source, side, options.nginx, options.seconds)
+        else:
+            figures = rate(source, side, options.seconds)
+        print(json.dumps(figures), flush=True)
     sys.stdout.flush()
     os._exit(status)  # sides are left as they are: what their threads do at exit is no part of a measurement
 

@@ -11,20 +11,26 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
+from benchmarks.data.long_store import long_path, long_store, times_for
 from benchmarks.data.stores import Store, prepare_store
 from benchmarks.harness import nginx
 from benchmarks.harness.checksum import ChecksumError
 from benchmarks.harness.measure import expected_hashes
 from benchmarks.harness.nginx import NoNginxError, count_requests, find_nginx, serve
-from benchmarks.harness.slow_proxy import slowed
-from benchmarks.suites import remote
+from benchmarks.harness.slow_proxy import Slowness, slowed
+from benchmarks.suites import remote, remote_series
 from benchmarks.suites.remote import Row, above_local, goal_of
+from benchmarks.suites.remote_series import Turn
+from benchmarks.suites.remote_series import share as series_share
 from benchmarks.suites.remote_sides import REMOTE_LAYOUTS, SIDES, Source, remote_layout, verify_side, why_not
 from tests.support.paths import ROOT
 
@@ -234,15 +240,88 @@ def test_the_proxy_delays_requests_and_caps_the_rate(tmp_path: Path) -> None:
     data = np.random.default_rng(5).bytes(2_000_000)
     (tmp_path / "file").write_bytes(data)
     with serve(tmp_path) as server:
-        with slowed(server.url, latency_ms=100, cap_mb_s=10) as proxy:
+        with slowed(server.url, Slowness(latency_ms=100, cap_mb_s=10)) as proxy:
             begin = time.monotonic()
             assert get(f"{proxy.url}/file") == data
             # the connection, the request, and the bytes but for what may be sent ahead
             assert time.monotonic() - begin > 0.1 + 0.1 + 0.2 - 0.02
         assert proxy.pid is not None
         assert not is_running(proxy.pid)
-        with slowed(server.url, latency_ms=0, cap_mb_s=None) as none:
+        with slowed(server.url, Slowness()) as none:
             assert none == (server.url, None)
+
+
+@needs_nginx
+def test_the_proxy_slows_every_nth_request(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    with serve(tmp_path) as server, slowed(server.url, Slowness(slow_share=0.25, slow_s=0.3)) as proxy:
+        begin = time.monotonic()
+        for _ in range(7):
+            assert get(f"{proxy.url}/file") == b"bytes"
+        first = time.monotonic() - begin
+        assert get(f"{proxy.url}/file") == b"bytes"
+        assert first >= 0.3
+        assert time.monotonic() - begin - first >= 0.3, "the eighth request, like the fourth"
+
+
+@needs_nginx
+def test_the_proxy_passes_many_connections_at_once_and_a_server_that_is_gone(tmp_path: Path) -> None:
+    data = np.random.default_rng(6).bytes(3_000_000)
+    (tmp_path / "file").write_bytes(data)
+    with ExitStack() as stack:
+        server = stack.enter_context(serve(tmp_path))
+        proxy = stack.enter_context(slowed(server.url, Slowness(latency_ms=1, cap_mb_s=400)))
+        with ThreadPoolExecutor(24) as pool:
+            assert all(pool.map(lambda _: get(f"{proxy.url}/file") == data, range(48)))
+        os.kill(server.pid, signal.SIGKILL)
+        workers = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        for worker in workers.read_text().split() if workers.exists() else []:
+            os.kill(int(worker), signal.SIGKILL)
+
+
+def test_a_long_store_reads_as_copies_and_goes_with_its_block(objects: Store) -> None:
+    layout = replace(objects.layout, shape=(32, *objects.layout.shape[1:]))
+    assert times_for(objects.layout, 10 * objects.layout.decoded_bytes) == 1, "its last chunk is short"
+    assert times_for(layout, 3 * layout.decoded_bytes - 1) == 3
+    store = prepare_store(replace(layout, name="whole"), objects.path.parent, scale="small")
+    values = np.asarray(zarr.open_array(store.samples_path, mode="r")[...])
+    with long_store(store, 3) as long:
+        assert long.path == long_path(store.path, 3)
+        assert long.layout.num_samples == 96
+        np.testing.assert_array_equal(zarr.open_array(long.samples_path, mode="r")[...], np.concatenate([values] * 3))
+    assert not long.path.exists()
+    assert store.path.exists()
+
+
+@needs_nginx
+def test_a_series_compares_with_the_undelayed_rate_and_with_the_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("100 ms", "200 MB/s", "1 GB/s"):
+        monkeypatch.delitem(remote_series.CONDITIONS, name)
+    options = ["--layouts", "objects", "--sides", "obstore-threads", "--scale", "small", "--repeats", "1", "--series"]
+    data, out = tmp_path / "data", tmp_path / "out"
+    assert remote.main([*options, "--seconds", "0.05", "--data", str(data), "--out", str(out)]) == 0
+    turns = json.loads((out / "remote-series.json").read_text())["turns"]
+    assert [(turn["side"], turn["condition"]) for turn in turns] == [
+        ("obstore-threads", name) for name in ("undelayed", "20 ms")
+    ]
+    printed = capsys.readouterr().out
+    assert "The proxy was busy for up to " in printed
+    assert "objects: timed, 1 copies of it an epoch" in printed
+
+
+def test_ratios_of_a_series_are_of_the_same_round() -> None:
+    rates = {"undelayed": (1.0, 2.0, 4.0), "20 ms": (0.9, 1.9, 3.0), "200 MB/s": (0.1, 0.19, 0.2)}
+    turns = [
+        Turn("objects", "zarrfeed-http", condition, repeat, rate / 2, rate, 0.1)
+        for condition, of_rounds in rates.items()
+        for repeat, rate in enumerate(of_rounds)
+    ]
+    assert series_share(turns, "objects", "zarrfeed-http", "20 ms", "gb_per_s") == pytest.approx(0.9)
+    assert series_share(turns, "objects", "zarrfeed-http", "200 MB/s", "gb_per_s") == pytest.approx(0.95)
+    assert series_share(turns, "objects", "zarrfeed-http", "200 MB/s", "first_gb_per_s") == pytest.approx(0.475)
+    assert series_share(turns, "objects", "zarrfeed-http", "1 GB/s", "gb_per_s") is None
 
 
 def test_clients_find_no_credentials_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,10 +356,24 @@ def test_what_http_costs_is_compared_with_the_local_side_of_the_same_round() -> 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--latency-ms", "-1"), ("--latency-ms", "nan"), ("--cap-mb-s", "0"), ("--sides", "wget"), ("--repeats", "0")],
+    [
+        ("--latency-ms", "-1"),
+        ("--latency-ms", "nan"),
+        ("--cap-mb-s", "0"),
+        ("--sides", "wget"),
+        ("--repeats", "0"),
+        ("--slow-share", "1"),
+        ("--slow-s", "-1"),
+    ],
 )
 def test_bad_options_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         remote.main([option, value])
     assert ended.value.code == 2
     assert f"argument {option}" in capsys.readouterr().err
+
+
+def test_a_series_has_no_latency_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        remote.main(["--series", "--latency-ms", "5"])
+    assert "--series has its own latencies and caps" in capsys.readouterr().err
