@@ -22,6 +22,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/array.py": ("unit/metadata/test_array.py",),
     "spec/codec.py": ("unit/metadata/test_array.py",),
     "spec/conversion.py": ("unit/metadata/test_conversion.py",),
+    "spec/version.py": ("unit/torch/test_versions.py",),
     "spec/window.py": ("unit/plan/test_windows.py",),
     "plan/cursor.py": ("process/test_resume_exact.py",),
     "storage/retry.py": ("unit/spec/test_error_policy.py",),

@@ -42,6 +42,7 @@ from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.distributed import has_accelerator, in_worker
 from zarrfeed.torch.session import Session, SessionOptions
+from zarrfeed.torch.versions import Versions
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"
 
@@ -247,7 +248,8 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
 
     _assembler_class = _AssemblerOfOriginal
 
-    def _make_session(self, schedule: Schedule, options: SessionOptions) -> _Session:
+    def _make_session(self, schedule: Schedule, options: SessionOptions, versions: Versions | None) -> _Session:
+        assert versions is None  # there is no argument to open a store that grows
         return _Session(schedule, options, row_seed_is_free=self.buffer_shuffle_seed is None)
 
     def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:

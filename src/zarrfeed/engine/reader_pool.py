@@ -49,6 +49,12 @@ class ReaderPool:
         self._past_stats = Stats()
         self._past_skipped: list[SkippedChunk] = []
         self.closed = False
+        self._retired = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a pass has a reader of this pool."""
+        return bool(self._busy)
 
     def start(self, running: Running, plan: EpochPlan, resources: Resources, arrays: BatchArrays) -> None:
         """Give a pass a reader that reads `plan`.
@@ -90,7 +96,7 @@ class ReaderPool:
         if reader not in self._busy:
             return
         self._busy.discard(reader)
-        if self.closed or reader.has_bad_rows:  # they may be mended until the next pass
+        if self.closed or self._retired or reader.has_bad_rows:  # they may be mended until the next pass
             self._retire(reader)
         else:
             self._idle.append(reader)
@@ -108,6 +114,11 @@ class ReaderPool:
         self.closed = True
         for running in list(self._running):
             running.close()
+        self.retire()
+
+    def retire(self) -> None:
+        """Keep no reader for further passes; those that run go on."""
+        self._retired = True
         for reader in self._idle:
             self._retire(reader)
         self._idle.clear()

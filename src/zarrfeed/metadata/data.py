@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.page import as_html
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dtype
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.fields import Source, Variables, open_fields
+from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, Step
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_source, name_xarray
 from zarrfeed.metadata.xarray import stored_arrays
@@ -62,6 +64,8 @@ class Data:
         What was opened, and which methods were called.
     resolved
         What that stands for; datasets read it.
+    growth
+        If it was opened with `refresh`: the store that grows. Else None.
 
     Examples
     --------
@@ -81,6 +85,7 @@ class Data:
 
     expression: Expression
     resolved: ResolvedData
+    growth: Growth | None = None
 
     def select(self, samples: Select) -> Data:
         """Choose samples by their positions in this description.
@@ -104,8 +109,7 @@ class Data:
         >>> zarrfeed.ZarrDataset(data)[[0, 1, 2]]
         tensor([10, 13, 49])
         """
-        resolved = self.resolved.select(samples)
-        return self._then(SelectCall(freeze_rows(samples)), resolved)
+        return self._then(SelectCall(freeze_rows(samples)), Step("select", (samples,)))
 
     @checks_option_names
     def blocks(self, blocks: npt.ArrayLike, *, of: BlockUnit = "chunk") -> Data:
@@ -126,8 +130,7 @@ class Data:
         >>> len(zarrfeed.open(array).blocks([0, 3, -1]))
         30
         """
-        resolved = self.resolved.blocks(blocks, of)
-        return self._then(BlocksCall(FrozenArray.of(blocks), of), resolved)
+        return self._then(BlocksCall(FrozenArray.of(blocks), of), Step("blocks", (blocks, of)))
 
     @checks_option_names
     def window(
@@ -165,8 +168,10 @@ class Data:
         >>> zarrfeed.ZarrDataset(data)[0]
         (tensor([0, 1]), tensor(2))
         """
-        resolved = self.resolved.window(offsets, segment_ends, rows)
-        return self._then(WindowCall(_freeze_offsets(offsets), freeze_rows(segment_ends), freeze_rows(rows)), resolved)
+        step = Step("window", (offsets, segment_ends, rows))
+        resolved = step(self.resolved)  # what is wrong with the arguments is said before they are frozen
+        call = WindowCall(_freeze_offsets(offsets), freeze_rows(segment_ends), freeze_rows(rows))
+        return self._then(call, step, resolved)
 
     def cast(self, dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike]) -> Data:
         """Convert items to a dtype on the way into the batch.
@@ -186,10 +191,11 @@ class Data:
         >>> [field.dtype for field in data.cast({"x": torch.bfloat16, "label": "int64"}).fields]
         ['bfloat16', 'int64']
         """
-        resolved = self.resolved.cast(dtype)
+        step = Step("cast", (dtype,))
+        resolved = step(self.resolved)
         named = dtype if isinstance(dtype, Mapping) else {"": dtype}
         names = {key: None if one is None else parse_dtype("dtype", one) for key, one in named.items()}
-        return self._then(CastCall(freeze(names if isinstance(dtype, Mapping) else names[""])), resolved)
+        return self._then(CastCall(freeze(names if isinstance(dtype, Mapping) else names[""])), step, resolved)
 
     @checks_option_names
     def normalize(
@@ -212,8 +218,9 @@ class Data:
         >>> zarrfeed.ZarrDataset(zarrfeed.open(images).normalize(([1, 4, 7], [2, 3, 1]), axis=1))[0]
         tensor([3., 1., 0.])
         """
-        resolved = self.resolved.normalize(mean_std, axis)
-        return self._then(NormalizeCall(_freeze_pairs(mean_std), freeze(axis)), resolved)
+        step = Step("normalize", (mean_std, axis))
+        resolved = step(self.resolved)
+        return self._then(NormalizeCall(_freeze_pairs(mean_std), freeze(axis)), step, resolved)
 
     @checks_option_names
     def split(
@@ -250,10 +257,11 @@ class Data:
         >>> len(train), len(test)
         (800, 200)
         """
-        made = self.resolved.split(parts, by=by, seed=seed, gap=gap)
+        step = Step("split", (parts,), {"by": by, "seed": seed, "gap": gap})
+        made = step(self.resolved)
         frozen = tuple(map(freeze, parts))
         return tuple(
-            self._then(SplitCall(frozen, by, freeze(seed), freeze(gap), number), part)
+            self._then(SplitCall(frozen, by, freeze(seed), freeze(gap), number), step, part)
             for number, part in enumerate(made)
         )
 
@@ -280,8 +288,10 @@ class Data:
     def _repr_html_(self) -> str:
         return as_html("Data", data_rows(self.expression, self.resolved))
 
-    def _then(self, call: Call, resolved: ResolvedData) -> Data:
-        return Data(self.expression.then(call), resolved)
+    def _then(self, call: Call, step: Step, resolved: ResolvedData | None = None) -> Data:
+        resolved = step(self.resolved) if resolved is None else resolved
+        growth = None if self.growth is None else self.growth.then(step)
+        return Data(self.expression.then(call), resolved, growth)
 
 
 @checks_option_names
@@ -296,8 +306,10 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
+    refresh: Refresh | None = None,
+    complete: Complete | None = None,
 ) -> Data:
-    """Open arrays and describe their samples; metadata are read here, and never again.
+    """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
 
     Parameters
     ----------
@@ -328,6 +340,13 @@ def open(
     timeout
         Seconds that a read of metadata may take, retries included. The connections of a URL are made with it: no
         request to its store takes longer, whatever the `faults` of a dataset allow.
+    refresh
+        "epoch", for a store that grows: a `ZarrIterableDataset` looks at the store when an epoch begins, and reads the
+        samples that are complete in every array then. None: the samples that there are now, in every epoch.
+    complete
+        With `refresh`, what tells that samples are complete. "chunks" (the default): every chunk exists, counted from
+        the first; only whole chunks (shards) count, and a chunk that is missing later is an error. "shape": the shape
+        of the array, for writers that write it last, and leave out chunks that hold nothing but the fill value.
 
     Returns
     -------
@@ -348,6 +367,9 @@ def open(
     50
     """
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
+    grows = None if refresh is None else GrowthOptions(refresh, complete or "chunks")
+    if grows is None and complete is not None:
+        raise ConfigError(f"complete = {complete!r} is for stores that grow: give refresh='epoch', too")
     opened = open_fields(
         samples,
         targets,
@@ -356,6 +378,7 @@ def open(
         variables=variables,
         decode_cf=decode_cf,
         access=access,
+        may_grow=grows is not None,
     )
     call = OpenCall(
         name_source(samples),
@@ -365,8 +388,13 @@ def open(
         _freeze_variables(variables),
         bool(decode_cf),
         Secrets.of(storage_options) if storage_options else None,
+        refresh=refresh,
+        complete=complete,
     )
-    return Data(Expression(call), ResolvedData.of(opened))
+    if grows is None:
+        return Data(Expression(call), ResolvedData.of(opened))
+    growth = Growth(opened, access, grows)
+    return Data(Expression(call), growth.at(growth.look()), growth)
 
 
 @checks_option_names

@@ -79,12 +79,15 @@ class OpenedFields:
         The parts of a batch (samples, targets): for each the keys of its dict, or None for a bare tensor.
     num_sample_fields
         How many of the fields, at the beginning, are of `samples`.
+    arrays
+        If the store may grow: the opened array of each field that is stored. Else empty.
     """
 
     fields: tuple[StoredField | ResidentField | VlenField, ...]
     items: tuple[Items, ...]
     parts: tuple[tuple[str, ...] | None, ...]
     num_sample_fields: int
+    arrays: tuple[zarr.Array[Any], ...] = ()
 
 
 def open_fields(
@@ -96,6 +99,7 @@ def open_fields(
     variables: Variables | None = None,
     decode_cf: bool = True,
     access: StoreAccess | None = None,
+    may_grow: bool = False,
 ) -> OpenedFields:
     """Open and align all arrays that a dataset consists of. Reads metadata only.
 
@@ -117,6 +121,8 @@ def open_fields(
         Whether attributes such as `scale_factor` are heeded.
     access
         How stores are reached.
+    may_grow
+        Whether a writer may be at work: the arrays may then have different numbers of samples for a moment.
 
     Raises
     ------
@@ -134,6 +140,7 @@ def open_fields(
     names = _variables_of(sides, variables)
     parts = [reader.read(samples, names[0])]
     arrays, items = reader.fields, reader.items
+    stored = reader.stored
     num_sample_fields = len(arrays)
     for f in arrays:
         if isinstance(f, ResidentField) and f.rows.array.size == 0:
@@ -142,6 +149,9 @@ def open_fields(
         reader = _PartReader("targets", 0, sample_dim, decode_cf, access)
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
+        stored += reader.stored
+    if may_grow:
+        return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields, tuple(stored))
     _check_lengths(arrays, items)
     return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields)
 
@@ -196,6 +206,11 @@ class _PartReader:
         self._decode_cf = decode_cf
         self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
         self._access = access
+
+    @property
+    def stored(self) -> list[zarr.Array[Any]]:
+        """The opened arrays of the fields that are stored, in the order of the fields."""
+        return list(self._arrays.values())
 
     def read(self, source: Source, variables: Sequence[str] | None) -> tuple[str, ...] | None:
         """Read all fields; return their keys, None for a bare tensor."""

@@ -12,6 +12,7 @@ from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.progress import Cut, Progress, whole_number
 from zarrfeed.plan.runs import RunCut, RunDivision
 from zarrfeed.spec.field import Field, described_dtype, window_of
+from zarrfeed.spec.version import Version
 
 #: Version 1 has no "run": what was used up is all in "used".
 VERSION = 2
@@ -86,6 +87,8 @@ class EpochState:
         Of its epoch order. None: no position is used up, and the pass that begins here decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
+    version
+        What of a store that grows the epoch reads. None: the store does not grow, or the pass that begins here looks.
     """
 
     epoch: int
@@ -97,6 +100,7 @@ class EpochState:
     run: SavedRun | None = None
     short_last: bool = False
     strip: int = 1
+    version: Version | None = None
 
     @property
     def used(self) -> int:
@@ -117,6 +121,8 @@ class EpochState:
     def to_json(self) -> dict[str, Any]:
         """Return the state as a JSON object; what is absent has its default."""
         json: dict[str, Any] = {"epoch": self.epoch}
+        if self.version is not None:
+            json["store"] = self.version.to_json()
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
         if self.mix is not None:
@@ -149,8 +155,9 @@ class EpochState:
             If it cannot be one.
         """
         epoch = whole_number(json["epoch"], 2**63)
+        version = version_in(json)
         if "lanes" not in json:
-            return cls(epoch)
+            return cls(epoch, version=version)
         worker = None
         if "worker" in json:
             share = {name: whole_number(value) for name, value in json["worker"].items()}
@@ -167,7 +174,19 @@ class EpochState:
             short_last=bool(json.get("short_last", False)),
             mix=whole_number(json["mix"]) if "mix" in json else None,
             strip=whole_number(json.get("strip", 1)),
+            version=version,
         )
+
+
+def version_in(json: Mapping[str, Any]) -> Version | None:
+    """Return the version of a growing store that a state in its JSON form names; None if it names none.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If it cannot be one.
+    """
+    return Version.from_json(json["store"]) if "store" in json else None
 
 
 def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) -> dict[str, Any]:

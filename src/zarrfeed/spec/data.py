@@ -200,6 +200,8 @@ class OpenCall(Call):
     variables: Hashable = None
     decode_cf: bool = True
     storage_options: Secrets | None = None
+    refresh: str | None = None
+    complete: str | None = None
     is_xarray: bool = dataclasses.field(default=False, repr=False)
 
     def function(self) -> str:

@@ -135,7 +135,7 @@ class Pass(Iterator[Batch]):
         assert self.cursor is not None
         rank = session.rank_info()
         if not rank.idle:
-            self._readers = session.readers  # at once: an interrupted start gives its reader back
+            self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
             session.start_reader(self, self.cursor, rank)
 
 

@@ -21,7 +21,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, TypeAlias
@@ -62,16 +62,24 @@ class EpochTable:
         with self._document() as document:
             return bool(self._next(document).get("by_workers", False))
 
-    def begin(self, name: str | None = None) -> State:
-        """Begin a pass: return its state, and name the next epoch. Under `name`, workers can join it."""
+    def begin(self, name: str | None = None, *, store: State | None = None) -> State:
+        """Begin a pass: return its state, and name the next epoch. Under `name`, workers can join it.
+
+        `store` is the version of a growing store that the pass reads, where its state names none.
+        """
         with self._document() as document:
             state = self._begin(document)
+            if store is not None:
+                state = {"store": store, **state}
             if name is not None:
                 self._remember(document, name, {"state": state, "joined": []})
             return state
 
-    def join(self, name: str, worker: int) -> State:
+    def join(self, name: str, worker: int, look: Callable[[], State] | None = None) -> State:
         """Return the state of a pass that the workers of one DataLoader read together; the first to ask begins it.
+
+        The first to ask calls `look` for the version of a growing store, if the state of the pass names none; the
+        others wait for its answer.
 
         A worker that asks a second time under one name belongs to another pass: without that, two passes whose
         DataLoader drew the same seed would be one.
@@ -79,11 +87,15 @@ class EpochTable:
         with self._document() as document:
             found = document["passes"].get(name)
             if found is None or worker in found["joined"]:
-                found = {"state": self._begin(document, by_workers=True), "joined": []}
+                state = self._next(document)
+                if look is not None and "store" not in state:
+                    state = {**state, "store": look()}  # before the epoch is taken: an error takes none
+                self._begin(document, by_workers=True)
+                found = {"state": state, "joined": []}
             found["joined"].append(worker)
             self._remember(document, name, found)
-            state: State = found["state"]
-            return state
+            joined: State = found["state"]
+            return joined
 
     def _next(self, document: dict[str, Any]) -> State:
         owners = document["owners"]

@@ -17,8 +17,8 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
-from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule, ScheduleOptions
-from zarrfeed.plan.order import Order, make_order
+from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
+from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.state import EpochState
@@ -39,10 +39,12 @@ from zarrfeed.torch.options import (
     as_data,
     check_order,
     check_pin_memory,
+    faults_for,
     schedule_options,
 )
 from zarrfeed.torch.session import Session, SessionOptions
 from zarrfeed.torch.transform import Transform, prepare_transform
+from zarrfeed.torch.versions import Planning, Versions
 
 _INT64_MAX = 2**63 - 1
 
@@ -164,30 +166,18 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         )
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, faults))
-        fields, selection = self._data.resolved.planned(
-            return_index=bool(return_index),
-            room=(options.budget or DEFAULT_BUDGET) // 16,
-            block=mixing.block,
-            aligns=self._aligns_blocks,
-        )
-        order = make_order(
-            fields.num_samples,
-            fields.block_rows,
-            selection,
-            shuffle=shuffle,
-            seed=seed,
-            lanes=mixing.lanes,
-            mix=mixing.mix,
-        )
+        planning = Planning(bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks)
+        fields, order = planning.order(self._data.resolved)
         schedule = self._make_schedule(fields, order, options)
         ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
+        faults = faults_for(self._data, faults)
         session_options = SessionOptions(faults, ranks, self._assembler_class(fields), called, pin_memory)
-        self._session = self._make_session(schedule, session_options)
+        self._session = self._make_session(schedule, session_options, Versions.of(self._data, planning, schedule))
 
     _assembler_class = BatchAssembler
 
-    def _make_session(self, schedule: Schedule, options: SessionOptions) -> Session:
-        return Session(schedule, options)
+    def _make_session(self, schedule: Schedule, options: SessionOptions, versions: Versions | None) -> Session:
+        return Session(schedule, options, versions)
 
     def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
         return Schedule.make(fields, order, options)
@@ -236,6 +226,21 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):
             session.name_next(EpochState(int(epoch)))
 
+    def refresh(self) -> None:
+        """Look at a store that grows before the next pass does, so that `len()` and `explain()` are of that pass.
+
+        The next pass reads the version that is found. With several ranks, each has to call this. A pass that resumes
+        an epoch reads the version that the epoch began with.
+
+        Raises
+        ------
+        ConfigError
+            If the store was not opened with `refresh`.
+        StoreReadError
+            If the store cannot be read, or no longer holds what it held.
+        """
+        self._session.refresh()
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
 
@@ -259,6 +264,8 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
             If the state is of another dataset, selection or order; the message says what differs.
         MemoryBudgetError
             If the state's lanes need more memory than there is.
+        StoreReadError
+            If a store that grows no longer holds the version of the state.
         """
         self._session.load(state)
 

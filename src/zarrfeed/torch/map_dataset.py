@@ -44,7 +44,7 @@ from zarrfeed.torch.collate import SampleList
 from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
 from zarrfeed.torch.host_rows import with_shared_rows
-from zarrfeed.torch.options import MOVED_TO_DATA, as_data
+from zarrfeed.torch.options import MOVED_TO_DATA, as_data, faults_for
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, shared_memory
 
 DEFAULT_CACHE = 256 << 20
@@ -123,6 +123,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, self._policy))
+        self._policy = faults_for(self._data, self._policy)
         self._fields, self._selection = self._data.resolved.planned(
             return_index=bool(return_index), room=DEFAULT_BUDGET // 16
         )

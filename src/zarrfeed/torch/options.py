@@ -5,6 +5,8 @@ For example, `memory_budget="2GiB"` becomes a number of bytes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int, check_num_threads
@@ -65,6 +67,12 @@ def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data
     if targets is not None:
         raise ConfigError("targets are given beside a Data: zarrfeed.open(samples, targets) describes both")
     return data
+
+
+def faults_for(data: Data, faults: Faults) -> Faults:
+    """Return what readers of a description do about bad chunks: of a store that grows, no chunk may be missing."""
+    refuses = data.growth is not None and data.growth.refuses_missing
+    return replace(faults, missing="raise") if refuses else faults
 
 
 def check_order(*, shuffle: bool, seed: int) -> None:

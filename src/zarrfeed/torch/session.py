@@ -8,8 +8,8 @@ of epochs; whatever belongs to a process is made anew in another process, also a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ClosedError, ConfigError
@@ -21,17 +21,19 @@ from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict, version_in
 from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.version import Version
 from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, worker_and_count
-from zarrfeed.torch.epochs import EpochTable
+from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, pinned_memory, shared_memory
+from zarrfeed.torch.versions import Versions
 
 #: What belongs to one process, and is made anew in another.
-_OF_PROCESS = ("_pid", "readers", "cursor", "resumed", "_num_passes", "_worker_group")
+_OF_PROCESS = ("_pid", "readers", "_past_readers", "cursor", "resumed", "_num_passes", "_worker_group")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Session:
         What is read when.
     options
         How it is read.
+    versions
+        If the store grows: its versions. `schedule` is then of the version that the last pass reads.
 
     Attributes
     ----------
@@ -77,8 +81,9 @@ class Session:
         The state of a DataLoader worker that the next pass begins with.
     """
 
-    def __init__(self, schedule: Schedule, options: SessionOptions) -> None:
+    def __init__(self, schedule: Schedule, options: SessionOptions, versions: Versions | None = None) -> None:
         self.schedule = schedule
+        self._versions = versions
         self.options = options
         self.closed = False
         self.reset_process()
@@ -95,9 +100,8 @@ class Session:
     def reset_process(self) -> None:
         """Forget engines and passes: they belong to the process that made them."""
         self._pid = os.getpid()
-        self.readers = ReaderPool(
-            self.schedule.fields.fields, batch_size=self.schedule.engine_batch_size, policy=self.options.policy
-        )
+        self.readers = self._new_readers()
+        self._past_readers: list[ReaderPool] = []
         self.cursor: Cursor | None = None
         self.resumed: EpochState | None = None
         self._num_passes = 0
@@ -123,17 +127,18 @@ class Session:
         """Stop all threads, and free the memory of dropped batches."""
         self.check_process()
         self.closed = True
-        self.readers.close()
+        for readers in (self.readers, *self._past_readers):
+            readers.close()
 
     def stats(self) -> Stats:
         """Return the counters of this process."""
         self.check_process()
-        return self.readers.stats()
+        return sum((readers.stats() for readers in self._past_readers), self.readers.stats())
 
     def skipped_chunks(self) -> list[SkippedChunk]:
         """Return the chunks that were skipped in this process."""
         self.check_process()
-        return self.readers.skipped()
+        return [chunk for readers in (*self._past_readers, self.readers) for chunk in readers.skipped()]
 
     def rank_info(self) -> RankInfo:
         """Return which rank reads, of how many."""
@@ -146,7 +151,8 @@ class Session:
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        self.schedule.check_memory(self.rank_info(), num_workers, state or EpochState(0))
+        state = state or EpochState(0)
+        self._schedule_of(state.version).check_memory(self.rank_info(), num_workers, state)
 
     def wants_pinned(self) -> bool:
         """Return whether batches are to lie in page-locked memory."""
@@ -171,13 +177,63 @@ class Session:
             pinned=self._pins(),
         )
 
+    # Which version of the store is read
+
+    def refresh(self) -> None:
+        """Look at the store on all ranks, and let the next pass read what is found, unless it resumes an epoch.
+
+        Raises
+        ------
+        ConfigError
+            If the store was not opened with `refresh`.
+        """
+        self.check_open()
+        if self._versions is None:
+            raise ConfigError("the store was not opened with refresh='epoch', so it is read as it was then")
+        version = self._versions.look(self.rank_info())
+        upcoming = self.upcoming()
+        if upcoming.lanes is None:
+            self.epochs.name_next(replace(upcoming, version=version).to_json())
+            self._adopt(version)
+
+    def _found(self) -> State | None:
+        """Look at the store for the next pass, on all ranks; None: it does not grow, or the pass has its version."""
+        if self._versions is None or "store" in self.epochs.next():
+            return None
+        return self._versions.look(self.rank_info()).to_json()
+
+    def _look_in_worker(self) -> State:
+        assert self._versions is not None
+        return self._versions.look(self.rank_info()).to_json()
+
+    def _adopt(self, version: Version | None) -> None:
+        """Read another version from now on; passes that run go on with theirs."""
+        if self._versions is None or version is None or version == self._versions.current:
+            return
+        self.schedule = self._schedule_of(version)
+        self._versions.current = version
+        self.readers.retire()
+        self._past_readers.append(self.readers)
+        self.readers = self._new_readers()
+
+    def _schedule_of(self, version: Version | None) -> Schedule:
+        return self.schedule if self._versions is None or version is None else self._versions.schedule(version)
+
+    def _new_readers(self) -> ReaderPool:
+        schedule = self.schedule
+        return ReaderPool(schedule.fields.fields, batch_size=schedule.engine_batch_size, policy=self.options.policy)
+
+    def _parsed(self, json: State) -> EpochState:
+        """Return the state that a document of the table holds."""
+        return EpochState.from_json(json, self._schedule_of(version_in(json)).order.length)
+
     # Which epoch comes next
 
     def upcoming(self) -> EpochState:
         """Return the state in which the next pass begins."""
         if self.resumed is not None:
             return self.resumed
-        return EpochState.from_json(self.epochs.next(), self.schedule.order.length)
+        return self._parsed(self.epochs.next())
 
     def name_next(self, state: EpochState) -> None:
         """Let the next pass begin in a state."""
@@ -215,7 +271,12 @@ class Session:
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict, with what its order depends on."""
-        return make_state_dict(state, self.schedule.order, self.schedule.fields.fields)
+        if self._versions is None:
+            return make_state_dict(state, self.schedule.order, self.schedule.fields.fields)
+        described = state.version or self._versions.current  # what the description of order and layout is of
+        schedule = self._schedule_of(described)
+        made = make_state_dict(state, schedule.order, schedule.fields.fields)
+        return made if state.version is not None else {**made, "seen": described.to_json()}
 
     def read_state_dict(self, state: object) -> EpochState:
         """Return the state of such a dict.
@@ -224,8 +285,16 @@ class Session:
         ------
         ConfigError, MemoryBudgetError
             If the state is of other data or of another order, or its lanes need more memory than there is.
+        StoreReadError
+            If the store no longer holds the version of the state.
         """
         schedule = self.schedule
+        if self._versions is not None:
+            version = self._versions.saved_in(state)
+            self._versions.check(version)
+            schedule = self._schedule_of(version)
+        elif isinstance(state, Mapping) and ("store" in state or "seen" in state):
+            raise ConfigError("the state is of a store that grows: open it with zarrfeed.open(..., refresh='epoch')")
         loaded = read_state_dict(state, schedule.order, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
         self.check_memory(state=loaded)
         return loaded
@@ -258,8 +327,16 @@ class Session:
         if begin is not None:
             self.epochs.name_next(EpochState(begin.epoch + 1).to_json())
         else:
-            json = self.epochs.begin() if name is None else self.epochs.join(name, worker)
-            begin = EpochState.from_json(json, self.schedule.order.length)
+            if name is None:
+                json = self.epochs.begin(store=self._found())
+            else:
+                json = self.epochs.join(name, worker, None if self._versions is None else self._look_in_worker)
+            begin = self._parsed(json)
+        if self._versions is not None and begin.version is None:  # a state of the beginning of an epoch was loaded
+            if in_worker():
+                raise ConfigError("the state names no version of the store, and a worker must not look by itself")
+            begin = replace(begin, version=self._versions.look(self.rank_info()))
+        self._adopt(begin.version)
         check_resumed_epoch(begin.epoch)
         self.cursor = Cursor.at(self.schedule, begin, consumer, in_worker=in_worker())
         return self.cursor
@@ -268,8 +345,14 @@ class Session:
         """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
         self.check_open()
         consumer = self.rank_info().consumer(num_workers=num_workers)
-        state = EpochState.from_json(self.epochs.begin(name), self.schedule.order.length)
+        state = self._parsed(self.epochs.begin(name, store=self._found()))
+        self._adopt(state.version)
         return Cursor.at(self.schedule, state, consumer, in_worker=in_worker())
+
+    def readers_for(self, cursor: Cursor) -> ReaderPool:
+        """Return the readers of the version that a pass reads."""
+        self._adopt(cursor.begin.version)  # another pass may have been settled since this one was
+        return self.readers
 
     def start_reader(self, running: Running, cursor: Cursor, rank: RankInfo) -> None:
         """Give a pass a reader of `readers` that reads what its cursor says.

@@ -1,0 +1,231 @@
+"""A `Data` whose store grows: how many samples it has now, and the same description of any version of it.
+
+What holds: `at` reads nothing, so that every process makes the same description of a version. `look` only ever finds
+more samples than a version had before; a store that shrank, or whose arrays look different, is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import zarr
+from zarr.api.asynchronous import open_array as open_async
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
+from zarrfeed.base.validate import check_choice
+from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.fields import OpenedFields
+from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.field import ResidentField, StoredField, VlenField
+from zarrfeed.spec.version import Version
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.complete_rows import complete_rows
+from zarrfeed.storage.errors import errno_of, reason_of
+
+#: When a dataset looks whether its store has grown.
+Refresh: TypeAlias = Literal["epoch"]
+#: What tells that samples are complete.
+Complete: TypeAlias = Literal["chunks", "shape"]
+
+_REFRESHES: tuple[Refresh, ...] = ("epoch",)
+_COMPLETES: tuple[Complete, ...] = ("chunks", "shape")
+
+#: Attribute of an array -> what people call it.
+_MUST_STAY = {
+    "stored_dtype": "dtype",
+    "chunk_shape": "chunk shape",
+    "shard": "shards",
+    "codecs": "codecs",
+    "fill": "fill value",
+    "sample_shape": "shape of a sample",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A method of `ResolvedData` that was called, for being called on other versions."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, resolved: ResolvedData) -> Any:
+        """Call the method."""
+        return getattr(resolved, self.method)(*self.arguments, **self.options)
+
+
+@dataclass(frozen=True)
+class GrowthOptions:
+    """What `zarrfeed.open` is asked about a store that grows.
+
+    Attributes
+    ----------
+    refresh
+        When a dataset looks whether the store has grown.
+    complete
+        "chunks": samples count up to the first chunk that does not exist. "shape": all samples of the shape count.
+    """
+
+    refresh: Refresh
+    complete: Complete = "chunks"
+
+    def __post_init__(self) -> None:
+        check_choice("refresh", self.refresh, _REFRESHES)
+        check_choice("complete", self.complete, _COMPLETES)
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """A store that grows, and what was described of it.
+
+    Attributes
+    ----------
+    opened
+        The arrays, as they were when they were opened: only the number of their samples may change.
+    access
+        How the store is asked.
+    options
+        As the user gave them.
+    steps
+        The methods that were called on the description.
+    """
+
+    opened: OpenedFields
+    access: StoreAccess
+    options: GrowthOptions
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        for one in self.opened.fields:
+            if isinstance(one, ResidentField):
+                raise ConfigError(f"{one.name}: is in memory and cannot grow; refresh is for arrays in a store")
+
+    def then(self, step: Step) -> Growth:
+        """Return the same store after one more method.
+
+        Raises
+        ------
+        ConfigError
+            If the method's result would not be the same samples, or more of them, in a later version.
+        """
+        if step.method in ("blocks", "split"):
+            raise ConfigError(
+                f"{step.method}() cannot follow open(..., refresh='epoch'): it would deal the samples anew in every "
+                "version; choose samples by select(slice(...))"
+            )
+        if step.method == "select" and not isinstance(step.arguments[0], slice):
+            raise ConfigError("select of a store that is opened with refresh='epoch' must be a slice")
+        if step.method == "window" and step.arguments[1] is not None:
+            raise ConfigError("segment_ends cannot be given after open(..., refresh='epoch'): the last one moves")
+        return replace(self, steps=(*self.steps, step))
+
+    @property
+    def refuses_missing(self) -> bool:
+        """Whether a chunk that the store lacks is an error: by the rule of `complete`, each chunk was there."""
+        return self.options.complete == "chunks"
+
+    def look(self, known: Version | None = None) -> Version:
+        """Return the version that the store has now.
+
+        Parameters
+        ----------
+        known
+            A version that the store had before; its samples are complete.
+
+        Raises
+        ------
+        StoreReadError
+            If the store cannot be read, or no longer holds what it held.
+        ConfigError
+            If no sample is complete.
+        """
+        counts = {one.spec.name: self._count(one, array, known) for one, array in self._stored()}
+        shortest = min(counts, key=counts.__getitem__)
+        if known is not None and counts[shortest] < known.num_samples:
+            raise _changed(shortest, f"has {counts[shortest]} samples, had {known.num_samples}")
+        if not counts[shortest]:
+            raise ConfigError(f"{shortest}: no sample is complete; wait until its first chunk is written")
+        return Version(counts[shortest])
+
+    def at(self, version: Version) -> ResolvedData:
+        """Return the description of a version; reads nothing.
+
+        Raises
+        ------
+        ConfigError
+            If a method that was called leaves no sample of so few.
+        """
+        fields = tuple(_with_length(one, version.num_samples) for one in self.opened.fields)
+        resolved = ResolvedData.of(replace(self.opened, fields=fields))
+        for step in self.steps:
+            resolved = step(resolved)
+        return resolved
+
+    def _stored(self) -> list[tuple[StoredField | VlenField, zarr.Array[Any]]]:
+        fields = [one for one in self.opened.fields if not isinstance(one, ResidentField)]
+        return list(zip(fields, self.opened.arrays, strict=True))
+
+    def _count(self, one: StoredField | VlenField, array: zarr.Array[Any], known: Version | None) -> int:
+        """Return how many samples of an array are complete."""
+        spec, now = one.spec, _fresh(array, one.spec, self.access)
+        axis = spec.sample_axis
+        had = 0 if known is None else known.num_samples
+        if len(now.shape) != spec.num_key_axes or now.shape[axis] < max(had, 1):
+            raise _changed(spec.name, f"has shape {now.shape}, had {had} samples along axis {axis}")
+        _check_same(spec, read_layout(now, sample_axis=axis, access=self.access))
+        if self.options.complete == "shape":
+            return int(now.shape[axis])
+        stored_shape = spec.shard_shape[: spec.num_key_axes]
+        return complete_rows(now, stored_shape, axis, known=had, access=self.access)
+
+
+def _fresh(array: zarr.Array[Any], spec: ArraySpec, access: StoreAccess) -> zarr.Array[Any]:
+    """Return an array with the metadata that its store has now; never those that were consolidated."""
+    store, path = array.store_path.store, array.store_path.path
+    try:
+        now = access.ask(
+            lambda: open_async(store=store, path=path, mode="r", zarr_format=spec.zarr_format),  # type: ignore[arg-type]
+            spec.name,
+        )
+    except ZarrfeedError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreReadError(errno.ENOENT, f"{spec.name}: is no longer there") from error
+    except Exception as error:  # what stores and zarr-python's parsers raise is of any class
+        what = f"{spec.name}: metadata cannot be read again: {reason_of(error)}"
+        raise StoreReadError(errno_of(error), what) from error
+    return zarr.Array(now)
+
+
+def _check_same(ours: ArraySpec, now: ArraySpec) -> None:
+    """Raise StoreReadError if an array has changed in anything but its number of samples."""
+    changes = [
+        f"{what} is {getattr(now, name)}, was {getattr(ours, name)}"
+        for name, what in _MUST_STAY.items()
+        if getattr(now, name) != getattr(ours, name)
+    ]
+    if not changes and replace(now, shape=ours.shape, name=ours.name) != ours:
+        changes = ["its metadata differ from those that it was opened with"]
+    if changes:
+        raise _changed(ours.name, "; ".join(changes))
+
+
+def _changed(name: str, what: str) -> StoreReadError:
+    return StoreReadError(
+        errno.ESTALE, f"{name}: {what}: a store that is read with refresh='epoch' may grow, and change in nothing else"
+    )
+
+
+def _with_length(
+    one: StoredField | VlenField | ResidentField, num_samples: int
+) -> StoredField | VlenField | ResidentField:
+    """Return a field of which only the first samples are known."""
+    if isinstance(one, ResidentField):
+        return one
+    axis = one.spec.sample_axis
+    shape = (*one.spec.shape[:axis], num_samples, *one.spec.shape[axis + 1 :])
+    return replace(one, spec=replace(one.spec, shape=shape))
