@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
+    from zarrfeed.storage.appender import Appender
     from zarrfeed.tools.verify import VerifyReport, verify
     from zarrfeed.torch.audit import Digest, audit
     from zarrfeed.torch.distributed import rank_from_slurm, rank_from_torchrun
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = version("zarrfeed")
 
 __all__ = [
+    "Appender",
     "ChunkSkippedWarning",
     "ClosedError",
     "ConfigError",
@@ -72,6 +74,7 @@ __all__ = [
 
 #: Public name -> the module that defines it. None is a module's own name: importing that module would replace it.
 _MODULES = {
+    "Appender": "storage.appender",
     "Data": "metadata.data",
     "Digest": "torch.audit",
     "Explanation": "report.explain",

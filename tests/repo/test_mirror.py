@@ -25,6 +25,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/version.py": ("unit/torch/test_versions.py",),
     "spec/window.py": ("unit/plan/test_windows.py",),
     "plan/cursor.py": ("process/test_resume_exact.py",),
+    "storage/append_journal.py": ("unit/storage/test_appender.py", "process/test_appending.py"),
+    "storage/appended.py": ("unit/storage/test_appender.py",),
     "storage/retry.py": ("unit/spec/test_error_policy.py",),
     "metadata/host_memory.py": ("unit/metadata/test_fields.py",),
     "engine/arrays.py": ("unit/engine/test_reader.py", "unit/spec/test_error_policy.py"),

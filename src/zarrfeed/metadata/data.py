@@ -344,9 +344,10 @@ def open(
         "epoch", for a store that grows: a `ZarrIterableDataset` looks at the store when an epoch begins, and reads the
         samples that are complete in every array then. None: the samples that there are now, in every epoch.
     complete
-        With `refresh`, what tells that samples are complete. "chunks" (the default): every chunk exists, counted from
-        the first; only whole chunks (shards) count, and a chunk that is missing later is an error. "shape": the shape
-        of the array, for writers that write it last, and leave out chunks that hold nothing but the fill value.
+        With `refresh`, what tells that samples are complete. "chunks": every chunk exists, counted from the first; only
+        whole chunks (shards) count. "shape": the shape of the array, for writers that set it last, and that leave out
+        chunks of nothing but the fill value. None: the shape of a store that an `Appender` writes, "chunks" for others.
+        A chunk that is missing when it is read is an error, but for "shape".
 
     Returns
     -------
@@ -367,7 +368,7 @@ def open(
     50
     """
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
-    grows = None if refresh is None else GrowthOptions(refresh, complete or "chunks")
+    grows = None if refresh is None else GrowthOptions(refresh, complete)
     if grows is None and complete is not None:
         raise ConfigError(f"complete = {complete!r} is for stores that grow: give refresh='epoch', too")
     opened = open_fields(

@@ -23,6 +23,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import ResidentField, StoredField, VlenField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.appended import marks_of
 from zarrfeed.storage.complete_rows import complete_rows
 from zarrfeed.storage.errors import errno_of, reason_of
 
@@ -68,14 +69,16 @@ class GrowthOptions:
         When a dataset looks whether the store has grown.
     complete
         "chunks": samples count up to the first chunk that does not exist. "shape": all samples of the shape count.
+        None: "shape" where an `Appender` writes the array, which sets the shape last, else "chunks".
     """
 
     refresh: Refresh
-    complete: Complete = "chunks"
+    complete: Complete | None = None
 
     def __post_init__(self) -> None:
         check_choice("refresh", self.refresh, _REFRESHES)
-        check_choice("complete", self.complete, _COMPLETES)
+        if self.complete is not None:
+            check_choice("complete", self.complete, _COMPLETES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +129,7 @@ class Growth:
     @property
     def refuses_missing(self) -> bool:
         """Whether a chunk that the store lacks is an error: by the rule of `complete`, each chunk was there."""
-        return self.options.complete == "chunks"
+        return self.options.complete != "shape"
 
     def look(self, known: Version | None = None) -> Version:
         """Return the version that the store has now.
@@ -177,7 +180,7 @@ class Growth:
         if len(now.shape) != spec.num_key_axes or now.shape[axis] < max(had, 1):
             raise _changed(spec.name, f"has shape {now.shape}, had {had} samples along axis {axis}")
         _check_same(spec, read_layout(now, sample_axis=axis, access=self.access))
-        if self.options.complete == "shape":
+        if (self.options.complete or ("chunks" if marks_of(now) is None else "shape")) == "shape":
             return int(now.shape[axis])
         stored_shape = spec.shard_shape[: spec.num_key_axes]
         return complete_rows(now, stored_shape, axis, known=had, access=self.access)

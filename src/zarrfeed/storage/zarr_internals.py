@@ -55,6 +55,7 @@ __all__ = [
     "regular_chunk_shape",
     "sync",
     "unwrapped",
+    "with_length",
     "with_store",
 ]
 
@@ -137,6 +138,16 @@ def numcodecs_codec(codec: Any) -> Any:
 def has_snappy() -> bool:
     """Return whether numcodecs' Blosc was built with the compressor snappy."""
     return "snappy" in numcodecs.blosc.list_compressors()
+
+
+def with_length(array: zarr.Array[Any], length: int) -> zarr.Array[Any]:
+    """Return an array with another length of its first axis, whose store keeps the length that it has.
+
+    What is written to it are whole chunks, also those that hold nothing but the fill value.
+    """
+    metadata = array.metadata.update_shape((length, *array.shape[1:]))
+    config = ArrayConfig(order="C", write_empty_chunks=True)
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=array.store_path, config=config))
 
 
 async def open_store(store: Store) -> None:

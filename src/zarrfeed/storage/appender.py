@@ -1,0 +1,500 @@
+"""`Appender`: batches in, whole chunks out, the shape last, so that a store can be read while it is written.
+
+What holds, for any number of writing processes, and whichever of them is killed when:
+
+  - A sample that the shape covers was written completely before the shape was, and never changes afterwards.
+  - The shape grows and never shrinks. It covers units (runs of whole stored objects) from the first on without a gap.
+  - Samples of one `append` keep their order and stay together, as far as they lie in one unit. Samples of a process
+    that is killed are lost as far as they were not written; no other sample is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.storage import LocalStore
+
+from zarrfeed.base.errors import ClosedError, ConfigError, UnsupportedError
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_flags, check_int
+from zarrfeed.storage.append_journal import Entries, Journal, replace_file, side_directory
+from zarrfeed.storage.appended import ATTRIBUTE, Marks, marks_of, new_marks
+from zarrfeed.storage.local_files import check_metadata_files
+from zarrfeed.storage.zarr_internals import regular_chunk_shape, with_length
+
+#: Arrays of a unit by their names; "" for a store that is one array.
+Rows = dict[str, npt.NDArray[Any]]
+
+_INT64_MAX = 2**63 - 1
+_UNIT_BYTES = 4 << 20
+
+
+class Appender:
+    """Append samples to a store on this machine that others read, and other processes append to, at the same time.
+
+    Chunks are written first and the shape last, so that whoever opens the store finds complete samples only. Each
+    process makes an `Appender` of its own for the same path. The first batch makes the store, if there is none: an
+    array, or for batches that are mappings a group of arrays.
+
+    Parameters
+    ----------
+    path
+        Of the store, a directory. Beside it, `<path>.zarrfeed` has the locks of writers and readers.
+    chunk_rows
+        Samples of a chunk, for a new store. None: as many as make about 4 MiB of all arrays together.
+    shard_rows
+        Samples of a shard, a multiple of `chunk_rows`, for a new store. None: each chunk is an object of its own.
+    compressors
+        As `zarr.create_array` takes them, for a new store: "auto", None for stored bytes as they are, or codecs.
+    zarr_format
+        2 or 3, for a new store.
+    disposable
+        Whether the store is declared disposable: readers with `evict` may then delete the oldest samples for ever. It
+        can be declared only when the store is made.
+
+    Raises
+    ------
+    ConfigError
+        If an option is wrong, or the store that is there does not fit.
+
+    Notes
+    -----
+    Samples become visible in whole units: a chunk, or a shard (of several arrays, a common multiple). The samples of
+    several processes alternate unit by unit. What does not fill a unit becomes visible when the last `Appender` is
+    closed, as a short last chunk that the next one fills; with shards it waits for the next one. If a process is
+    killed, another one writes the units that it left. Nothing is promised if the system itself goes down.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile, zarrfeed
+    >>> path = tempfile.mkdtemp() + "/runs.zarr"
+    >>> with zarrfeed.Appender(path, chunk_rows=4) as appender:
+    ...     for step in range(3):
+    ...         appender.append({"x": np.full((3, 2), step, "f4"), "step": np.full(3, step)})
+    ...     appender.flush()
+    8
+    >>> len(zarrfeed.open(path, refresh="epoch"))
+    9
+    """
+
+    @checks_option_names
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        chunk_rows: int | None = None,
+        shard_rows: int | None = None,
+        compressors: Any = "auto",
+        zarr_format: Literal[2, 3] = 3,
+        disposable: bool = False,
+    ) -> None:
+        for name, rows in (("chunk_rows", chunk_rows), ("shard_rows", shard_rows)):
+            if rows is not None:
+                check_int(name, rows, 1, _INT64_MAX)
+        check_int("zarr_format", zarr_format, 2, 3)
+        check_flags(disposable=disposable)
+        if shard_rows is not None and (chunk_rows is None or shard_rows % chunk_rows or zarr_format == 2):
+            raise ConfigError(f"shard_rows = {shard_rows}, must be a multiple of chunk_rows = {chunk_rows}, format 3")
+        if not isinstance(path, str | os.PathLike) or "://" in str(path):
+            raise ConfigError(f"path = {path!r}, must be the path of a directory on this machine")
+        self._path = Path(path).resolve()
+        self._chunk_rows, self._shard_rows = chunk_rows, shard_rows
+        self._compressors, self._format, self._disposable = compressors, zarr_format, disposable
+        self._arrays: dict[str, zarr.Array[Any]] = {}
+        self._buffer: list[Rows] = []
+        self._buffered = 0
+        self._unit_rows = 0
+        self._closed = False
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._journal = Journal(side_directory(self._path))
+        try:
+            with self._journal.lock():
+                if _is_there(self._path):
+                    self._open()
+                else:
+                    self._forget_store()
+        except BaseException:
+            self._journal.leave()
+            raise
+
+    def append(self, batch: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> None:
+        """Append samples, and write all whole units that there are.
+
+        Parameters
+        ----------
+        batch
+            An array (a CPU tensor, too) whose first axis is samples, or a mapping of names to such arrays of one
+            length. Arrays are used until they are written: do not change them before `flush()`, or pass copies.
+
+        Raises
+        ------
+        ConfigError
+            If names, dtypes or shapes are not those of the store.
+        OSError
+            If the file system does not take them.
+        """
+        self._check_open()
+        rows = _rows_of(batch)
+        with self._lock:
+            self._append(rows)
+
+    def _append(self, rows: Rows) -> None:
+        if not self._arrays:
+            with self._journal.lock():
+                if not _is_there(self._path):
+                    self._create(rows)
+                self._open()
+        self._check_rows(rows)
+        count = _length(rows)
+        if count:
+            self._buffer.append(rows)
+            self._buffered += count
+        while self._buffered >= self._unit_rows:
+            self._write_unit()
+
+    def flush(self) -> int:
+        """Return how many samples readers can see; samples that do not fill a unit stay in memory, as a copy."""
+        self._check_open()
+        with self._lock:
+            self._own_buffer()
+        return self.num_samples
+
+    def _own_buffer(self) -> None:
+        if self._buffered:
+            self._buffer = [{name: values.copy() for name, values in self._take(self._buffered).items()}]
+            self._buffered = _length(self._buffer[0])
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples readers can see."""
+        with self._journal.lock():
+            entries = self._journal.read()
+        return 0 if entries is None else entries.num_samples
+
+    def close(self) -> None:
+        """Write what is left, and end being a writer. May be called twice."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        try:
+            with self._journal.lock():
+                entries = self._journal.read()
+                if entries is not None and self._arrays:
+                    if self._buffered:
+                        self._save_rest(entries)
+                    if not self._journal.others_live():
+                        self._tidy_up(entries)
+                self._journal.leave()
+        finally:
+            self._journal.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Appender({str(self._path)!r})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this Appender was closed")
+        if os.getpid() != self._pid:
+            raise ClosedError("this Appender was made by the process that forked this one: each process makes its own")
+
+    # The store
+
+    def _create(self, rows: Rows) -> None:
+        """Make the store of a first batch, which appears as a whole."""
+        made = self._journal.directory / f"new-{secrets.token_hex(8)}"
+        chunk_rows = self._chunk_rows
+        if chunk_rows is None:
+            of_sample = sum(values[:1].nbytes for values in rows.values()) or 1
+            chunk_rows = max(1, _UNIT_BYTES // of_sample)
+        attributes = new_marks(disposable=self._disposable)
+        try:
+            if "" not in rows:
+                zarr.create_group(LocalStore(made), zarr_format=self._format, attributes=dict(attributes))
+            for name, values in rows.items():
+                shape = values.shape[1:]
+                zarr.create_array(
+                    LocalStore(made),
+                    name=name or None,
+                    shape=(0, *shape),
+                    chunks=(chunk_rows, *(max(1, n) for n in shape)),
+                    shards=None if self._shard_rows is None else (self._shard_rows, *(max(1, n) for n in shape)),
+                    dtype=values.dtype,
+                    compressors=self._compressors,
+                    zarr_format=self._format,
+                    attributes=dict(attributes),
+                )
+            made.rename(self._path)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _open(self) -> None:
+        """Open the arrays; begin a journal where there is none. Under the lock."""
+        check_metadata_files(self._path)
+        node = zarr.open(LocalStore(self._path), mode="r+")
+        arrays = {"": node} if isinstance(node, zarr.Array) else dict(sorted(node.arrays()))
+        if not arrays:
+            raise ConfigError(f"{self._path}: is a group without arrays; give it arrays of length 0, or another path")
+        stored = {name: regular_chunk_shape(array.metadata, f"{self._path}/{name}") for name, array in arrays.items()}
+        for name, array in arrays.items():
+            if array.dtype.hasobject or array.dtype.kind == "T":
+                raise UnsupportedError(f"{self._path}/{name}: dtype {array.dtype}, must be numbers")
+        self._check_declared(arrays, stored)
+        self._arrays = {name: with_length(array, _INT64_MAX // 2**20) for name, array in arrays.items()}
+        self._unit_rows = math.lcm(*(shape[0] for shape in stored.values()))
+        self._is_sharded = any(array.shards is not None for array in arrays.values())
+        entries = self._journal.read()
+        marks = marks_of(next(iter(arrays.values())))
+        if entries is None or marks is None or entries.store != marks.store:
+            entries = self._adopt(arrays, marks)
+        elif entries.unit_rows != self._unit_rows:
+            raise ConfigError(f"{self._path}: has units of {self._unit_rows} samples, had {entries.unit_rows}")
+        self._publish(entries)  # a writer may have been killed before it did
+
+    def _adopt(self, arrays: Mapping[str, Any], marks: Marks | None) -> Entries:
+        """Begin a journal for a store that has none. Under the lock."""
+        if self._journal.read() is not None and self._journal.others_live():
+            raise ConfigError(f"{self._path}: was replaced by another store while writers of the former one are alive")
+        shortest = min(array.shape[0] for array in arrays.values())
+        complete, tail = divmod(shortest, self._unit_rows)
+        if tail and self._is_sharded:
+            raise ConfigError(f"{self._path}: has {shortest} samples, must be whole shards of {self._unit_rows}")
+        attributes = new_marks(disposable=False)
+        if marks is None:
+            for name in arrays:
+                self._set(name, {"attributes": attributes})
+        store = attributes[ATTRIBUTE]["store"] if marks is None else marks.store
+        entries = Entries(store, self._unit_rows, end=complete, tail=tail)
+        self._journal.write(entries)
+        return entries
+
+    def _check_declared(self, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]) -> None:
+        """Refuse a store that is not what the options say."""
+        for name, array in arrays.items():
+            where = f"{self._path}/{name}" if name else str(self._path)
+            if self._chunk_rows is not None and array.chunks[0] != self._chunk_rows:
+                raise ConfigError(f"{where}: chunk_rows = {self._chunk_rows}, but its chunks have {array.chunks[0]}")
+            if self._shard_rows is not None and stored[name][0] != self._shard_rows:
+                raise ConfigError(f"{where}: shard_rows = {self._shard_rows}, but it has {stored[name][0]}")
+            marks = marks_of(array)
+            if self._disposable and not (marks and marks.disposable):
+                raise ConfigError(f"{where}: was not declared disposable when it was made, and cannot be afterwards")
+
+    def _forget_store(self) -> None:
+        """Forget the journal of a store that was deleted. Under the lock."""
+        if not self._journal.others_live():
+            (self._journal.directory / "journal.json").unlink(missing_ok=True)
+
+    def _publish(self, entries: Entries) -> None:
+        """Let readers see the samples that are complete. Under the lock."""
+        for name in self._arrays:
+            self._set(name, {"shape": entries.num_samples})
+
+    def _set(self, name: str, change: Mapping[str, Any]) -> None:
+        """Change the metadata of an array in one step: its length, which only grows, or its attributes."""
+        directory = self._path / name
+        path = directory / "zarr.json"
+        attributes = None
+        if not path.exists():
+            path, attributes = directory / ".zarray", directory / ".zattrs"
+        document = json.loads(path.read_bytes())
+        if "shape" in change:
+            if document["shape"][0] >= change["shape"]:
+                return
+            document["shape"][0] = change["shape"]
+        elif attributes is None:
+            document["attributes"] = document.get("attributes", {}) | change["attributes"]
+        else:
+            known = json.loads(attributes.read_bytes()) if attributes.exists() else {}
+            replace_file(attributes, json.dumps(known | change["attributes"]).encode())
+            return
+        replace_file(path, json.dumps(document).encode())
+
+    # Rows
+
+    def _check_rows(self, rows: Rows) -> None:
+        if set(rows) != set(self._arrays):
+            got, known = (", ".join(map(repr, sorted(names))) or "none" for names in (rows, self._arrays))
+            raise ConfigError(f"batch has the arrays {got}, the store has {known}")
+        for name, values in rows.items():
+            array = self._arrays[name]
+            if values.dtype != array.dtype or values.shape[1:] != array.shape[1:]:
+                raise ConfigError(
+                    f"batch {name!r}: samples of shape {values.shape[1:]} and dtype {values.dtype}, the store has "
+                    f"{array.shape[1:]} and {array.dtype}"
+                )
+
+    def _take(self, count: int) -> Rows:
+        """Return the first rows of the buffer; a copy only if they are of several batches."""
+        parts: list[Rows] = []
+        self._buffered -= count
+        while count:
+            first = self._buffer[0]
+            there = _length(first)
+            parts.append({name: values[:count] for name, values in first.items()})
+            if there > count:
+                self._buffer[0] = {name: values[count:] for name, values in first.items()}
+            else:
+                del self._buffer[0]
+            count -= min(there, count)
+        return _joined(parts)
+
+    def _write_unit(self) -> None:
+        """Claim a unit, write it, and let readers see what is complete then."""
+        journal = self._journal
+        with journal.lock():
+            entries = self._entries()
+            unit = journal.claim(entries)
+            head = entries.tail if unit == entries.complete else 0
+            room = self._unit_rows - head
+            taken: dict[str, Rows] = {}
+            for file, taker in entries.rests.items():
+                if journal.is_free(taker):
+                    rest = self._load_rest(file)
+                    if _length(rest) <= room:
+                        room -= _length(rest)
+                        taken[file] = rest
+            entries.rests |= dict.fromkeys(taken, journal.writer)
+            journal.write(entries)
+        rows = self._take(room) if room else None  # rests may fill a unit
+        try:
+            parts = [self._read_rows(unit, head)] if head else []
+            parts += [*taken.values(), *([] if rows is None else [rows])]
+            self._write_rows(unit, _joined(parts))
+            with journal.lock():
+                entries = self._entries()
+                if unit == entries.complete:
+                    entries.tail = 0
+                del entries.open[unit]
+                for file in taken:
+                    del entries.rests[file]
+                journal.write(entries)
+        except BaseException:
+            if rows is not None:  # for the same unit: what this writer has open is its own again
+                self._buffer.insert(0, rows)
+                self._buffered += room
+            raise
+        for file in taken:
+            (journal.directory / file).unlink(missing_ok=True)
+        with journal.lock():
+            self._publish(self._entries())
+
+    def _entries(self) -> Entries:
+        entries = self._journal.read()
+        if entries is None:
+            raise ConfigError(f"{self._journal.directory}: the journal of the store was deleted while it was written")
+        return entries
+
+    def _write_rows(self, unit: int, rows: Rows) -> None:
+        begin = unit * self._unit_rows
+        for name, values in rows.items():
+            self._arrays[name][begin : begin + len(values)] = values
+
+    def _read_rows(self, unit: int, count: int) -> Rows:
+        begin = unit * self._unit_rows
+        return {name: np.asarray(array[begin : begin + count]) for name, array in self._arrays.items()}
+
+    def _save_rest(self, entries: Entries) -> None:
+        """Keep what does not fill a unit for another writer. Under the lock."""
+        file = f"rest-{secrets.token_hex(8)}.npz"
+        named: dict[str, Any] = {f"rows/{name}": values for name, values in self._take(self._buffered).items()}
+        with (self._journal.directory / file).open("wb") as opened:
+            np.savez(opened, **named)
+        entries.rests[file] = None
+        self._journal.write(entries)
+
+    def _load_rest(self, file: str) -> Rows:
+        with np.load(self._journal.directory / file) as loaded:
+            return {name.removeprefix("rows/"): loaded[name] for name in loaded.files}
+
+    def _tidy_up(self, entries: Entries) -> None:
+        """Close the gaps that dead writers left, and write all rests, as the only writer. Under the lock."""
+        complete, holes, end = entries.complete, sorted(entries.open), entries.end
+        self._buffer = [self._read_rows(complete, entries.tail)] if entries.tail else []
+        self._buffer += [self._load_rest(file) for file in entries.rests]
+        self._buffered = sum(map(_length, self._buffer))
+        while True:
+            while holes and holes[-1] == end - 1:
+                end = holes.pop()
+            if self._buffered >= self._unit_rows:
+                unit = holes.pop(0) if holes else end
+                end = max(end, unit + 1)
+                self._write_rows(unit, self._take(self._unit_rows))
+            elif holes:  # with what the last unit has
+                end -= 1
+                self._buffer.append(self._read_rows(end, self._unit_rows))
+                self._buffered += self._unit_rows
+            else:
+                break
+        files, tail = list(entries.rests), self._buffered
+        done = Entries(entries.store, self._unit_rows, end=end)
+        if tail and self._is_sharded:
+            self._save_rest(done)
+        elif tail:
+            self._write_rows(end, self._take(tail))
+            done.tail = tail
+        self._journal.write(done)
+        self._publish(done)
+        for file in files:
+            if file not in done.rests:
+                (self._journal.directory / file).unlink(missing_ok=True)
+
+
+def _is_there(path: Path) -> bool:
+    return any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def _rows_of(batch: Any) -> Rows:
+    """Return the arrays of a batch by their names."""
+    named = batch if isinstance(batch, Mapping) else {"": batch}
+    rows: Rows = {}
+    for name, values in named.items():
+        if not isinstance(name, str) or (isinstance(batch, Mapping) and (not name or "/" in name or name[0] in "._")):
+            raise ConfigError(f"batch has the key {name!r}, names must be text without '/' that begins with a letter")
+        try:
+            array = np.asarray(values)
+        except Exception as error:  # of torch, for a tensor on a device or of a dtype that NumPy lacks
+            raise ConfigError(f"batch {name!r}: cannot be an array of NumPy: {error}") from error
+        if array.ndim == 0 or array.dtype.hasobject:
+            raise ConfigError(f"batch {name!r}: shape {array.shape}, dtype {array.dtype}; must be numbers of samples")
+        rows[name] = array
+    lengths = {name: len(values) for name, values in rows.items()}
+    if not rows:
+        raise ConfigError("batch is an empty mapping, must name at least one array")
+    if len(set(lengths.values())) != 1:
+        raise ConfigError(f"batch has arrays of lengths {lengths}, must have one length")
+    return rows
+
+
+def _length(rows: Rows) -> int:
+    return len(next(iter(rows.values())))
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,279 @@
+"""`Appender` in one process: what was appended is there, in order and whole; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+import zarrfeed
+from zarrfeed import Appender, ClosedError, ConfigError, UnknownOptionError
+from zarrfeed.storage.append_journal import Entries, Journal, is_held, side_directory
+
+
+def rows(begin: int, end: int) -> Any:
+    return np.arange(begin, end, dtype="i8")[:, None].repeat(3, 1)
+
+
+def stored(path: Path, name: str = "") -> list[int]:
+    """Return the samples, each of which must be whole."""
+    values = np.asarray(zarr.open_array(path / name, mode="r")[:])
+    assert (values == values[:, :1]).all()
+    return [int(value) for value in values[:, 0]]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("shard_rows", [None, 12])
+@pytest.mark.parametrize("compressors", ["auto", None])
+def test_batches_of_any_size_become_whole_chunks_in_order(
+    tmp_path: Path, zarr_format: Any, shard_rows: int | None, compressors: Any
+) -> None:
+    if zarr_format == 2 and shard_rows:
+        return
+    path, unit = tmp_path / "a", shard_rows or 4
+    random, end = np.random.default_rng(1), 0
+    for session in range(4):  # each takes up the short chunk of the one before
+        with Appender(
+            path, chunk_rows=4, shard_rows=shard_rows, compressors=compressors, zarr_format=zarr_format
+        ) as appender:
+            for size in random.integers(0, 11, 9):
+                appender.append(rows(end, end + size))
+                end += int(size)
+                visible = appender.flush()
+                assert stored(path) == list(range(visible)), session
+                assert end - visible < (unit if shard_rows is None else 2 * unit)
+        if shard_rows is None:
+            assert stored(path) == list(range(end))
+        else:
+            assert end - len(stored(path)) < unit, "what does not fill a shard waits"
+    assert zarr.open_array(path, mode="r").metadata.zarr_format == zarr_format
+    assert len(zarrfeed.open(path, refresh="epoch")) == len(stored(path))
+
+
+def test_a_group_has_all_arrays_of_a_batch(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    with Appender(path, chunk_rows=4) as appender:
+        for begin in (0, 7):
+            appender.append({"x": rows(begin, begin + 7), "label": torch.arange(begin, begin + 7)})
+    assert stored(path, "x") == list(range(14))
+    assert (np.asarray(zarr.open_array(path / "label", mode="r")[:]) == np.arange(14)).all()
+    dataset = zarrfeed.ZarrIterableDataset(zarrfeed.open(path, refresh="epoch"), batch_size=14)
+    (batch,) = dataset
+    assert torch.equal(batch["x"][:, 0], batch["label"])
+
+
+def test_the_arrays_of_a_store_that_was_made_by_others_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "g"
+    group = zarr.create_group(path, attributes={"a": 1})
+    group.create_array("x", shape=(6, 3), chunks=(2, 2), dtype="i8", attributes={"unit": "K"})[:] = rows(0, 6)
+    group.create_array("y", shape=(6,), chunks=(3,), dtype="f4", dimension_names=["time"])[:] = np.arange(6)
+    with Appender(path) as appender:
+        appender.append({"x": rows(6, 20), "y": np.arange(6, 20, dtype="f4")})
+        assert appender.num_samples == 18, "6 is a multiple of both chunks' lengths"
+    assert stored(path, "x") == list(range(20))
+    x, y = [zarr.open_array(path / name, mode="r") for name in "xy"]
+    metadata: Any = y.metadata
+    assert (x.attrs["unit"], metadata.dimension_names, x.chunks) == ("K", ("time",), (2, 2))
+    assert (np.asarray(y[:]) == np.arange(20)).all()
+    assert zarr.open_group(path, mode="r").attrs["a"] == 1
+
+
+def test_samples_of_nothing_but_the_fill_value_are_stored(tmp_path: Path) -> None:
+    with Appender(tmp_path / "a", chunk_rows=2) as appender:
+        appender.append(np.zeros((6, 3), "i8"))
+    assert sorted(os.listdir(tmp_path / "a" / "c")) == ["0", "1", "2"]  # noqa: PTH208
+    data = zarrfeed.open(tmp_path / "a", refresh="epoch", complete="chunks")
+    assert len(list(zarrfeed.ZarrIterableDataset(data))) == 6
+
+
+def test_batches_may_be_changed_after_flush(tmp_path: Path) -> None:
+    batch = rows(0, 6)
+    with Appender(tmp_path / "a", chunk_rows=4) as appender:
+        appender.append(batch)
+        assert appender.flush() == 4
+        batch[:] = -1
+    assert stored(tmp_path / "a") == list(range(6))
+
+
+def test_an_error_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Appender(tmp_path / "a", chunk_rows=4) as appender:
+        appender.append(rows(0, 4))
+        write = Appender._write_rows
+
+        def fail(self: Appender, unit: int, values: Any) -> None:
+            write(self, unit, {name: one[:1] for name, one in values.items()})
+            raise OSError(28, "no space left")
+
+        monkeypatch.setattr(Appender, "_write_rows", fail)
+        with pytest.raises(OSError, match="no space"):
+            appender.append(rows(4, 10))
+        monkeypatch.setattr(Appender, "_write_rows", write)
+        assert stored(tmp_path / "a") == list(range(4))
+        appender.append(rows(10, 14))
+    assert stored(tmp_path / "a") == list(range(14))
+
+
+def test_what_a_writer_left_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with Appender(path, chunk_rows=4) as first:
+        first.append(rows(0, 5))
+    dead = Appender(path)
+    with dead._journal.lock():
+        entries = dead._entries()
+        assert (dead._journal.claim(entries), entries.tail) == (1, 1)
+        dead._journal.write(entries)
+    with Appender(path) as other:
+        other.append(rows(5, 9))
+        assert stored(path) == [0, 1, 2, 3, 4], "unit 1 is another's, who lives; its first sample stays visible"
+        dead._journal._alive.forget()  # type: ignore[union-attr]  # as the system does when a process is killed
+        other.append(rows(9, 13))
+        assert stored(path) == [0, 1, 2, 3, 4, 9, 10, 11, 5, 6, 7, 8]
+    assert stored(path) == [0, 1, 2, 3, 4, 9, 10, 11, 5, 6, 7, 8, 12]
+
+
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_the_last_writer_closes_the_gaps_of_those_that_died(tmp_path: Path, units: int) -> None:
+    path = tmp_path / "a"
+    with Appender(path, chunk_rows=4) as first:
+        first.append(rows(0, 6))
+    dead = Appender(path)
+    with Appender(path) as other:
+        for unit in range(units):  # holes at 1, 3, 5: between them units of the other
+            with dead._journal.lock():
+                entries = dead._entries()
+                entries.open[entries.end] = dead._journal.writer
+                entries.end += 1
+                dead._journal.write(entries)
+            other.append(rows(6 + 4 * unit, 10 + 4 * unit))
+        assert stored(path) == list(range(6))
+        dead._journal._alive.forget()  # type: ignore[union-attr]
+    assert sorted(stored(path)) == list(range(6 + 4 * units))
+    assert stored(path)[:6] == list(range(6)), "what was visible did not move"
+
+
+def test_a_store_that_was_deleted_or_replaced_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for _ in range(2):
+        with Appender(path, chunk_rows=4) as appender:
+            appender.append(rows(0, 10))
+        assert stored(path) == list(range(10))
+        shutil.rmtree(path)
+    zarr.create_array(path, shape=(0, 3), chunks=(4, 3), dtype="i8")
+    with Appender(path) as appender:
+        appender.append(rows(0, 4))
+        assert stored(path) == list(range(4)), "and not the length that the journal had"
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_store_is_declared_disposable_when_it_is_made_or_never(tmp_path: Path, zarr_format: Any) -> None:
+    for disposable in (True, False):
+        path = tmp_path / str(disposable)
+        with Appender(path, chunk_rows=4, disposable=disposable, zarr_format=zarr_format) as appender:
+            appender.append(rows(0, 4))
+        marks: Any = zarr.open_array(path, mode="r").attrs["zarrfeed"]
+        assert marks["disposable"] is disposable
+    Appender(tmp_path / "True", disposable=True).close()
+    Appender(tmp_path / "True").close()
+    with pytest.raises(ConfigError, match="was not declared disposable"):
+        Appender(tmp_path / "False", disposable=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunk_rows": 0}, "chunk_rows = 0, must be at least 1"),
+        ({"chunk_rows": 2.5}, "chunk_rows = 2.5, must be"),
+        ({"shard_rows": 4}, "must be a multiple of chunk_rows = None"),
+        ({"chunk_rows": 4, "shard_rows": 6}, "must be a multiple of chunk_rows = 4"),
+        ({"chunk_rows": 4, "shard_rows": 8, "zarr_format": 2}, "format 3"),
+        ({"zarr_format": 4}, "zarr_format = 4"),
+        ({"disposable": 1}, "disposable = 1"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Appender(tmp_path / "a", **options)
+    assert not list(tmp_path.iterdir()), "nothing is made"
+
+
+def test_paths_and_names_of_options_are_checked(tmp_path: Path) -> None:
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: Appender("s3://bucket/a"), "must be the path of a directory"),
+        (lambda: Appender(3), "path = 3"),  # type: ignore[arg-type]
+    ]
+    for call, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            call()
+    with pytest.raises(UnknownOptionError, match="did you mean 'chunk_rows'"):
+        Appender(tmp_path / "a", chunk_row=4)  # type: ignore[call-arg]
+
+
+def test_batches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    appender = Appender(tmp_path / "a", chunk_rows=4)
+    for wrong, message in (
+        (3, "must be numbers of samples"),
+        (["a", None], "must be numbers of samples"),
+        ({}, "is an empty mapping"),
+        ({"x": [1], "y": [1, 2]}, r"lengths \{'x': 1, 'y': 2\}"),
+        ({"x/y": [1]}, "has the key 'x/y'"),
+        ({3: [1]}, "has the key 3"),
+        (torch.zeros(2, dtype=torch.bfloat16), "cannot be an array of NumPy"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            appender.append(wrong)  # type: ignore[arg-type]
+    appender.append({"x": rows(0, 4)})
+    for wrong, message in (
+        (rows(0, 4), "the store has 'x'"),
+        ({"x": rows(0, 4), "y": [1] * 4}, "the store has 'x'"),
+        ({"x": rows(0, 4)[:, :2]}, r"the store has \(3,\) and int64"),
+        ({"x": rows(0, 4).astype("i4")}, "dtype int32"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            appender.append(wrong)
+    refused: list[tuple[Any, str]] = [
+        ({"chunk_rows": 5}, "its chunks have 4"),
+        ({"chunk_rows": 4, "shard_rows": 8}, "has 4"),
+    ]
+    for options, message in refused:
+        with pytest.raises(ConfigError, match=message):
+            Appender(tmp_path / "a", **options)
+    appender.close()
+    assert stored(tmp_path / "a", "x") == list(range(4))
+    with pytest.raises(ClosedError, match="was closed"):
+        appender.append({"x": rows(0, 4)})
+    appender.close()
+
+
+def test_a_damaged_journal_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with Appender(path, chunk_rows=4) as appender:
+        appender.append(rows(0, 4))
+    journal = side_directory(path) / "journal.json"
+    for content in ("", "[]", json.dumps({"format": 9}), json.dumps({"format": 1, "end": 3})):
+        journal.write_text(content)
+        with pytest.raises(ConfigError, match="is no journal of this version"):
+            Appender(path)
+
+
+def test_a_unit_has_one_writer_and_samples_count_up_to_the_first_open_one(tmp_path: Path) -> None:
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    entries = Entries("s", 10)
+    assert [journal.claim(entries) for journal in (first, second)] == [0, 1]
+    del entries.open[1]
+    assert (entries.complete, entries.num_samples) == (0, 0)
+    assert second.claim(entries) == 2
+    del entries.open[0]
+    assert (entries.complete, entries.num_samples) == (2, 20)
+    assert first.others_live()
+    assert is_held(tmp_path / "writers" / second.writer)
+    second.leave()
+    assert not first.others_live()
+    assert first.claim(entries) == 2, "what the other left"
