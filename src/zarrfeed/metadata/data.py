@@ -42,6 +42,7 @@ from zarrfeed.spec.data import (
 )
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.spec.field import BlockUnit
+from zarrfeed.spec.version import Version
 from zarrfeed.storage.access import StoreAccess
 
 
@@ -66,6 +67,8 @@ class Data:
         What that stands for; datasets read it.
     growth
         If it was opened with `refresh`: the store that grows. Else None.
+    version
+        What that store held when it was opened.
 
     Examples
     --------
@@ -86,6 +89,7 @@ class Data:
     expression: Expression
     resolved: ResolvedData
     growth: Growth | None = None
+    version: Version | None = None
 
     def select(self, samples: Select) -> Data:
         """Choose samples by their positions in this description.
@@ -291,7 +295,7 @@ class Data:
     def _then(self, call: Call, step: Step, resolved: ResolvedData | None = None) -> Data:
         resolved = step(self.resolved) if resolved is None else resolved
         growth = None if self.growth is None else self.growth.then(step)
-        return Data(self.expression.then(call), resolved, growth)
+        return Data(self.expression.then(call), resolved, growth, self.version)
 
 
 @checks_option_names
@@ -308,6 +312,7 @@ def open(
     timeout: float = DEFAULT_TIMEOUT_S,
     refresh: Refresh | None = None,
     complete: Complete | None = None,
+    window: int | str | None = None,
 ) -> Data:
     """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
 
@@ -348,6 +353,10 @@ def open(
         whole chunks (shards) count. "shape": the shape of the array, for writers that set it last, and that leave out
         chunks of nothing but the fill value. None: the shape of a store that an `Appender` writes, "chunks" for others.
         A chunk that is missing when it is read is an error, but for "shape".
+    window
+        With `refresh`, how many of the newest samples are read: a number, or text such as "1TiB" of decoded samples.
+        Samples keep their index in the array. Methods of the `Data` count positions from the oldest sample that is
+        read. None: all.
 
     Returns
     -------
@@ -368,9 +377,10 @@ def open(
     50
     """
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
-    grows = None if refresh is None else GrowthOptions(refresh, complete)
-    if grows is None and complete is not None:
-        raise ConfigError(f"complete = {complete!r} is for stores that grow: give refresh='epoch', too")
+    grows = None if refresh is None else GrowthOptions(refresh, complete, window)
+    for name, value in (("complete", complete), ("window", window)):
+        if grows is None and value is not None:
+            raise ConfigError(f"{name} = {value!r} is for stores that grow: give refresh='epoch', too")
     opened = open_fields(
         samples,
         targets,
@@ -391,11 +401,13 @@ def open(
         Secrets.of(storage_options) if storage_options else None,
         refresh=refresh,
         complete=complete,
+        window=freeze(window),
     )
     if grows is None:
         return Data(Expression(call), ResolvedData.of(opened))
     growth = Growth(opened, access, grows)
-    return Data(Expression(call), growth.at(growth.look()), growth)
+    version = growth.look()
+    return Data(Expression(call), growth.at(version), growth, version)
 
 
 @checks_option_names

@@ -9,13 +9,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import zarr
 from zarr.api.asynchronous import open_array as open_async
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
-from zarrfeed.base.validate import check_choice
+from zarrfeed.base.units import parse_bytes
+from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.resolved import ResolvedData
@@ -70,15 +72,35 @@ class GrowthOptions:
     complete
         "chunks": samples count up to the first chunk that does not exist. "shape": all samples of the shape count.
         None: "shape" where an `Appender` writes the array, which sets the shape last, else "chunks".
+    window
+        How many of the newest samples are read: a number of samples, or text with a size such as "1TiB", of decoded
+        samples. None: all.
     """
 
     refresh: Refresh
     complete: Complete | None = None
+    window: int | str | None = None
 
     def __post_init__(self) -> None:
         check_choice("refresh", self.refresh, _REFRESHES)
         if self.complete is not None:
             check_choice("complete", self.complete, _COMPLETES)
+        if isinstance(self.window, str):
+            parse_bytes(self.window, "window")
+        elif self.window is not None:
+            check_int("window", self.window, 1, 2**63 - 1)
+
+    def window_samples(self, sample_bytes: int) -> int | None:
+        """Return how many samples the window has; None for all.
+
+        Raises
+        ------
+        ConfigError
+            If it is smaller than a sample.
+        """
+        if not isinstance(self.window, str):
+            return None if self.window is None else int(self.window)
+        return parse_bytes(self.window, "window", least=sample_bytes) // sample_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +128,7 @@ class Growth:
         for one in self.opened.fields:
             if isinstance(one, ResidentField):
                 raise ConfigError(f"{one.name}: is in memory and cannot grow; refresh is for arrays in a store")
+        assert self._window is None or self._window > 0  # one that is too small is refused here
 
     def then(self, step: Step) -> Growth:
         """Return the same store after one more method.
@@ -152,7 +175,8 @@ class Growth:
             raise _changed(shortest, f"has {counts[shortest]} samples, had {known.num_samples}")
         if not counts[shortest]:
             raise ConfigError(f"{shortest}: no sample is complete; wait until its first chunk is written")
-        return Version(counts[shortest])
+        first = 0 if self._window is None else max(0, counts[shortest] - self._window)
+        return Version(counts[shortest], first)
 
     def at(self, version: Version) -> ResolvedData:
         """Return the description of a version; reads nothing.
@@ -164,9 +188,17 @@ class Growth:
         """
         fields = tuple(_with_length(one, version.num_samples) for one in self.opened.fields)
         resolved = ResolvedData.of(replace(self.opened, fields=fields))
+        if version.first:
+            resolved = resolved.select(slice(version.first, None))
         for step in self.steps:
             resolved = step(resolved)
         return resolved
+
+    @cached_property
+    def _window(self) -> int | None:
+        """How many of the newest samples are read; None for all."""
+        sizes = [one.spec.sample_bytes for one in self.opened.fields if not isinstance(one, ResidentField)]
+        return self.options.window_samples(max(1, sum(sizes)))
 
     def _stored(self) -> list[tuple[StoredField | VlenField, zarr.Array[Any]]]:
         fields = [one for one in self.opened.fields if not isinstance(one, ResidentField)]

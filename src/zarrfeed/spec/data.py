@@ -202,6 +202,7 @@ class OpenCall(Call):
     storage_options: Secrets | None = None
     refresh: str | None = None
     complete: str | None = None
+    window: int | str | None = None
     is_xarray: bool = dataclasses.field(default=False, repr=False)
 
     def function(self) -> str:

@@ -83,7 +83,8 @@ class Versions:
         """Return the versions of what a dataset reads; None if it does not grow."""
         if data.growth is None:
             return None
-        return cls(data.growth, planning, (Version(data.resolved.choice.num_samples), schedule))
+        assert data.version is not None
+        return cls(data.growth, planning, (data.version, schedule))
 
     def schedule(self, version: Version) -> Schedule:
         """Return the schedule of a version; reads nothing."""

@@ -153,3 +153,60 @@ def test_what_would_deal_samples_anew_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             call()
+
+
+@pytest.mark.parametrize(("window", "newest"), [(10, 10), (24, 24), (1000, 48), ("160B", 10), ("175 B", 10)])
+def test_only_the_newest_samples_are_read_and_keep_their_index(tmp_path: Path, window: int | str, newest: int) -> None:
+    array = create(tmp_path / "a", 32)
+    data = zarrfeed.open(tmp_path / "a", refresh="epoch", window=window)
+    assert len(data) == min(32, newest)
+    dataset = ZarrIterableDataset(data, batch_size=5, shuffle=True, return_index=True)
+    array.append(np.broadcast_to(np.arange(33, 49, dtype="f4")[:, None], (16, 4)))
+    for _ in range(2):
+        delivered = [(int(x), int(i)) for batch, index in dataset for x, i in zip(batch[:, 0], index, strict=True)]
+        assert sorted(delivered) == [(i + 1, i) for i in range(48 - newest, 48)]
+        assert (len(dataset), dataset.explain().num_samples) == (-(-newest // 5), 48)
+
+
+def test_methods_count_from_the_oldest_sample_of_the_window(tmp_path: Path) -> None:
+    create(tmp_path / "a", 32)
+    data = zarrfeed.open(tmp_path / "a", refresh="epoch", window=16).select(slice(2, None)).window((-1, 0))
+    assert data.growth is not None
+    assert data.growth.at(Version(40, 24)).choice.ascending() == range(27, 40), "rows outside of it are not read"
+
+
+def test_a_state_has_the_window_of_its_epoch(tmp_path: Path) -> None:
+    array = create(tmp_path / "a", 32)
+
+    def make() -> ZarrIterableDataset:
+        return ZarrIterableDataset(
+            zarrfeed.open(tmp_path / "a", refresh="epoch", window=12), batch_size=4, shuffle=True
+        )
+
+    running = iter(dataset := make())
+    before = [int(x) for x in next(running)[:, 0]]
+    state = dataset.state_dict()
+    assert state["store"] == {"samples": 32, "first": 20}
+    array.append(np.ones((16, 4), "f4"))
+    again = make()
+    again.load_state_dict(state)
+    rest = [int(x) for batch in again for x in batch[:, 0]]
+    assert sorted(before + rest) == list(range(21, 33))
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        (0, "window = 0, must be"),
+        (-1, "window = -1"),
+        (1.5, "window = 1.5"),
+        ("much", "window = 'much'"),
+        ("8B", "at least 16"),
+    ],
+)
+def test_windows_are_checked(tmp_path: Path, window: Any, message: str) -> None:
+    create(tmp_path / "a", 32)
+    with pytest.raises(ConfigError, match=message):
+        zarrfeed.open(tmp_path / "a", refresh="epoch", window=window)
+    with pytest.raises(ConfigError, match="give refresh='epoch'"):
+        zarrfeed.open(tmp_path / "a", window=8)
