@@ -15,7 +15,7 @@ from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dtype
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.fields import Source, Variables, open_fields
-from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, Step
+from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, Step, evicted_before
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_source, name_xarray
 from zarrfeed.metadata.xarray import stored_arrays
@@ -313,6 +313,7 @@ def open(
     refresh: Refresh | None = None,
     complete: Complete | None = None,
     window: int | str | None = None,
+    evict: bool = False,
 ) -> Data:
     """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
 
@@ -357,6 +358,9 @@ def open(
         With `refresh`, how many of the newest samples are read: a number, or text such as "1TiB" of decoded samples.
         Samples keep their index in the array. Methods of the `Data` count positions from the oldest sample that is
         read. None: all.
+    evict
+        Whether the chunks of samples that are older than the window are deleted when an epoch begins, for ever: only in
+        a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
 
     Returns
     -------
@@ -377,8 +381,8 @@ def open(
     50
     """
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
-    grows = None if refresh is None else GrowthOptions(refresh, complete, window)
-    for name, value in (("complete", complete), ("window", window)):
+    grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
+    for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
         if grows is None and value is not None:
             raise ConfigError(f"{name} = {value!r} is for stores that grow: give refresh='epoch', too")
     opened = open_fields(
@@ -402,9 +406,11 @@ def open(
         refresh=refresh,
         complete=complete,
         window=freeze(window),
+        evict=bool(evict),
     )
     if grows is None:
-        return Data(Expression(call), ResolvedData.of(opened))
+        first, resolved = evicted_before(opened), ResolvedData.of(opened)
+        return Data(Expression(call), resolved.select(slice(first, None)) if first else resolved)
     growth = Growth(opened, access, grows)
     version = growth.look()
     return Data(Expression(call), growth.at(version), growth, version)

@@ -45,6 +45,7 @@ from zarrfeed.spec.field import (
 from zarrfeed.spec.record import select_members
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.appended import marks_of
 from zarrfeed.storage.local_files import check_members
 from zarrfeed.storage.open_errors import list_error
 
@@ -80,7 +81,7 @@ class OpenedFields:
     num_sample_fields
         How many of the fields, at the beginning, are of `samples`.
     arrays
-        If the store may grow: the opened array of each field that is stored. Else empty.
+        If the store may grow or is disposable: the opened array of each field that is stored. Else empty.
     """
 
     fields: tuple[StoredField | ResidentField | VlenField, ...]
@@ -150,10 +151,11 @@ def open_fields(
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
         stored += reader.stored
-    if may_grow:
-        return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields, tuple(stored))
-    _check_lengths(arrays, items)
-    return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields)
+    if not may_grow:
+        _check_lengths(arrays, items)
+        if not any(marks.disposable for array in stored if (marks := marks_of(array))):
+            stored = []
+    return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields, tuple(stored))
 
 
 def with_options(

@@ -17,7 +17,7 @@ from zarr.api.asynchronous import open_array as open_async
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.units import parse_bytes
-from zarrfeed.base.validate import check_choice, check_int
+from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.resolved import ResolvedData
@@ -28,6 +28,7 @@ from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.appended import marks_of
 from zarrfeed.storage.complete_rows import complete_rows
 from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.eviction import DisposableStore, Lease, disposable_stores
 
 #: When a dataset looks whether its store has grown.
 Refresh: TypeAlias = Literal["epoch"]
@@ -75,11 +76,14 @@ class GrowthOptions:
     window
         How many of the newest samples are read: a number of samples, or text with a size such as "1TiB", of decoded
         samples. None: all.
+    evict
+        Whether older ones are deleted, of stores that are declared disposable.
     """
 
     refresh: Refresh
     complete: Complete | None = None
     window: int | str | None = None
+    evict: bool = False
 
     def __post_init__(self) -> None:
         check_choice("refresh", self.refresh, _REFRESHES)
@@ -89,6 +93,9 @@ class GrowthOptions:
             parse_bytes(self.window, "window")
         elif self.window is not None:
             check_int("window", self.window, 1, 2**63 - 1)
+        check_flags(evict=self.evict)
+        if self.evict and self.window is None:
+            raise ConfigError("evict = True deletes what is older than the window: give window=, too")
 
     def window_samples(self, sample_bytes: int) -> int | None:
         """Return how many samples the window has; None for all.
@@ -129,6 +136,12 @@ class Growth:
             if isinstance(one, ResidentField):
                 raise ConfigError(f"{one.name}: is in memory and cannot grow; refresh is for arrays in a store")
         assert self._window is None or self._window > 0  # one that is too small is refused here
+        lasting = [one.spec.name for one, array in self._stored() if not _is_disposable(array)]
+        if self.options.evict and lasting:
+            raise ConfigError(
+                f"evict = True: {lasting[0]} is not declared disposable; only a store that was made by "
+                "Appender(..., disposable=True) loses samples"
+            )
 
     def then(self, step: Step) -> Growth:
         """Return the same store after one more method.
@@ -169,13 +182,16 @@ class Growth:
         ConfigError
             If no sample is complete.
         """
-        counts = {one.spec.name: self._count(one, array, known) for one, array in self._stored()}
+        now = [(one, self._fresh(one, array, known)) for one, array in self._stored()]
+        counts = {one.spec.name: self._count(one, array, known) for one, array in now}
         shortest = min(counts, key=counts.__getitem__)
         if known is not None and counts[shortest] < known.num_samples:
             raise _changed(shortest, f"has {counts[shortest]} samples, had {known.num_samples}")
         if not counts[shortest]:
             raise ConfigError(f"{shortest}: no sample is complete; wait until its first chunk is written")
-        first = 0 if self._window is None else max(0, counts[shortest] - self._window)
+        first = max(0 if (marks := marks_of(array)) is None else marks.first for _, array in now)
+        if self._window is not None:
+            first = max(first, counts[shortest] - self._window)
         return Version(counts[shortest], first)
 
     def at(self, version: Version) -> ResolvedData:
@@ -194,6 +210,27 @@ class Growth:
             resolved = step(resolved)
         return resolved
 
+    def hold(self, version: Version) -> tuple[Lease, ...]:
+        """Return leases that keep the samples of a version from being deleted.
+
+        Raises
+        ------
+        StoreReadError
+            If some of them are deleted already.
+        """
+        return tuple(store.hold(version.first) for store in self.disposable)
+
+    def evict(self, version: Version) -> None:
+        """Delete what is older than a version, and what no lease protects, if that was asked for."""
+        if self.options.evict:
+            for store in self.disposable:
+                store.evict(version.first)
+
+    @cached_property
+    def disposable(self) -> tuple[DisposableStore, ...]:
+        """The stores that are declared disposable."""
+        return disposable_in(self.opened)
+
     @cached_property
     def _window(self) -> int | None:
         """How many of the newest samples are read; None for all."""
@@ -204,18 +241,48 @@ class Growth:
         fields = [one for one in self.opened.fields if not isinstance(one, ResidentField)]
         return list(zip(fields, self.opened.arrays, strict=True))
 
-    def _count(self, one: StoredField | VlenField, array: zarr.Array[Any], known: Version | None) -> int:
-        """Return how many samples of an array are complete."""
+    def _fresh(self, one: StoredField | VlenField, array: zarr.Array[Any], known: Version | None) -> zarr.Array[Any]:
+        """Return an array as it is now, which may be longer and is the same in all else."""
         spec, now = one.spec, _fresh(array, one.spec, self.access)
         axis = spec.sample_axis
         had = 0 if known is None else known.num_samples
         if len(now.shape) != spec.num_key_axes or now.shape[axis] < max(had, 1):
             raise _changed(spec.name, f"has shape {now.shape}, had {had} samples along axis {axis}")
         _check_same(spec, read_layout(now, sample_axis=axis, access=self.access))
+        return now
+
+    def _count(self, one: StoredField | VlenField, now: zarr.Array[Any], known: Version | None) -> int:
+        """Return how many samples of an array, as it is now, are complete."""
+        spec = one.spec
+        axis = spec.sample_axis
+        had = 0 if known is None else known.num_samples
         if (self.options.complete or ("chunks" if marks_of(now) is None else "shape")) == "shape":
             return int(now.shape[axis])
         stored_shape = spec.shard_shape[: spec.num_key_axes]
         return complete_rows(now, stored_shape, axis, known=had, access=self.access)
+
+
+def disposable_in(opened: OpenedFields) -> tuple[DisposableStore, ...]:
+    """Return the stores of some arrays that are declared disposable."""
+    fields = [one for one in opened.fields if not isinstance(one, ResidentField)]
+    pairs = zip(opened.arrays, fields[: len(opened.arrays)], strict=True)
+    return disposable_stores([(array, one.spec.shard_shape[: one.spec.num_key_axes]) for array, one in pairs])
+
+
+def hold_opened(opened: OpenedFields, version: Version | None) -> tuple[Lease, ...]:
+    """Return what keeps samples from being deleted that are read as they were when some arrays were opened."""
+    first = evicted_before(opened) if version is None else version.first
+    return tuple(store.hold(first) for store in disposable_in(opened))
+
+
+def evicted_before(opened: OpenedFields) -> int:
+    """Return the oldest sample that is in all of some arrays."""
+    return max((marks.first for array in opened.arrays if (marks := marks_of(array))), default=0)
+
+
+def _is_disposable(array: zarr.Array[Any]) -> bool:
+    marks = marks_of(array)
+    return marks is not None and marks.disposable
 
 
 def _fresh(array: zarr.Array[Any], spec: ArraySpec, access: StoreAccess) -> zarr.Array[Any]:

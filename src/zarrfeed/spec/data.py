@@ -203,6 +203,7 @@ class OpenCall(Call):
     refresh: str | None = None
     complete: str | None = None
     window: int | str | None = None
+    evict: bool = False
     is_xarray: bool = dataclasses.field(default=False, repr=False)
 
     def function(self) -> str:

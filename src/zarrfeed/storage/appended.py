@@ -1,37 +1,111 @@
 """How a store says that an `Appender` writes it: by an attribute of each array, which readers trust.
 
-What holds: the length of an array with the mark covers complete samples only.
+What holds: the length of an array with the mark covers complete samples only, from the sample on that the mark names as
+the first one. Metadata are replaced in one step, by one process at a time (`append_journal.py` has the lock).
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import zarr
 
-#: Attribute of arrays, {"appender": 1, "store": str, "disposable": bool}.
+from zarrfeed.storage.append_journal import replace_file
+
+#: Attribute of arrays; `Marks` says what is in it.
 ATTRIBUTE = "zarrfeed"
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What a store says of itself: which one it is, and whether its oldest samples may be deleted."""
+    """What a store says of itself.
+
+    Attributes
+    ----------
+    store
+        Which one it is.
+    disposable
+        Whether its oldest samples may be deleted.
+    depth
+        How many directories above the array the store is: 1 in a group, else 0.
+    first
+        The oldest sample that is not deleted.
+    """
 
     store: str
     disposable: bool
+    depth: int = 0
+    first: int = 0
 
 
-def new_marks(*, disposable: bool) -> dict[str, dict[str, Any]]:
+def new_marks(*, depth: int, disposable: bool) -> dict[str, dict[str, Any]]:
     """Return the attributes of a store that an `Appender` begins to write."""
-    return {ATTRIBUTE: {"appender": 1, "store": secrets.token_hex(8), "disposable": disposable}}
+    store = secrets.token_hex(8)
+    return {ATTRIBUTE: {"appender": 1, "store": store, "disposable": disposable, "depth": depth, "first": 0}}
 
 
 def marks_of(array: zarr.Array[Any]) -> Marks | None:
-    """Return what an array that an `Appender` writes says; None for any other array."""
-    marks = array.attrs.asdict().get(ATTRIBUTE)
+    """Return what an array that an `Appender` writes says, as of when it was opened; None for any other array."""
+    return _parsed(array.attrs.asdict())
+
+
+def marks_in(directory: Path) -> Marks | None:
+    """Return what the array in a directory says now."""
+    path = directory / "zarr.json"
+    if path.exists():
+        return _parsed(json.loads(path.read_bytes()).get("attributes", {}))
+    path = directory / ".zattrs"
+    return _parsed(json.loads(path.read_bytes())) if path.exists() else None
+
+
+def change_metadata(
+    directory: Path, *, length: int | None = None, attributes: Mapping[str, Any] | None = None, first: int | None = None
+) -> None:
+    """Change the metadata of the array in a directory, each file in one step: its length, which only grows, or more.
+
+    Parameters
+    ----------
+    directory
+        Of the array.
+    length
+        The new length of its first axis; a smaller one than it has is left alone.
+    attributes
+        Attributes that are added.
+    first
+        The oldest sample that is not deleted.
+    """
+    path = directory / "zarr.json"
+    is_v3 = path.exists()
+    path = path if is_v3 else directory / ".zarray"
+    if length is not None:
+        document = json.loads(path.read_bytes())
+        if document["shape"][0] < length:
+            document["shape"][0] = length
+            replace_file(path, json.dumps(document).encode())
+    if attributes is None and first is None:
+        return
+    attributes_path = path if is_v3 else directory / ".zattrs"
+    document = json.loads(attributes_path.read_bytes()) if attributes_path.exists() else {}
+    known: dict[str, Any] = document.setdefault("attributes", {}) if is_v3 else document
+    known.update(attributes or {})
+    if first is not None:
+        known[ATTRIBUTE]["first"] = first
+    replace_file(attributes_path, json.dumps(document).encode())
+
+
+def _parsed(attributes: Mapping[str, Any]) -> Marks | None:
+    marks = attributes.get(ATTRIBUTE)
     if not isinstance(marks, Mapping) or marks.get("appender") != 1:
         return None
-    return Marks(str(marks.get("store")), disposable=marks.get("disposable") is True)
+    depth, first = marks.get("depth"), marks.get("first")
+    return Marks(
+        str(marks.get("store")),
+        disposable=marks.get("disposable") is True,
+        depth=1 if depth == 1 else 0,
+        first=first if isinstance(first, int) and first > 0 else 0,
+    )

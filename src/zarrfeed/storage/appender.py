@@ -10,7 +10,6 @@ What holds, for any number of writing processes, and whichever of them is killed
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import secrets
@@ -29,8 +28,9 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ClosedError, ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.storage.append_journal import Entries, Journal, replace_file, side_directory
-from zarrfeed.storage.appended import ATTRIBUTE, Marks, marks_of, new_marks
+from zarrfeed.storage.append_journal import Entries, Journal, side_directory
+from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, marks_of, new_marks
+from zarrfeed.storage.eviction import forget_deleted
 from zarrfeed.storage.local_files import check_metadata_files
 from zarrfeed.storage.zarr_internals import regular_chunk_shape, with_length
 
@@ -231,10 +231,10 @@ class Appender:
         if chunk_rows is None:
             of_sample = sum(values[:1].nbytes for values in rows.values()) or 1
             chunk_rows = max(1, _UNIT_BYTES // of_sample)
-        attributes = new_marks(disposable=self._disposable)
+        attributes = new_marks(depth=int("" not in rows), disposable=self._disposable)
         try:
             if "" not in rows:
-                zarr.create_group(LocalStore(made), zarr_format=self._format, attributes=dict(attributes))
+                zarr.create_group(LocalStore(made), zarr_format=self._format)
             for name, values in rows.items():
                 shape = values.shape[1:]
                 zarr.create_array(
@@ -283,11 +283,14 @@ class Appender:
         complete, tail = divmod(shortest, self._unit_rows)
         if tail and self._is_sharded:
             raise ConfigError(f"{self._path}: has {shortest} samples, must be whole shards of {self._unit_rows}")
-        attributes = new_marks(disposable=False)
         if marks is None:
+            made = new_marks(depth=int("" not in arrays), disposable=False)
             for name in arrays:
-                self._set(name, {"attributes": attributes})
-        store = attributes[ATTRIBUTE]["store"] if marks is None else marks.store
+                change_metadata(self._path / name, attributes=made)
+            store = str(made[ATTRIBUTE]["store"])
+        else:
+            store = marks.store
+        forget_deleted(self._path)
         entries = Entries(store, self._unit_rows, end=complete, tail=tail)
         self._journal.write(entries)
         return entries
@@ -308,31 +311,12 @@ class Appender:
         """Forget the journal of a store that was deleted. Under the lock."""
         if not self._journal.others_live():
             (self._journal.directory / "journal.json").unlink(missing_ok=True)
+            forget_deleted(self._path)
 
     def _publish(self, entries: Entries) -> None:
         """Let readers see the samples that are complete. Under the lock."""
         for name in self._arrays:
-            self._set(name, {"shape": entries.num_samples})
-
-    def _set(self, name: str, change: Mapping[str, Any]) -> None:
-        """Change the metadata of an array in one step: its length, which only grows, or its attributes."""
-        directory = self._path / name
-        path = directory / "zarr.json"
-        attributes = None
-        if not path.exists():
-            path, attributes = directory / ".zarray", directory / ".zattrs"
-        document = json.loads(path.read_bytes())
-        if "shape" in change:
-            if document["shape"][0] >= change["shape"]:
-                return
-            document["shape"][0] = change["shape"]
-        elif attributes is None:
-            document["attributes"] = document.get("attributes", {}) | change["attributes"]
-        else:
-            known = json.loads(attributes.read_bytes()) if attributes.exists() else {}
-            replace_file(attributes, json.dumps(known | change["attributes"]).encode())
-            return
-        replace_file(path, json.dumps(document).encode())
+            change_metadata(self._path / name, length=entries.num_samples)
 
     # Rows
 

@@ -16,6 +16,7 @@ from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import ReaderPool
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.state import EpochState
+from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch, Values
 from zarrfeed.torch.interrupts import Token, interrupt_after
 from zarrfeed.torch.session import Session
@@ -27,6 +28,7 @@ class Pass(Iterator[Batch]):
     # Of the class, as construction may be interrupted before anything is set.
     reader: Reader | None = None
     cursor: Cursor | None = None
+    _leases: tuple[Lease, ...] = ()
 
     def __init__(self, session: Session, name: str | None) -> None:
         self._session = session
@@ -70,12 +72,14 @@ class Pass(Iterator[Batch]):
         """Take an epoch, before the first batch; an error in that is kept for `next()`."""
         try:
             self.cursor = self._session.settle(self._name, self._resumed)
+            self._leases = self._session.hold(self.cursor.begin.version)
         except ZarrfeedError as error:
             self._failure = error
 
     def close(self) -> None:
         """Stop reading; the reader and its memory serve the next pass."""
         self._begun = True
+        self._leases = ()
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.stop()

@@ -17,6 +17,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
+from zarrfeed.metadata.growth import disposable_in, hold_opened
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
@@ -166,7 +167,13 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         )
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, faults))
-        planning = Planning(bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks)
+        # What grows is held by its passes, each for its own version.
+        opened = self._data.resolved.opened
+        self._leases = () if self._data.growth is not None else hold_opened(opened, None)
+        may_lose = bool(disposable_in(opened))
+        planning = Planning(
+            bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks, resident=not may_lose
+        )
         fields, order = planning.order(self._data.resolved)
         schedule = self._make_schedule(fields, order, options)
         ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
@@ -306,6 +313,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
         self._session.close()
+        self._leases = ()
 
     def __enter__(self) -> ZarrIterableDataset:
         return self

@@ -185,6 +185,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             self.multiprocessing_context = with_flags(self.multiprocessing_context)
         cursor = self._zarr_dataset.session.settle_for_workers(init.name_pass(), self.num_workers)
         self._cursor = cursor
+        leases = self._zarr_dataset.session.hold(cursor.begin.version)  # until all workers have their own, and longer
         try:
             for batch in super().__iter__():
                 cursor.delivered += 1
@@ -192,6 +193,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         except (ConnectionError, EOFError):
             time.sleep(_UNTIL_TOLD_S)
             raise
+        finally:
+            del leases
         cursor.ended = True
 
 

@@ -30,6 +30,7 @@ from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
+from zarrfeed.metadata.growth import hold_opened
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
@@ -124,8 +125,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, self._policy))
         self._policy = faults_for(self._data, self._policy)
+        self._leases = hold_opened(self._data.resolved.opened, self._data.version)
         self._fields, self._selection = self._data.resolved.planned(
-            return_index=bool(return_index), room=DEFAULT_BUDGET // 16
+            return_index=bool(return_index), room=0 if self._leases else DEFAULT_BUDGET // 16
         )
         self._assembler = BatchAssembler(self._fields)
         self._closed = False
@@ -181,6 +183,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._check_process()
         with self._lock:
             self._closed = True
+            self._leases = ()
             self._drop_reader()
 
     @property

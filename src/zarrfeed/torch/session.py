@@ -25,6 +25,7 @@ from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict, ve
 from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.version import Version
+from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, worker_and_count
@@ -195,6 +196,10 @@ class Session:
         if upcoming.lanes is None:
             self.epochs.name_next(replace(upcoming, version=version).to_json())
             self._adopt(version)
+
+    def hold(self, version: Version | None) -> tuple[Lease, ...]:
+        """Return what keeps the samples of a version from being deleted, as long as it is referred to."""
+        return () if self._versions is None or version is None else self._versions.hold(version)
 
     def _found(self) -> State | None:
         """Look at the store for the next pass, on all ranks; None: it does not grow, or the pass has its version."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.optional_torch import imported
@@ -22,15 +23,26 @@ from zarrfeed.plan.partition import RankInfo
 from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.version import Version
+from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.distributed import in_worker
 
 #: Schedules that are remembered: of the pass under way, of a state that is loaded, of the next pass.
 _REMEMBERED = 4
+#: Looks at a store of which another process deletes samples.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
 class Planning:
-    """How the samples of a `Data` become fields and an epoch order, whatever their number is."""
+    """How the samples of a `Data` become fields and an epoch order, whatever their number is.
+
+    Attributes
+    ----------
+    aligns
+        Whether blocks may be joined so that no chunk is read twice.
+    resident
+        Whether small arrays may be read into memory as a whole; not if their oldest samples may be deleted.
+    """
 
     return_index: bool
     shuffle: bool
@@ -38,12 +50,13 @@ class Planning:
     mixing: Mixing
     options: ScheduleOptions
     aligns: bool = True
+    resident: bool = True
 
     def order(self, resolved: ResolvedData) -> tuple[FieldSet, Order]:
         """Return the fields, and the epoch order."""
         fields, selection = resolved.planned(
             return_index=self.return_index,
-            room=(self.options.budget or DEFAULT_BUDGET) // 16,
+            room=(self.options.budget or DEFAULT_BUDGET) // 16 if self.resident else 0,
             block=self.mixing.block,
             aligns=self.aligns,
         )
@@ -77,6 +90,10 @@ class Versions:
         self._planning = planning
         self.current = begin[0]
         self._schedules = dict([begin])
+        self._found: tuple[Lease, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_found": ()}  # a lease is of one process
 
     @classmethod
     def of(cls, data: Data, planning: Planning, schedule: Schedule) -> Versions | None:
@@ -107,9 +124,31 @@ class Versions:
         StoreReadError
             If the store cannot be read, or no longer holds what it held.
         """
-        if rank.world_size == 1:
-            return self._growth.look(self.current)
-        return _from_rank_0(rank, lambda: self._growth.look(self.current))
+        return self._look() if rank.world_size == 1 else _from_rank_0(rank, self._look)
+
+    def hold(self, version: Version) -> tuple[Lease, ...]:
+        """Return what keeps the samples of a version from being deleted, as long as it is referred to.
+
+        Raises
+        ------
+        StoreReadError
+            If some of them are deleted already.
+        """
+        leases, self._found = self._growth.hold(version), ()
+        return leases
+
+    def _look(self) -> Version:
+        """Look, and keep what is found from being deleted until it is held; delete what is older."""
+        for attempt in range(_ATTEMPTS):
+            version = self._growth.look(self.current)
+            try:
+                self._found = self._growth.hold(version)
+                break
+            except StoreReadError:  # another process evicted in between
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        self._growth.evict(version)
+        return version
 
     def saved_in(self, state: object) -> Version:
         """Return the version that the description of order and layout in a `state_dict()` is of.
@@ -132,6 +171,7 @@ class Versions:
     def check(self, version: Version) -> None:
         """Raise StoreReadError if the store no longer holds what it held in a version."""
         self._growth.look(version)
+        self._growth.hold(version)
 
 
 def _from_rank_0(rank: RankInfo, look: Callable[[], Version]) -> Version:

@@ -1,0 +1,210 @@
+"""Deleting the oldest samples of a store that is declared disposable, and leases of those who still read them.
+
+What holds:
+
+  - Nothing is deleted of a store whose arrays do not say, all of them, that it is disposable.
+  - Before anything is deleted, each array says from which sample on it is whole. A reader takes a lease under the same
+    lock, and is refused if it would begin before that sample.
+  - A lease is a file beside the store with the oldest sample that its holder reads, and a lock on it that the system
+    releases when the process ends. Nothing from that sample on is deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.storage import LocalStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.storage.append_journal import Held, is_held, replace_file, side_directory
+from zarrfeed.storage.appended import change_metadata, marks_in, marks_of
+
+#: Deleting runs in one thread, so that an epoch does not wait for it.
+_DELETING = threading.Lock()
+
+
+class Lease:
+    """The right to read a store from a sample on, until it is given back, is gone, or the process ends.
+
+    Parameters
+    ----------
+    directory
+        Of the leases of the store.
+    first
+        The oldest sample that is read.
+    """
+
+    def __init__(self, directory: Path, first: int) -> None:
+        self._path = directory / f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._pid = os.getpid()
+        self._held = Held(self._path)
+        self._path.write_text(str(first))
+
+    def give_back(self) -> None:
+        """End the lease. May be called twice."""
+        if os.getpid() == self._pid:
+            self._path.unlink(missing_ok=True)
+        self._held.forget()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_held"):
+            self.give_back()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # a lease is of one process; the one that sends it keeps it
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array of a disposable store, as far as its oldest chunks can be named."""
+
+    directory: Path
+    array: zarr.Array[Any]
+    stored_shape: tuple[int, ...]
+
+    def files(self, begin: int, below: int) -> Iterator[Path]:
+        """Yield the stored objects whose samples are all in [begin, below), and the directories that they leave."""
+        rows = self.stored_shape[0]
+        counts = [-(-n // c) for n, c in zip(self.array.shape[1:], self.stored_shape[1:], strict=True)]
+        for number in range(begin // rows, below // rows):
+            for cell in itertools.product(*map(range, counts)):
+                yield self.directory / self.array.metadata.encode_chunk_key((number, *cell))
+
+
+@dataclass(frozen=True)
+class DisposableStore:
+    """A store that is declared disposable, as one of its readers knows it."""
+
+    path: Path
+    arrays: tuple[_Array, ...]
+
+    def hold(self, first: int) -> Lease:
+        """Return a lease for the samples from `first` on.
+
+        Raises
+        ------
+        StoreReadError
+            If older ones than `first` are not all that is deleted; or if nothing can be written beside the store.
+        """
+        with self._lock():
+            oldest = self._oldest()
+            if oldest > first:
+                raise StoreReadError(
+                    errno.ESTALE, f"{self.path}: samples before {oldest} were evicted, and {first} is to be read"
+                )
+            return Lease(self._leases, first)
+
+    def evict(self, below: int) -> threading.Thread | None:
+        """Delete chunks whose samples are all before `below`, and before what any lease protects, in a thread.
+
+        Returns
+        -------
+        The thread; None if there is nothing to delete.
+
+        Raises
+        ------
+        ConfigError
+            If an array does not say that the store is disposable.
+        """
+        with self._lock():
+            for one in self.arrays:
+                marks = marks_in(one.directory)
+                if marks is None or not marks.disposable:
+                    raise ConfigError(f"{one.directory}: is not declared disposable, nothing of it is deleted")
+            below = min([below, *self._leased()])
+            if below > self._oldest():
+                for one in self.arrays:
+                    change_metadata(one.directory, first=below)
+        below = self._oldest()
+        begin = self._deleted()
+        if begin >= below:
+            return None
+        thread = threading.Thread(target=self._delete, args=(below,), name="zarrfeed: evict", daemon=True)
+        thread.start()
+        return thread
+
+    def _delete(self, below: int) -> None:
+        with _DELETING, contextlib.suppress(OSError):  # whoever evicts next begins where this one ended
+            begin = self._deleted()
+            for one in self.arrays:
+                for file in one.files(begin, below):
+                    file.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        file.parent.rmdir()  # of keys such as c/12/0, once it is empty
+            replace_file(self._side / "deleted", str(below).encode())
+
+    def _deleted(self) -> int:
+        """Return the sample before which there is nothing left to delete."""
+        try:
+            return int((self._side / "deleted").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _oldest(self) -> int:
+        """Return the oldest sample that is not evicted."""
+        return max((marks.first for one in self.arrays if (marks := marks_in(one.directory))), default=0)
+
+    def _leased(self) -> list[int]:
+        """Return the oldest sample of each lease; those of processes that ended are removed."""
+        firsts = []
+        for path in self._leases.iterdir():
+            if is_held(path):
+                firsts.append(int(path.read_text() or 0))
+            else:
+                path.unlink(missing_ok=True)
+        return firsts
+
+    @property
+    def _side(self) -> Path:
+        return side_directory(self.path)
+
+    @property
+    def _leases(self) -> Path:
+        return self._side / "leases"
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            self._leases.mkdir(parents=True, exist_ok=True)
+            held = Held(self._side / "lock")
+        except OSError as error:
+            what = f"{self._side}: readers of a disposable store must be able to write there: {error.strerror}"
+            raise StoreReadError(error.errno or errno.EIO, what) from error
+        try:
+            yield
+        finally:
+            held.forget()
+
+
+def disposable_stores(arrays: Sequence[tuple[zarr.Array[Any], tuple[int, ...]]]) -> tuple[DisposableStore, ...]:
+    """Return the stores, among those of some arrays, that are declared disposable.
+
+    Parameters
+    ----------
+    arrays
+        Arrays, each with the shape of its stored objects.
+    """
+    found: dict[Path, list[_Array]] = {}
+    for array, stored_shape in arrays:
+        marks = marks_of(array)
+        store = array.store_path.store
+        if marks is not None and marks.disposable and type(store) is LocalStore:
+            directory = (Path(store.root) / array.store_path.path).resolve()
+            path = directory.parents[marks.depth - 1] if marks.depth else directory
+            found.setdefault(path, []).append(_Array(directory, array, stored_shape))
+    return tuple(DisposableStore(path, tuple(members)) for path, members in found.items())
+
+
+def forget_deleted(path: Path) -> None:
+    """Forget what was deleted of a store that is there no more."""
+    (side_directory(path) / "deleted").unlink(missing_ok=True)

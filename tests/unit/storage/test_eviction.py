@@ -1,0 +1,212 @@
+"""Eviction: what is older than the window goes, what a live epoch reads stays, and nothing that was not declared."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import zarrfeed
+from zarrfeed import Appender, ConfigError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
+from zarrfeed.storage.append_journal import side_directory
+
+ROWS = 4
+
+
+def append(path: Path, begin: int, end: int, *, zarr_format: Any = 3, disposable: bool = True) -> None:
+    with Appender(path, chunk_rows=ROWS, disposable=disposable, zarr_format=zarr_format, compressors=None) as appender:
+        number = np.arange(begin, end)
+        appender.append({"x": number[:, None].repeat(3, 1), "y": number})
+
+
+def make(path: Path, *, window: int = 16, evict: bool = True, **options: Any) -> ZarrIterableDataset:
+    data = zarrfeed.open(path, refresh="epoch", window=window, evict=evict)
+    return ZarrIterableDataset(data, **({"batch_size": 4, "shuffle": True, "num_threads": 1} | options))
+
+
+def values(batches: Any) -> list[int]:
+    delivered: list[int] = []
+    for batch in batches:
+        assert (batch["x"] == batch["y"][:, None]).all()
+        delivered += batch["y"].tolist()
+    return sorted(delivered)
+
+
+def settle() -> None:
+    """Wait until what is to be deleted is deleted."""
+    for thread in threading.enumerate():
+        if thread.name == "zarrfeed: evict":
+            thread.join(60)
+
+
+def chunks(path: Path, name: str = "y") -> list[int]:
+    """Return the chunks of an array that exist, once what is to be deleted is deleted."""
+    settle()
+    below = path / name / "c" if (path / name / "zarr.json").exists() else path / name
+    return sorted(int(one.name.partition(".")[0]) for one in below.iterdir() if one.name[0] not in ".z")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_chunks_that_are_older_than_the_window_are_deleted(tmp_path: Path, zarr_format: Any) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32, zarr_format=zarr_format)
+    dataset = make(path, window=14)
+    assert chunks(path) == list(range(8)), "opening deletes nothing"
+    assert values(dataset) == list(range(18, 32))
+    assert chunks(path) == chunks(path, "x") == [4, 5, 6, 7], "chunk 4 has samples 16 and 17, and 18"
+    append(path, 32, 45, zarr_format=zarr_format)
+    assert values(dataset) == list(range(31, 45))
+    assert chunks(path) == chunks(path, "x") == [7, 8, 9, 10, 11]
+    assert values(make(path, window=10)) == list(range(35, 45))
+    assert chunks(path) == [8, 9, 10, 11]
+
+
+def test_other_readers_begin_with_the_oldest_sample_that_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32)
+    values(make(path, window=14))
+    settle()
+    assert values(ZarrIterableDataset(path, batch_size=4)) == list(range(18, 32))
+    data = zarrfeed.open(path, refresh="epoch")
+    assert (len(data), data.version) == (14, zarrfeed.open(path, refresh="epoch", window=14).version)
+    assert [int(one) for one in ZarrDataset(data)[[0, 13]]["y"]] == [18, 31]
+    assert values(make(path, window=100, evict=False)) == list(range(18, 32))
+
+
+def test_what_a_live_epoch_reads_is_not_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32)
+    slow = make(path, evict=False, window=32, memory_budget="8MiB")
+    running = iter(slow)
+    got = values([next(running)])
+    append(path, 32, 64)
+    other = make(path)
+    assert values(other) == list(range(48, 64))
+    assert chunks(path) == list(range(16)), "the slow epoch reads from sample 0 on"
+    assert sorted(got + values(running)) == list(range(32))
+    assert values(other) == list(range(48, 64))
+    assert chunks(path) == [12, 13, 14, 15]
+    running = iter(other)
+    next(running)
+    state = other.state_dict()
+    append(path, 64, 80)
+    del running
+    values(make(path))
+    assert chunks(path) == [16, 17, 18, 19]
+    with pytest.raises(StoreReadError, match="samples before 64 were evicted, and 48 is to be read"):
+        make(path).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [ZarrIterableDataset, ZarrDataset])
+def test_datasets_without_refresh_hold_what_they_opened(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32)
+    dataset = kind(path)
+    assert len(pickle.loads(pickle.dumps(dataset))) == 32
+    values(make(path))
+    assert chunks(path) == list(range(8))
+    dataset.close()
+    values(make(path))
+    assert chunks(path) == [4, 5, 6, 7]
+
+
+def test_a_small_array_beside_large_ones_is_not_read_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    group = zarr.create_group(path)
+    group.create_array("x", shape=(0, 3), chunks=(4, 3), dtype="i8")
+    group.create_array("y", shape=(0,), chunks=(8,), dtype="i8")
+    Appender(path).close()
+    for name in "xy":  # as the Appender makes it
+        document = json.loads((path / name / "zarr.json").read_text())
+        document["attributes"]["zarrfeed"]["disposable"] = True
+        (path / name / "zarr.json").write_text(json.dumps(document))
+    with Appender(path) as appender:
+        appender.append({"x": np.arange(64)[:, None].repeat(3, 1), "y": np.arange(64)})
+    dataset = make(path, window=20)
+    for _ in range(2):
+        assert values(dataset) == list(range(44, 64))
+        assert (chunks(path, "x"), chunks(path, "y")) == ([11, 12, 13, 14, 15], [5, 6, 7])
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_read_their_version_while_old_samples_go(tmp_path: Path, num_workers: int) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 64)
+    loader = ZarrDataLoader(make(path, window=32), num_workers=num_workers)
+    for end in (64, 96, 128):
+        running = iter(loader)
+        got = values([next(running)])
+        append(path, end, end + 32)
+        values(make(path, window=8))  # another run, with a smaller window
+        assert sorted(got + values(running)) == list(range(end - 32, end))
+
+
+def hold_and_wait(path: Path, said: Any) -> None:
+    running = iter(make(path, evict=False, window=32))
+    next(running)
+    said.put("reads")
+    signal.pause()
+
+
+def test_a_reader_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32)
+    context = multiprocessing.get_context("forkserver")
+    said = context.SimpleQueue()
+    process = context.Process(target=hold_and_wait, args=(path, said))
+    process.start()
+    assert said.get() == "reads"
+    values(make(path))
+    assert chunks(path) == list(range(8))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(60)
+    values(make(path))
+    assert chunks(path) == [4, 5, 6, 7]
+    assert not list((side_directory(path) / "leases").iterdir())
+
+
+def test_nothing_is_deleted_of_a_store_that_is_not_declared_disposable(tmp_path: Path) -> None:
+    append(tmp_path / "a", 0, 32, disposable=False)
+    with pytest.raises(ConfigError, match=r"is not declared disposable; only a store that was made by"):
+        make(tmp_path / "a")
+    append(tmp_path / "b", 0, 32)
+    zarr.create_array(tmp_path / "c", shape=(32,), chunks=(4,), dtype="i8")[:] = 1
+    with pytest.raises(ConfigError, match="is not declared disposable"):
+        zarrfeed.open(tmp_path / "b", tmp_path / "c", refresh="epoch", window=4, evict=True)
+    dataset = make(tmp_path / "b")
+    metadata = tmp_path / "b" / "y" / "zarr.json"
+    metadata.write_text(metadata.read_text().replace('"disposable": true', '"disposable": false'))
+    with pytest.raises(ConfigError, match="nothing of it is deleted"):
+        values(dataset)
+    assert chunks(tmp_path / "b") == list(range(8))
+
+
+def test_evict_needs_a_window_and_refresh(tmp_path: Path) -> None:
+    append(tmp_path / "a", 0, 8)
+    for options, message in (
+        ({"refresh": "epoch", "evict": True}, "give window=, too"),
+        ({"refresh": "epoch", "window": 4, "evict": 1}, "evict = 1"),
+        ({"evict": True}, "give refresh='epoch', too"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            zarrfeed.open(tmp_path / "a", **options)
+
+
+def test_a_store_whose_side_cannot_be_written_is_not_read_while_it_may_lose_samples(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 8)
+    side = side_directory(path)
+    side.rename(tmp_path / "away")
+    side.write_text("")
+    with pytest.raises(StoreReadError, match="readers of a disposable store must be able to write there"):
+        values(make(path))
