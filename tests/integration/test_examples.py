@@ -115,6 +115,17 @@ def test_lightning_on_two_ranks(tmp_path: Path) -> None:
         assert f"rank {rank}, epoch 2: 0 samples before the stop, 1024 after it, 1024 different ones" in lines
 
 
+def test_a_growing_dataset_is_read_while_simulations_write_it(tmp_path: Path) -> None:
+    arguments = ("--directory", str(tmp_path), "--sample-kib", "4", "--window", "200", "--rate", "8", "--seconds", "1")
+    out = run(sys.executable, str(EXAMPLES / "growing_dataset.py"), *arguments)
+    epochs = [tuple(map(int, one)) for one in re.findall(r"epoch \d+: (\d+) samples, up to (\d+)", out)]
+    assert len(epochs) >= 2
+    assert all(samples == min(200, end) for samples, end in epochs)
+    assert [end for _, end in epochs] == sorted(end for _, end in epochs)
+    assert f"0 torn samples of {sum(samples for samples, _ in epochs)};" in out
+    assert not list(tmp_path.iterdir()), "what it made is gone"
+
+
 def test_the_readme_names_every_example() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     for path in EXAMPLES.iterdir():
