@@ -98,7 +98,7 @@ void Engine::make_readers() {
     reader = std::make_shared<ChunkReader>(array, stores_->make(f, array, max_bytes), stores_->io(), max_bytes,
                                            ReadPolicy{options_.max_retries, options_.timeout}, &stats_.retries);
     const ByteStore::Limits& limits = reader->limits();
-    if (!limits.can_try) asks_first_ = true;
+    if (!limits.can_try || limits.has_some_at_hand) asks_first_ = true;
     const void* const pool = limits.pool != nullptr ? limits.pool : reader.get();
     sources[f] = {static_cast<size_t>(std::find(pools.begin(), pools.end(), pool) - pools.begin()), limits.needs_room};
     if (sources[f].pool < pools.size()) continue;

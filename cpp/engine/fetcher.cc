@@ -50,13 +50,17 @@ bool Engine::read_on_this_thread(Task& task, Buffer& room, StallWatch& watch) {
 }
 
 void Engine::ask_ahead(std::vector<Task>& tasks) {
-  const auto asks = [this](const Task& task) {
-    return field_of(task).is_stored() && !reader_of(task).limits().can_try;
-  };
-  std::erase_if(tasks, [&](Task& task) { return asks(task) && CarriedChunk::defer(task); });
+  for (Task& task : tasks) {
+    if (!field_of(task).is_stored()) continue;
+    ChunkReader& reader = reader_of(task);
+    const ByteStore::Limits& limits = reader.limits();
+    task.asks_first =
+        limits.has_some_at_hand ? !reader.is_at_hand(reader.locate(task.chunk, task.cell)) : !limits.can_try;
+  }
+  std::erase_if(tasks, [&](Task& task) { return task.asks_first && CarriedChunk::defer(task); });
   const auto first = std::stable_partition(tasks.begin(), tasks.end(), [&](const Task& task) {
     if (task.carried != nullptr && !task.decodes_carried) return true;
-    return !asks(task) || (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
+    return !task.asks_first || (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
   });
   if (first == tasks.end()) return;
   fetch_later({first, tasks.end()});

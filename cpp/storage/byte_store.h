@@ -90,12 +90,13 @@ struct ReadRequest {
 class ByteStore {
  public:
   struct Limits {
-    size_t requests = 1;         ///< worthwhile at once; 0: read() waits for storage on the thread that calls it
-    const void* pool = nullptr;  ///< stores of one pool share that limit; null: the store has it for itself
-    bool can_try = true;         ///< false: try_read() never has anything
-    bool needs_room = true;      ///< false: bytes lie in memory of the store's own
-    Coalesce coalesce{};         ///< the ranges of one object that come in one read() are read together
-    bool retries = false;        ///< its errors are final: it tried again where that is of use
+    size_t requests = 1;            ///< worthwhile at once; 0: read() waits for storage on the thread that calls it
+    const void* pool = nullptr;     ///< stores of one pool share that limit; null: the store has it for itself
+    bool can_try = true;            ///< false: try_read() never has anything
+    bool has_some_at_hand = false;  ///< is_at_hand() says of which objects try_read() has something
+    bool needs_room = true;         ///< false: bytes lie in memory of the store's own
+    Coalesce coalesce{};            ///< the ranges of one object that come in one read() are read together
+    bool retries = false;           ///< its errors are final: it tried again where that is of use
   };
 
   ByteStore() = default;
@@ -108,6 +109,10 @@ class ByteStore {
   /// Reads what can be had without waiting: to `room`, or from memory of the store's own. May throw an Error as
   /// well as return it.
   virtual ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) = 0;
+  /// Whether try_read() is worthwhile. Other objects are better asked for by read(), many at once. Never waits.
+  [[nodiscard]] virtual bool is_at_hand(const std::string& /*key*/, const ByteRange& /*range*/) const {
+    return limits().can_try;
+  }
   /// Reads. Requests that come together may be served together.
   virtual void read(std::vector<ReadRequest> requests) = 0;
   /// What the store is good for; the same as long as it lives.

@@ -45,20 +45,6 @@ Bytes as_bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-/// FNV-1a. A collision costs a miss: an entry is known by its label.
-uint64_t hash_of(std::string_view text, uint64_t seed) {
-  uint64_t hash = 0xcbf29ce484222325 ^ mix_bits(seed);
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return mix_bits(hash);
-}
-
-std::string hex(uint64_t value) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text(16, '0');
-  for (size_t i = text.size(); i-- > 0; value >>= 4) text[i] = kDigits[value & 15];
-  return text;
-}
-
 std::string range_text(const ByteRange& range) {
   switch (range.kind) {
     case ByteRange::Kind::kAt:
@@ -179,13 +165,26 @@ uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+uint64_t hash_text(std::string_view text, uint64_t seed) {
+  uint64_t hash = 0xcbf29ce484222325 ^ mix_bits(seed);
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return mix_bits(hash);
+}
+
+std::string hex_of(uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(16, '0');
+  for (size_t i = text.size(); i-- > 0; value >>= 4) text[i] = kDigits[value & 15];
+  return text;
+}
+
 CacheEntry::CacheEntry(const CacheKey& key) : label(label_of(key)), store(key.store) {
   const std::string name = key.object + '\0' + range_text(key.range);
-  const uint64_t of_store = hash_of(key.store, 1);
-  const std::string digits = hex(hash_of(name, of_store)) + hex(hash_of(name, ~of_store));
-  folder = std::string(kCacheEntries) + "/" + hex(of_store);
+  const uint64_t of_store = hash_text(key.store, 1);
+  const std::string digits = hex_of(hash_text(name, of_store)) + hex_of(hash_text(name, ~of_store));
+  folder = std::string(kCacheEntries) + "/" + hex_of(of_store);
   path = folder + "/" + digits.substr(0, 2) + "/" + digits.substr(2);
-  hash = hash_of(path, 2);
+  hash = hash_text(path, 2);
   if (key.range.kind != ByteRange::Kind::kAll) bytes = key.range.size;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/buffer.h"
 #include "base/bytes.h"
@@ -21,6 +22,10 @@ constexpr const char* kCacheEntries = "entries";
 
 /// Spreads the bits of a number: the finalizer of SplitMix64.
 uint64_t mix_bits(uint64_t x);
+/// FNV-1a of a text and a seed, with its bits spread.
+uint64_t hash_text(std::string_view text, uint64_t seed);
+/// 16 hexadecimal digits.
+std::string hex_of(uint64_t value);
 
 /// What an entry holds the bytes of.
 struct CacheKey {

@@ -83,6 +83,10 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   /// Reads what is in memory or the page cache, and never waits: kWouldBlock. Also after an error that may pass.
   /// Throws Error, with the array and the key.
   ReadResult try_read(const ChunkLocation& at, Buffer& room);
+  /// Whether try_read() is worthwhile for this chunk; read() is asked for others, many at once.
+  [[nodiscard]] bool is_at_hand(const ChunkLocation& at) const {
+    return shards_ ? shards_->is_at_hand(at.key, *at.inner_chunk) : store_->is_at_hand(at.key, {});
+  }
   /// Reads, with further tries. Chunks that are asked for together may be read together.
   void read(std::vector<ChunkRequest> requests);
   /// Reads, with further tries, on this thread, of which others see where it waits. For stores without threads of their

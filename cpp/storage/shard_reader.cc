@@ -97,6 +97,18 @@ ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buf
   throw changed_too_often();
 }
 
+bool ShardReader::is_at_hand(const std::string& key, size_t inner_chunk) {
+  const SlotPtr place = slot(key);
+  ShardPtr shard;
+  {
+    const std::lock_guard lock(place->mutex);
+    shard = place->shard;
+  }
+  if (shard == nullptr) return false;
+  const std::optional<ShardRange> range = shard->index ? shard->index->find(inner_chunk) : std::nullopt;
+  return !range || store_->is_at_hand(key, ByteRange::at(range->offset, range->size));
+}
+
 void ShardReader::Wanted::fail(const Error& error) const {
   for (const ReadRequest& request : requests) request.done({.error = error});
 }

@@ -41,6 +41,8 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   /// As those of any ByteStore, for inner chunks. A shard that does not exist and one that lacks the inner chunk are both
   /// kMissing.
   ReadResult try_read(const std::string& key, size_t inner_chunk, Buffer& room);
+  /// Whether try_read() is worthwhile: the index is cached, and the store says so of the range.
+  [[nodiscard]] bool is_at_hand(const std::string& key, size_t inner_chunk);
   void read(std::vector<ReadRequest> requests) override;
   /// Whether there is such a shard: reads its index, unless that is cached. `bytes` are empty.
   void find(const std::string& key, Completion done);
@@ -49,6 +51,9 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   void close() override { store_->close(); }
   ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) override {
     return store_->try_read(key, range, room);
+  }
+  [[nodiscard]] bool is_at_hand(const std::string& key, const ByteRange& range) const override {
+    return store_->is_at_hand(key, range);
   }
   [[nodiscard]] Limits limits() const override;
   bool stop(std::chrono::steady_clock::time_point deadline) override;
