@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -187,7 +188,7 @@ py::object exchange(Engine& engine, uint64_t epoch, const py::list& pairs) {
   return py::make_tuple(request_tuple(taken->request), taken->finished, taken->waiting);
 }
 
-py::dict stats_dict(const Engine& engine) {
+py::dict stats_dict(Engine& engine) {
   const Stats& s = engine.stats();
   py::dict d;
   const std::pair<const char*, const std::atomic<uint64_t>*> counters[] = {{"chunks_read", &s.chunks_read},
@@ -209,6 +210,16 @@ py::dict stats_dict(const Engine& engine) {
                                                                            {"consumer_wait_ns", &s.consumer_wait_ns},
                                                                            {"consumer_busy_ns", &s.consumer_busy_ns}};
   for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
+  const CacheCounters& c = *engine.stores().cache_counters();
+  const std::pair<const char*, const std::atomic<uint64_t>*> of_cache[] = {{"cache_hits", &c.hits},
+                                                                           {"cache_misses", &c.misses},
+                                                                           {"cache_hit_bytes", &c.hit_bytes},
+                                                                           {"cache_miss_bytes", &c.miss_bytes},
+                                                                           {"cache_unversioned", &c.unversioned},
+                                                                           {"cache_damaged", &c.damaged},
+                                                                           {"cache_written_bytes", &c.written_bytes},
+                                                                           {"cache_refused", &c.refused}};
+  for (const auto& [name, value] : of_cache) d[name] = value->load(std::memory_order_relaxed);
   uint64_t mapped = 0;
   for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
   d["batch_memory_bytes"] = mapped;
@@ -268,6 +279,7 @@ PYBIND11_MODULE(_core, m) {
 
   bind_specs(m);
   bind_plans(m);
+  bind_cache(m);
   py::class_<EngineOptions>(m, "EngineOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
            py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("coalesce_gap") = 0,
@@ -276,10 +288,13 @@ PYBIND11_MODULE(_core, m) {
            py::arg("max_block_bytes") = std::numeric_limits<size_t>::max(), py::arg("max_retries") = 0,
            py::arg("timeout_s") = 3600.0, py::arg("missing_is_error") = false, py::arg("skip_bad") = false);
   py::class_<Engine, std::unique_ptr<Engine, EngineDeleter>>(m, "Engine")
-      .def(py::init([](std::vector<FieldSpec> fields, const EngineOptions& options) {
-             return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(fields), options));
+      .def(py::init([](std::vector<FieldSpec> fields, const EngineOptions& options,
+                       const std::map<size_t, CachedArray>& cached) {
+             auto stores = std::make_shared<Stores>(options.num_fetch_threads, options.max_requests, options.coalesce);
+             for (const auto& [field, array] : cached) stores->cache(field, array);
+             return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(fields), options, std::move(stores)));
            }),
-           py::arg("fields"), py::arg("options"))
+           py::arg("fields"), py::arg("options"), py::arg("cached") = py::dict())
       .def(
           "start",
           [](Engine& engine, const PythonPlan& plan, int64_t max_open_batches, bool short_of_memory) {

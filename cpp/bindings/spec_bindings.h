@@ -20,6 +20,8 @@ struct PythonPlan {
 
 /// Binds CodecSpec, ShardSpec, ArraySpec, ConversionSpec and FieldSpec.
 void bind_specs(pybind11::module_& m);
+/// Binds CacheDirectory, ObjectVersions and CachedArray.
+void bind_cache(pybind11::module_& m);
 /// Binds EpochPlan and CarryPlan.
 void bind_plans(pybind11::module_& m);
 

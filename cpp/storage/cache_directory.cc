@@ -158,7 +158,7 @@ std::shared_ptr<CacheDirectory> CacheDirectory::open(const std::string& path, ui
 }
 
 CacheDirectory::~CacheDirectory() {
-  leave();
+  close();
   if (state_ >= 0) ::close(state_);
   if (directory_ >= 0) ::close(directory_);
 }
@@ -237,8 +237,9 @@ void CacheDirectory::enter(bool may_recount) {
   if (!lock.is_valid()) trouble_ = "cache " + path_ + ": the counter of used bytes cannot be written";
 }
 
-void CacheDirectory::leave() {
-  if (state_ < 0 || owner_ != process_id()) return;
+void CacheDirectory::close() {
+  if (state_ < 0 || owner_ != process_id() || is_closed_.exchange(true)) return;
+  writes_ = false;
   StateLock lock(*this);
   if (!lock.is_valid() || lock.state.processes == 0) return;
   --lock.state.processes;

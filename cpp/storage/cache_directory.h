@@ -67,6 +67,9 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   CacheDirectory(const CacheDirectory&) = delete;
   CacheDirectory& operator=(const CacheDirectory&) = delete;
 
+  /// Says that this process does not use the directory any more. Called by the destructor, too.
+  void close();
+
   /// Reads an entry of at most `max_bytes` into `room`. `may_wait`: also from the device, not from the page cache alone.
   Found read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, Bytes& out);
   /// Whether there is a file for the entry, of whatever version. Never waits for the payload.
@@ -103,7 +106,6 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   void prepare();
   void open_state();
   void enter(bool may_recount);
-  void leave();
   [[nodiscard]] bool reserve(uint64_t bytes);
   void give_back(uint64_t bytes);
   void release(uint64_t hash);
@@ -119,6 +121,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   int directory_ = -1;  ///< -1: there is none, every read is a miss
   std::atomic<bool> writes_{false};
   std::atomic<bool> has_locks_{true};
+  std::atomic<bool> is_closed_{false};
   std::atomic<int64_t> full_until_ns_{0};  ///< of the steady clock
   std::atomic<uint64_t> last_leftover_{0};
   /// Which entries were checked: their hashes, each at its place modulo the size. A hash that lost its place to another

@@ -50,7 +50,7 @@ std::string range_text(const ByteRange& range) {
     case ByteRange::Kind::kAt:
       return std::to_string(range.offset) + "+" + std::to_string(range.size);
     case ByteRange::Kind::kLast:
-      return "-" + std::to_string(range.size);
+      return std::string("-").append(std::to_string(range.size));
     case ByteRange::Kind::kAll:
       break;
   }

@@ -43,11 +43,11 @@ class NodeCache::Call {
   bool may_go_ = false;
 };
 
-NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, std::shared_ptr<CacheDirectory> directory, CachedArray array,
-                     size_t max_bytes, size_t max_reads, std::shared_ptr<CacheCounters> counters)
+NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
+                     std::shared_ptr<CacheCounters> counters)
     : inner_(std::move(inner)),
-      directory_(std::move(directory)),
       array_(std::move(array)),
+      directory_(array_.directory),
       max_bytes_(max_bytes),
       inner_limits_(inner_->limits()),
       counters_(std::move(counters)),
@@ -211,9 +211,7 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
     return;
   }
   add(counters_->misses);
-  if (!directory_->admits()) {
-    count(directory_->trouble().empty() ? CacheDirectory::Admitted::kFull : CacheDirectory::Admitted::kFailed, 0);
-  }
+  add(counters_->refused);
   auto done = [counters = counters_, done = std::move(wanted->request.done)](ReadResult result) {
     if (!result.error && result.status == ReadStatus::kOk) add(counters->miss_bytes, result.bytes.size());
     done(std::move(result));
@@ -318,10 +316,11 @@ void NodeCache::write(EntryPtr entry, std::shared_ptr<const std::vector<uint8_t>
 }
 
 void NodeCache::count(CacheDirectory::Admitted admitted, size_t bytes) {
-  using Admitted = CacheDirectory::Admitted;
-  if (admitted == Admitted::kYes) add(counters_->written_bytes, bytes);
-  if (admitted == Admitted::kFull) add(counters_->refused_full);
-  if (admitted == Admitted::kFailed) add(counters_->refused_failed);
+  if (admitted == CacheDirectory::Admitted::kYes) {
+    add(counters_->written_bytes, bytes);
+  } else {
+    add(counters_->refused);
+  }
 }
 
 bool NodeCache::stop(Clock::time_point deadline) {

@@ -36,6 +36,7 @@ namespace zarrfeed {
 
 /// What one array is called in the cache.
 struct CachedArray {
+  std::shared_ptr<CacheDirectory> directory;
   std::string store;   ///< the store, see CacheKey
   std::string prefix;  ///< what stands before the array's keys in the store
   std::shared_ptr<const ObjectVersions> versions;
@@ -47,18 +48,17 @@ struct CacheCounters {
   std::atomic<uint64_t> misses{0};
   std::atomic<uint64_t> hit_bytes{0};
   std::atomic<uint64_t> miss_bytes{0};
-  std::atomic<uint64_t> unversioned{0};     ///< reads of objects whose version is not known; no misses
-  std::atomic<uint64_t> damaged{0};         ///< entries that were damaged; misses, too
-  std::atomic<uint64_t> written_bytes{0};   ///< of new entries
-  std::atomic<uint64_t> refused_full{0};    ///< misses that were not kept, since the limit left no room
-  std::atomic<uint64_t> refused_failed{0};  ///< misses that were not kept, since the directory cannot be written
+  std::atomic<uint64_t> unversioned{0};    ///< reads of objects whose version is not known; no misses
+  std::atomic<uint64_t> damaged{0};        ///< entries that were damaged; misses, too
+  std::atomic<uint64_t> written_bytes{0};  ///< of new entries
+  std::atomic<uint64_t> refused{0};        ///< misses that were not kept: the cache is full, or cannot be written
 };
 
 class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCache> {
  public:
   /// `max_bytes`: a larger object is no chunk of this array. `max_reads`: I/O threads at most.
-  NodeCache(std::shared_ptr<ByteStore> inner, std::shared_ptr<CacheDirectory> directory, CachedArray array,
-            size_t max_bytes, size_t max_reads, std::shared_ptr<CacheCounters> counters);
+  NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
+            std::shared_ptr<CacheCounters> counters);
 
   void open() override;
   void close() override { inner_->close(); }
@@ -96,8 +96,8 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   void count(CacheDirectory::Admitted admitted, size_t bytes);
 
   const std::shared_ptr<ByteStore> inner_;
-  const std::shared_ptr<CacheDirectory> directory_;
   const CachedArray array_;
+  const std::shared_ptr<CacheDirectory> directory_;
   const size_t max_bytes_;
   const Limits inner_limits_;
   const std::shared_ptr<CacheCounters> counters_;

@@ -24,11 +24,24 @@ class ObjectVersions {
   /// The version of an object; nothing if it is not known, so that the object must not be cached.
   [[nodiscard]] std::optional<std::string> find(const std::string& key) const;
 
+  /// The common version and the bytes of the list: for another process.
+  [[nodiscard]] std::pair<std::optional<std::string>, std::string> parts() const;
+  /// The same from those parts. Throws Error(kConfig) if they are none.
+  static ObjectVersions of_parts(std::optional<std::string> common, const std::string& listed);
+
   [[nodiscard]] size_t size() const { return listed_.size(); }
 
  private:
+  /// Hashes of an object's key and version.
+  struct Listed {
+    uint64_t key = 0;
+    uint64_t version = 0;
+  };
+
+  ObjectVersions() = default;
+
   std::optional<std::string> common_;
-  std::vector<std::pair<uint64_t, uint64_t>> listed_;  ///< hashes of key and version, sorted by key
+  std::vector<Listed> listed_;  ///< sorted by key
 };
 
 }  // namespace zarrfeed

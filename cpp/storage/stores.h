@@ -2,11 +2,14 @@
 // The stores of one engine: which ByteStore holds the chunks of each array.
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "spec/array_spec.h"
 #include "storage/byte_store.h"
 #include "storage/io_threads.h"
+#include "storage/node_cache.h"
 #include "storage/python_store.h"
 
 namespace zarrfeed {
@@ -23,6 +26,10 @@ class Stores {
   /// The store of an array, which is field number `field`. `max_chunk_bytes`: a larger object is no chunk of it.
   /// Another kind of store is added here, or by a class that overrides this.
   virtual std::shared_ptr<ByteStore> make(size_t field, const ArraySpec& array, size_t max_chunk_bytes);
+  /// Makes the store of that field one with a node cache around it. Before make().
+  void cache(size_t field, CachedArray array) { cached_.insert_or_assign(field, std::move(array)); }
+  /// Reads of all node caches.
+  [[nodiscard]] const std::shared_ptr<CacheCounters>& cache_counters() const { return cache_counters_; }
   /// After a thread was left behind: what is made from here on shares nothing with what was made before.
   void renew() { io_ = std::make_shared<IoThreads>(io_->max_threads()); }
 
@@ -36,6 +43,10 @@ class Stores {
   const Coalesce coalesce_;
   std::shared_ptr<IoThreads> io_;
   std::shared_ptr<StoreBridge> bridge_;
+  std::map<size_t, CachedArray> cached_;
+  const std::shared_ptr<CacheCounters> cache_counters_ = std::make_shared<CacheCounters>();
+
+  std::shared_ptr<ByteStore> make_uncached(size_t field, const ArraySpec& array, size_t max_chunk_bytes);
 };
 
 }  // namespace zarrfeed

@@ -148,7 +148,7 @@ struct Process {
   ~Process() { end(); }
   void remake(std::shared_ptr<const ObjectVersions> versions) {
     if (cache != nullptr) end();
-    cache = std::make_shared<NodeCache>(store, directory, CachedArray{"s3://b", "array/", std::move(versions)},
+    cache = std::make_shared<NodeCache>(store, CachedArray{directory, "s3://b", "array/", std::move(versions)},
                                         kMaxBytes, 4, counters);
     cache->open();
   }
@@ -317,7 +317,7 @@ TEST(a_full_cache_serves_what_it_has_and_asks_the_store_for_the_rest) {
   }
   CHECK_EQ(one.counters->hits.load(), uint64_t{10});
   CHECK_EQ(one.counters->misses.load(), uint64_t{20});
-  CHECK(one.counters->refused_full.load() > 0);
+  CHECK(one.counters->refused.load() > 0);
 }
 
 TEST(a_damaged_entry_is_fetched_again) {

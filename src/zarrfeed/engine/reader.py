@@ -20,6 +20,7 @@ import numpy as np
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
+from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
@@ -138,6 +139,7 @@ class Reader:
                 caller_runs=caller_runs,
                 max_block_bytes=memory.block_bytes,
             ),
+            cached=_cached(self._fields),
         )
         self._bridge = StoreBridge(
             self._engine,
@@ -282,6 +284,7 @@ class Reader:
             list_s=self._vlen_s,
             consumer_wait_s=self._vlen_s,
             consumer_busy_s=-self._vlen_s,
+            cache=CacheStats(troubles=_cache_troubles(self._fields)),
         )
         return self._load_stats + _stats_of(self._engine, self._bridge) + vlen + here
 
@@ -302,6 +305,18 @@ def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
         for number, f in enumerate(fields)
         if isinstance(f, StoredField) and isinstance(f.spec.source, StoreSource)
     }
+
+
+def _cached(fields: Sequence[TensorField]) -> dict[int, core.CachedArray]:
+    """Return what the arrays are called in the node cache, for those whose stored bytes the engine decodes."""
+    named = {number: source.engine_cache() for number, source in _sources(fields).items()}
+    return {number: array for number, array in named.items() if array is not None}
+
+
+def _cache_troubles(fields: Sequence[TensorField]) -> tuple[str, ...]:
+    """Return why the node cache does not do all that it could for these fields."""
+    troubles = (source.cache_trouble for source in _sources(fields).values())
+    return tuple(dict.fromkeys(trouble for trouble in troubles if trouble))
 
 
 def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArrays) -> core.FieldSpec:
@@ -336,7 +351,7 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
     n = spec.num_samples
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
     options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
-    engine = core.Engine([replace(field, window=None).to_core()], options)
+    engine = core.Engine([replace(field, window=None).to_core()], options, cached=_cached([field]))
     bridge = StoreBridge(engine, _sources([field]), policy=policy)
     try:
         engine.start(order.plan(0).to_core(), 1)

@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.engine.cache_stats import CacheStats
 
 CONSUMER, STORAGE, DECODE, MEMORY = "consumer", "storage", "decode", "memory"
 NOT_KNOWN: Final = "not known yet"
@@ -101,6 +102,8 @@ class Stats(Page):
         Memory that is mapped for batches now.
     scratch_bytes
         Temporary memory of the threads when the last epoch ended; it only grows.
+    cache
+        What the node cache did: `hits`, `misses`, `hit_ratio`, their bytes, and `troubles`.
 
     Examples
     --------
@@ -139,6 +142,7 @@ class Stats(Page):
     consumer_busy_s: float = 0.0
     batch_memory_bytes: int = 0
     scratch_bytes: int = 0
+    cache: CacheStats = field(default_factory=CacheStats)
 
     @classmethod
     def from_core(cls, counters: dict[str, int]) -> Stats:
@@ -147,7 +151,9 @@ class Stats(Page):
             **{
                 name[:-3] + "_s" if name.endswith("_ns") else name: value * 1e-9 if name.endswith("_ns") else value
                 for name, value in counters.items()
-            }  # type: ignore[arg-type]
+                if not name.startswith("cache_")
+            },  # type: ignore[arg-type]
+            cache=CacheStats.from_core(counters),
         )
 
     def __add__(self, other: Stats) -> Stats:
@@ -213,6 +219,7 @@ class Stats(Page):
             ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
             *self._rows_of_far_stores(),
             ("indices", f"{self.indices_read} of shards read"),
+            *self.cache.rows(),
             ("threads", ", ".join(f"{name} {seconds:.3f} s" for name, seconds in stages.items())),
             (
                 "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.local_files import check_metadata_files
 from zarrfeed.storage.location import place_array
+from zarrfeed.storage.node_cache import with_cache
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
@@ -165,7 +167,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         fill = read_fill(metadata.fill_value, array.dtype, items)
     location = place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
-    return ArraySpec(
+    spec = ArraySpec(
         name=name,
         shape=tuple(int(n) for n in metadata.shape) + items.shape,
         chunk_shape=chunk_shape + items.shape,
@@ -187,6 +189,9 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         metadata_key=location.metadata_key,
         source=location.source,
     )
+    if access is None or location.source is None:
+        return spec
+    return replace(spec, source=with_cache(location.source, spec, access))
 
 
 def list_item_type(dtype: ZDType[Any, Any]) -> str:

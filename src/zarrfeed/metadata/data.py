@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Fault
 from zarrfeed.spec.field import BlockUnit
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.cache_options import CacheOptions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -314,6 +316,9 @@ def open(
     complete: Complete | None = None,
     window: int | str | None = None,
     evict: bool = False,
+    cache: str | Path | None = None,
+    cache_limit: int | str | None = None,
+    cache_version: str | None = None,
 ) -> Data:
     """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
 
@@ -361,6 +366,17 @@ def open(
     evict
         Whether the chunks of samples that are older than the window are deleted when an epoch begins, for ever: only in
         a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
+    cache
+        A local directory in which stored bytes of far stores are kept, such as "/scratch/cache": the node cache. All
+        processes of a machine that name the directory share it, and fetch each chunk once. It is made if it is missing,
+        and must be empty or a cache otherwise. A cache that cannot be used is no error: `stats()` says why.
+    cache_limit
+        Bytes that the directory may use, such as "200GiB". Chunks are kept until it is full; none is evicted. None:
+        90 % of what its file system has free.
+    cache_version
+        The version of all stored objects, such as "immutable", for a server that tells none. You answer for it: give
+        another one when the data change. None: versions are asked of the store, by one listing, or over HTTP by a HEAD
+        request for each object.
 
     Returns
     -------
@@ -380,7 +396,8 @@ def open(
     >>> len(data)
     50
     """
-    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
+    options = CacheOptions.parse(cache, cache_limit, cache_version)
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options)
     grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
         if grows is None and value is not None:
@@ -407,6 +424,7 @@ def open(
         complete=complete,
         window=freeze(window),
         evict=bool(evict),
+        cache=None if cache is None else str(cache),
     )
     if grows is None:
         first, resolved = evicted_before(opened), ResolvedData.of(opened)

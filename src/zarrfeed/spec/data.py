@@ -204,6 +204,7 @@ class OpenCall(Call):
     complete: str | None = None
     window: int | str | None = None
     evict: bool = False
+    cache: str | None = dataclasses.field(default=None, compare=False)  # where bytes are kept, not what they are
     is_xarray: bool = dataclasses.field(default=False, repr=False)
 
     def function(self) -> str:

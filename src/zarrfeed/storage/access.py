@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.retry import reading
 from zarrfeed.storage.zarr_internals import sync
 
@@ -28,10 +29,13 @@ class StoreAccess:
         Its timeout and its retries hold for each read of metadata, too.
     storage_options
         For the stores of URLs, as the user gave them.
+    cache
+        The node cache; None: there is none.
     """
 
     policy: Faults = field(default_factory=Faults)
     storage_options: Mapping[str, Any] | None = None
+    cache: CacheOptions | None = None
 
     def ask(self, read: Callable[[], Awaitable[_T]], name: str) -> _T:
         """Return what `read` does on zarr-python's event loop, within the timeout and with retries.

@@ -24,7 +24,9 @@ from zarr.buffer import cpu
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.base.native import core
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.cache_options import ArrayCache
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.request_limiter import RequestLimiter, shared_limiter
@@ -56,6 +58,8 @@ class StoreSource:
         Exists below `prefix` as long as the array does; empty if the store has none.
     decoder
         Decodes the chunks; None if the engine does.
+    cached
+        What the array is called in the node cache; None: there is no cache.
     pid
         The process that the store was opened in.
     """
@@ -64,6 +68,7 @@ class StoreSource:
     prefix: str
     metadata_key: str
     decoder: ChunkDecoder | None = None
+    cached: ArrayCache | None = field(default=None, compare=False)
     pid: int = field(default_factory=os.getpid, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,6 +81,17 @@ class StoreSource:
     def is_forked(self) -> bool:
         """Whether the store was opened by a process that this one was forked from."""
         return self.pid != os.getpid()
+
+    def engine_cache(self) -> core.CachedArray | None:
+        """Return what the array is called in the node cache; None without one, or where Python decodes the chunks."""
+        return None if self.cached is None or self.decoder is not None else self.cached.to_core()
+
+    @property
+    def cache_trouble(self) -> str:
+        """Why the node cache does not do all that it could for this array; empty if it does, or if there is none."""
+        if self.cached is None:
+            return ""
+        return self.cached.trouble() or "chunks that zarr-python decodes are not cached" * (self.decoder is not None)
 
     @property
     def max_requests(self) -> int:

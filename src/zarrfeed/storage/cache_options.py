@@ -1,0 +1,137 @@
+"""The node cache: where it is, how large it may become, and what the objects of one array are called in it.
+
+What holds: a process opens the directory of a cache once, and a process that was forked from it opens its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
+from zarrfeed.base.units import parse_bytes
+
+#: Without a limit of the user's: this share of what the file system has free, and of what the cache has already.
+_USUAL_SHARE = 0.9
+
+#: The directories that this process has open, by process, path and limit: a forked process opens its own.
+_open: dict[tuple[int, str, int], core.CacheDirectory] = {}
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Where the node cache is.
+
+    Attributes
+    ----------
+    path
+        The directory, absolute.
+    limit
+        Bytes that it may use.
+    version
+        The version of all objects, as the user declares it; None: it is asked of the store.
+    """
+
+    path: str
+    limit: int
+    version: str | None = None
+
+    @classmethod
+    def parse(
+        cls, cache: str | Path | None, limit: int | str | None = None, version: str | None = None
+    ) -> CacheOptions | None:
+        """Return the options that a user gave, or None without a cache; the directory is opened.
+
+        Raises
+        ------
+        ConfigError
+            If the directory is of something else, or an option cannot work.
+        """
+        if cache is None:
+            for name, value in (("cache_limit", limit), ("cache_version", version)):
+                if value is not None:
+                    raise ConfigError(f"{name} = {value!r} without cache: give the directory of the cache, too")
+            return None
+        if not isinstance(cache, str | os.PathLike) or not str(cache):
+            raise ConfigError(f"cache = {cache!r}, must be the path of a directory")
+        if "://" in str(cache):
+            raise ConfigError(f"cache = {str(cache)!r}, must be a local directory and no URL")
+        if version is not None and (not isinstance(version, str) or not 0 < len(version) <= 200):
+            raise ConfigError(f"cache_version = {version!r}, must be text of 1 to 200 characters")
+        path = os.path.abspath(cache)  # noqa: PTH100 (Path.absolute leaves `..`)
+        if "\0" in path:
+            raise ConfigError(f"cache = {str(cache)!r}, must be the path of a directory")
+        size = parse_bytes(limit, "cache_limit") if limit is not None else usual_limit(path)
+        options = cls(path, size, version)
+        options.directory()
+        return options
+
+    def directory(self) -> core.CacheDirectory:
+        """Return the directory, which each process opens once.
+
+        Raises
+        ------
+        ConfigError
+            If it has files of something else.
+        """
+        key = (os.getpid(), self.path, self.limit)
+        found = _open.get(key)
+        if found is None:
+            found = _open[key] = core.CacheDirectory(os.fsencode(self.path), self.limit)
+            # Runs in workers of multiprocessing, too: who does not say that he ends is taken for dead.
+            multiprocessing.util.Finalize(None, found.close, exitpriority=0)
+        return found
+
+
+@dataclass(frozen=True)
+class ArrayCache:
+    """What the chunks of one array are called in the node cache.
+
+    Attributes
+    ----------
+    options
+        Where the cache is.
+    store, prefix
+        Name of the store in the cache; what stands before the keys of the array there.
+    versions
+        The version of each object; None: nothing of the array is cached.
+    why_off
+        Why nothing of the array, or not all of it, is cached; else empty.
+    """
+
+    options: CacheOptions
+    store: str = ""
+    prefix: str = ""
+    versions: core.ObjectVersions | None = None
+    why_off: str = ""
+
+    def to_core(self) -> core.CachedArray | None:
+        """Return the same for the engine, with the directory; None if nothing is cached."""
+        if self.versions is None:
+            return None
+        return core.CachedArray(self.options.directory(), store=self.store, prefix=self.prefix, versions=self.versions)
+
+    def trouble(self) -> str:
+        """Return why the cache does not do all that it could; empty if it does."""
+        return self.why_off or self.options.directory().trouble()
+
+
+def usual_limit(path: str) -> int:
+    """Return the limit of a cache for which the user gave none: most of what its file system has room for."""
+    place = Path(path)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    used = _used_bytes(path)
+    return max(1, int((free + used) * _USUAL_SHARE))
+
+
+def _used_bytes(path: str) -> int:
+    try:
+        return core.CacheDirectory(os.fsencode(path), 0).used_bytes() if Path(path).is_dir() else 0
+    except ConfigError:  # told when it is opened
+        return 0

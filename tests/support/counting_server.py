@@ -1,0 +1,117 @@
+"""A web server over a directory that counts what it is asked, for tests of caches."""
+
+from __future__ import annotations
+
+import email.utils
+import http.server
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+
+class CountingServer(http.server.ThreadingHTTPServer):
+    """Serves the files below a directory, and ranges of them.
+
+    Attributes
+    ----------
+    gets, heads
+        How often each path was asked for.
+    tells
+        Which headers tell the version of a file.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, directory: Path, tells: frozenset[str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.directory = directory
+        self.tells = tells
+        self.gets: Counter[str] = Counter()
+        self.heads: Counter[str] = Counter()
+        self.counting = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def chunk_gets(self) -> Counter[str]:
+        """Return how often chunks, or ranges of shards, were asked for; forget all counts."""
+        with self.counting:
+            chunks = Counter({path: n for path, n in self.gets.items() if "/c/" in path})
+            self.gets.clear()
+            self.heads.clear()
+        return chunks
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: CountingServer
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        """Answer with the size and the version."""
+        self._answer(is_head=True)
+
+    def do_GET(self) -> None:
+        """Answer with the file, or a part of it."""
+        self._answer(is_head=False)
+
+    def do_PROPFIND(self) -> None:
+        """Refuse to list."""
+        self._refuse(405)
+
+    def _refuse(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _answer(self, *, is_head: bool) -> None:
+        name = unquote(self.path).lstrip("/")
+        path = self.server.directory / name
+        wanted = self.headers.get("Range", "")
+        with self.server.counting:
+            (self.server.heads if is_head else self.server.gets)[f"/{name} {wanted}".strip()] += 1
+        try:
+            data = path.read_bytes()
+            changed = path.stat().st_mtime
+        except OSError:
+            self._refuse(404)
+            return
+        size = len(data)
+        begin, end = 0, size
+        if wanted:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            begin = int(first) if first else size - int(last)
+            end = min(size, int(last) + 1) if first and last else size
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(end - begin))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+        if "time" in self.server.tells:
+            self.send_header("Last-Modified", email.utils.formatdate(changed, usegmt=True))
+        if "tag" in self.server.tells:
+            self.send_header("ETag", f'"{path.stat().st_mtime_ns:x}-{size:x}"')
+        self.end_headers()
+        if not is_head:
+            self.wfile.write(data[begin:end])
+
+
+@contextmanager
+def counting_server(directory: Path, *tells: str) -> Iterator[CountingServer]:
+    """Serve a directory; `tells` are "tag" and "time", of the version of a file."""
+    server = CountingServer(directory, frozenset(tells or ("tag", "time")))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
