@@ -111,6 +111,8 @@ def test_every_counter_of_the_engine_is_the_one_of_its_name(tmp_path: Path) -> N
     for number, name in enumerate(names):
         if name.endswith("_ns"):
             assert getattr(stats, name.removesuffix("_ns") + "_s") == pytest.approx(1 + number)
+        elif name.startswith("cache_"):
+            assert getattr(stats.cache, name.removeprefix("cache_")) == 10**9 * (1 + number)
         else:
             assert getattr(stats, name) == 10**9 * (1 + number)
 
