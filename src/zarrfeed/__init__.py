@@ -23,6 +23,7 @@ from zarrfeed.base.errors import (
 )
 
 if TYPE_CHECKING:
+    from zarrfeed.engine.cache_stats import CacheStats
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
     from zarrfeed.metadata.data import Data, from_xarray, open
@@ -41,6 +42,7 @@ __version__ = version("zarrfeed")
 
 __all__ = [
     "Appender",
+    "CacheStats",
     "ChunkSkippedWarning",
     "ClosedError",
     "ConfigError",
@@ -75,6 +77,7 @@ __all__ = [
 #: Public name -> the module that defines it. None is a module's own name: importing that module would replace it.
 _MODULES = {
     "Appender": "storage.appender",
+    "CacheStats": "engine.cache_stats",
     "Data": "metadata.data",
     "Digest": "torch.audit",
     "Explanation": "report.explain",

@@ -32,8 +32,8 @@ class CacheStats:
 
     Examples
     --------
-    >>> import zarrfeed
-    >>> stats = zarrfeed.ZarrIterableDataset(zarrfeed.open([[1.0], [2.0]]), batch_size=1).stats()
+    >>> import numpy as np, zarrfeed
+    >>> stats = zarrfeed.ZarrIterableDataset(zarrfeed.open(np.zeros((4, 2))), batch_size=1).stats()
     >>> stats.cache.hit_ratio, stats.cache.troubles
     (0.0, ())
     """
