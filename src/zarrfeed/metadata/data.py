@@ -17,6 +17,7 @@ from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dt
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.fields import Source, Variables, open_fields
 from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, Step, evicted_before
+from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_source, name_xarray
 from zarrfeed.metadata.xarray import stored_arrays
@@ -327,9 +328,9 @@ def open(
     samples
         An array, Zarr v2 or v3: a path, a URL (`file`, `s3`, `gs`, `az`, `https`; all but the first need the extra
         `remote`), an open `zarr.Array`, a store with one at its root (of zarr-python, of obstore, a mapper of fsspec),
-        a NumPy array or a CPU tensor. Or several, chunked as they like: a group, which stands for the arrays in it but
-        not for groups in it, or a mapping of names to arrays. Arrays in memory are used where they lie, if they are
-        contiguous in native byte order; do not resize or share them meanwhile.
+        an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
+        group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
+        memory are used where they lie, if they are contiguous in native byte order; do not resize or share them.
     targets
         The same, with as many samples along axis 0.
     sample_axis
@@ -402,16 +403,8 @@ def open(
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
         if grows is None and value is not None:
             raise ConfigError(f"{name} = {value!r} is for stores that grow: give refresh='epoch', too")
-    opened = open_fields(
-        samples,
-        targets,
-        sample_axis=sample_axis,
-        sample_dim=sample_dim,
-        variables=variables,
-        decode_cf=decode_cf,
-        access=access,
-        may_grow=grows is not None,
-    )
+    opening = Opening(samples, targets, sample_axis, sample_dim, variables, decode_cf, access, grows is not None)
+    opened = opening.open()
     call = OpenCall(
         name_source(samples),
         name_source(targets),
@@ -429,7 +422,7 @@ def open(
     if grows is None:
         first, resolved = evicted_before(opened), ResolvedData.of(opened)
         return Data(Expression(call), resolved.select(slice(first, None)) if first else resolved)
-    growth = Growth(opened, access, grows)
+    growth = Growth(opened, access, grows, opening=opening if opening.repositories else None)
     version = growth.look()
     return Data(Expression(call), growth.at(version), growth, version)
 

@@ -1,7 +1,8 @@
 """A `Data` whose store grows: how many samples it has now, and the same description of any version of it.
 
-What holds: `at` reads nothing, so that every process makes the same description of a version. `look` only ever finds
-more samples than a version had before; a store that shrank, or whose arrays look different, is an error.
+What holds: `at` reads nothing that may change (of Icechunk, the metadata of a snapshot), so each process makes the same
+description of a version. `look` only ever finds more samples than a version had before; a store that shrank, or whose
+arrays look different, is an error.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.fields import OpenedFields
+from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import ResidentField, StoredField, VlenField
@@ -124,19 +126,22 @@ class Growth:
         As the user gave them.
     steps
         The methods that were called on the description.
+    opening
+        If there are Icechunk repositories: how their snapshots are opened. Else None.
     """
 
     opened: OpenedFields
     access: StoreAccess
     options: GrowthOptions
     steps: tuple[Step, ...] = ()
+    opening: Opening | None = None
 
     def __post_init__(self) -> None:
         for one in self.opened.fields:
             if isinstance(one, ResidentField):
                 raise ConfigError(f"{one.name}: is in memory and cannot grow; refresh is for arrays in a store")
         assert self._window is None or self._window > 0  # one that is too small is refused here
-        lasting = [one.spec.name for one, array in self._stored() if not _is_disposable(array)]
+        lasting = [one.spec.name for one, array in self._stored(self.opened.arrays) if not _is_disposable(array)]
         if self.options.evict and lasting:
             raise ConfigError(
                 f"evict = True: {lasting[0]} is not declared disposable; only a store that was made by "
@@ -165,7 +170,7 @@ class Growth:
     @property
     def refuses_missing(self) -> bool:
         """Whether a chunk that the store lacks is an error: by the rule of `complete`, each chunk was there."""
-        return self.options.complete != "shape"
+        return self.options.complete != "shape" and self.opening is None
 
     def look(self, known: Version | None = None) -> Version:
         """Return the version that the store has now.
@@ -182,7 +187,9 @@ class Growth:
         ConfigError
             If no sample is complete.
         """
-        now = [(one, self._fresh(one, array, known)) for one, array in self._stored()]
+        snapshots = () if self.opening is None else self.opening.snapshots()
+        arrays = self.opened.arrays if self.opening is None else self.opening.open(snapshots).arrays
+        now = [(one, self._fresh(one, array, known)) for one, array in self._stored(arrays)]
         counts = {one.spec.name: self._count(one, array, known) for one, array in now}
         shortest = min(counts, key=counts.__getitem__)
         if known is not None and counts[shortest] < known.num_samples:
@@ -192,18 +199,21 @@ class Growth:
         first = max(0 if (marks := marks_of(array)) is None else marks.first for _, array in now)
         if self._window is not None:
             first = max(first, counts[shortest] - self._window)
-        return Version(counts[shortest], first)
+        return Version(counts[shortest], first, snapshots)
 
     def at(self, version: Version) -> ResolvedData:
-        """Return the description of a version; reads nothing.
+        """Return the description of a version; reads nothing but the metadata of Icechunk's snapshots.
 
         Raises
         ------
         ConfigError
             If a method that was called leaves no sample of so few.
         """
-        fields = tuple(_with_length(one, version.num_samples) for one in self.opened.fields)
-        resolved = ResolvedData.of(replace(self.opened, fields=fields))
+        if len(version.snapshots) != (0 if self.opening is None else len(self.opening.repositories)):
+            raise ConfigError(f"the version names snapshots {version.snapshots} of other Icechunk repositories")
+        opened = self.opened if self.opening is None else self.opening.open(version.snapshots)
+        fields = tuple(_with_length(one, version.num_samples) for one in opened.fields)
+        resolved = ResolvedData.of(replace(opened, fields=fields))
         if version.first:
             resolved = resolved.select(slice(version.first, None))
         for step in self.steps:
@@ -237,9 +247,9 @@ class Growth:
         sizes = [one.spec.sample_bytes for one in self.opened.fields if not isinstance(one, ResidentField)]
         return self.options.window_samples(max(1, sum(sizes)))
 
-    def _stored(self) -> list[tuple[StoredField | VlenField, zarr.Array[Any]]]:
+    def _stored(self, arrays: tuple[zarr.Array[Any], ...]) -> list[tuple[StoredField | VlenField, zarr.Array[Any]]]:
         fields = [one for one in self.opened.fields if not isinstance(one, ResidentField)]
-        return list(zip(fields, self.opened.arrays, strict=True))
+        return list(zip(fields, arrays, strict=True))
 
     def _fresh(self, one: StoredField | VlenField, array: zarr.Array[Any], known: Version | None) -> zarr.Array[Any]:
         """Return an array as it is now, which may be longer and is the same in all else."""
@@ -256,6 +266,8 @@ class Growth:
         spec = one.spec
         axis = spec.sample_axis
         had = 0 if known is None else known.num_samples
+        if self.opening is not None:  # a snapshot is a whole
+            return int(now.shape[axis])
         if (self.options.complete or ("chunks" if marks_of(now) is None else "shape")) == "shape":
             return int(now.shape[axis])
         stored_shape = spec.shard_shape[: spec.num_key_axes]
