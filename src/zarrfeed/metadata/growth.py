@@ -265,10 +265,11 @@ class Growth:
         """Return how many samples of an array, as it is now, are complete."""
         spec = one.spec
         axis = spec.sample_axis
-        had = 0 if known is None else known.num_samples
+        marks = marks_of(now)
+        had = max(0 if known is None else known.num_samples, 0 if marks is None else marks.first)
         if self.opening is not None:  # a snapshot is a whole
             return int(now.shape[axis])
-        if (self.options.complete or ("chunks" if marks_of(now) is None else "shape")) == "shape":
+        if (self.options.complete or ("chunks" if marks is None else "shape")) == "shape":
             return int(now.shape[axis])
         stored_shape = spec.shard_shape[: spec.num_key_axes]
         return complete_rows(now, stored_shape, axis, known=had, access=self.access)

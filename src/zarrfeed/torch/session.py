@@ -34,7 +34,10 @@ from zarrfeed.torch.tensors import Tensors, fits_shared_memory, pinned_memory, s
 from zarrfeed.torch.versions import Versions
 
 #: What belongs to one process, and is made anew in another.
-_OF_PROCESS = ("_pid", "readers", "_past_readers", "cursor", "resumed", "_num_passes", "_worker_group")
+_OF_PROCESS = (
+    *("_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"),
+    *("cursor", "resumed", "_num_passes", "_worker_group"),
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,9 @@ class Session:
         """Forget engines and passes: they belong to the process that made them."""
         self._pid = os.getpid()
         self.readers = self._new_readers()
-        self._past_readers: list[ReaderPool] = []
+        self._past_readers: list[ReaderPool] = []  # of versions before
+        self._past_stats = Stats()
+        self._past_skipped: list[SkippedChunk] = []
         self.cursor: Cursor | None = None
         self.resumed: EpochState | None = None
         self._num_passes = 0
@@ -134,12 +139,13 @@ class Session:
     def stats(self) -> Stats:
         """Return the counters of this process."""
         self.check_process()
-        return sum((readers.stats() for readers in self._past_readers), self.readers.stats())
+        return sum((readers.stats() for readers in (*self._past_readers, self.readers)), self._past_stats)
 
     def skipped_chunks(self) -> list[SkippedChunk]:
         """Return the chunks that were skipped in this process."""
         self.check_process()
-        return [chunk for readers in (*self._past_readers, self.readers) for chunk in readers.skipped()]
+        pools = (*self._past_readers, self.readers)
+        return self._past_skipped + [chunk for readers in pools for chunk in readers.skipped()]
 
     def rank_info(self) -> RankInfo:
         """Return which rank reads, of how many."""
@@ -220,6 +226,10 @@ class Session:
         self.readers.retire()
         self._past_readers.append(self.readers)
         self.readers = self._new_readers()
+        for readers in [one for one in self._past_readers if not one.is_busy]:
+            self._past_readers.remove(readers)
+            self._past_stats = self._past_stats + readers.stats()
+            self._past_skipped += readers.skipped()
 
     def _schedule_of(self, version: Version | None) -> Schedule:
         return self.schedule if self._versions is None or version is None else self._versions.schedule(version)

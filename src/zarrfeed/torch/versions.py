@@ -171,7 +171,7 @@ class Versions:
     def check(self, version: Version) -> None:
         """Raise StoreReadError if the store no longer holds what it held in a version."""
         self._growth.look(version)
-        self._growth.hold(version)
+        self._found = self._growth.hold(version)
 
 
 def _from_rank_0(rank: RankInfo, look: Callable[[], Version]) -> Version:

@@ -18,6 +18,7 @@ import zarr
 import zarrfeed
 from zarrfeed import Appender, ConfigError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.storage.append_journal import side_directory
+from zarrfeed.storage.eviction import DisposableStore
 
 ROWS = 4
 
@@ -148,6 +149,20 @@ def test_workers_read_their_version_while_old_samples_go(tmp_path: Path, num_wor
         append(path, end, end + 32)
         values(make(path, window=8))  # another run, with a smaller window
         assert sorted(got + values(running)) == list(range(end - 32, end))
+
+
+def test_what_an_evicting_process_left_is_deleted_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32)
+    with monkeypatch.context() as killed:
+        killed.setattr(DisposableStore, "_delete", lambda *_: None)  # before it deletes anything
+        values(make(path))
+    assert chunks(path) == list(range(8))
+    assert values(ZarrIterableDataset(path, batch_size=4)) == list(range(16, 32)), "nobody reads what may go"
+    append(path, 32, 36)
+    values(make(path))
+    assert chunks(path) == [5, 6, 7, 8]
+    assert len(zarrfeed.open(path, refresh="epoch", complete="chunks")) == 16
 
 
 def hold_and_wait(path: Path, said: Any) -> None:
