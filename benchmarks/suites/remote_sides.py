@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import numpy as np
 import zarr
@@ -18,12 +19,14 @@ import zarr
 import zarrfeed
 from benchmarks.data.layouts import LAYOUTS, Layout
 from benchmarks.data.stores import Store
+from benchmarks.harness import wrk
 from benchmarks.harness.checksum import ChecksumError, Hashes
 from benchmarks.harness.measure import CpuWatch, Timing, time_loader, verify_loader
 from benchmarks.loaders import Loader
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.loaders.ours import Zarrfeed
 from benchmarks.loaders.tensorstore_rows import TensorStoreRows
+from benchmarks.loaders.torch_dataset import TorchDataset
 from benchmarks.loaders.zarr_chunkwise import ZarrChunkwise
 
 #: GETs in flight of the sides that only fetch.
@@ -161,10 +164,32 @@ class ObstoreThreads:
         del self._store
 
 
+class Wrk:
+    """wrk, which GETs stored objects in turns and looks at none of them. Its CPU time is that of a child process."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.settings: dict[str, object] = {"threads": wrk.THREADS, "connections": wrk.CONNECTIONS}
+
+    def run(self, seconds: float) -> Timing:
+        """Read for some seconds. What is more or less than whole epochs is taken off all figures, or added to them."""
+        path = urlsplit(self._source.url).path
+        names = [f"{path}/{file.relative_to(self._source.store.path).as_posix()}" for file in self._source.objects]
+        watch = CpuWatch()
+        load = wrk.run_wrk(self._source.server, names, seconds)
+        cpu_s, foreign_cores = watch.stop()
+        epochs = max(1, round(load.requests / len(names)))
+        part = epochs * len(names) / load.requests
+        return Timing(epochs, 0, 0, part * load.wall_s, part * cpu_s, foreign_cores)
+
+    def close(self) -> None:
+        pass
+
+
 #: A side that fetches stored objects and decodes nothing; it calls `take` with the key and the bytes of each.
 Fetcher: TypeAlias = ObstoreAsync | ObstoreThreads
-#: A loader, or a fetcher.
-Side: TypeAlias = Loader | Fetcher
+#: A loader, a fetcher, or a program.
+Side: TypeAlias = Loader | Fetcher | Wrk
 
 
 def open_http(url: str) -> Any:
@@ -196,6 +221,11 @@ def _zarr_chunkwise_http(source: Source) -> Loader:
     return ZarrChunkwise(source.store, num_workers=0, num_threads=usable_cores(), open_arrays=opened)
 
 
+def _torch_dataset_http(source: Source) -> Loader:
+    opened = partial(open_arrays_http, source.url)
+    return TorchDataset(source.store, num_workers=0, open_arrays=opened)
+
+
 LOCAL, HTTP = "zarrfeed-local", "zarrfeed-http"
 
 #: What reads with obstore alone and decodes nothing.
@@ -203,6 +233,7 @@ CEILINGS = ("obstore-async", "obstore-threads")
 
 #: Name -> how to make it.
 SIDES: dict[str, Callable[[Source], Side]] = {
+    "wrk": Wrk,
     "obstore-async": ObstoreAsync,
     "obstore-threads": ObstoreThreads,
     LOCAL: lambda source: Zarrfeed(source.store),
@@ -210,13 +241,22 @@ SIDES: dict[str, Callable[[Source], Side]] = {
     "zarrfeed-s3": _zarrfeed_s3,
     "zarr-chunkwise-http": _zarr_chunkwise_http,
     "tensorstore-http": lambda source: TensorStoreRows(source.store, url=source.url),
+    "zarr-torch-dataset-http": _torch_dataset_http,
 }
+
+
+#: Side -> the module that it needs, of those that do not need obstore alone.
+_MODULES = {"tensorstore-http": "tensorstore", "zarr-torch-dataset-http": "zarrdataset"}
+#: Sides over zarr-python, which reads through obstore.
+_OVER_ZARR = ("zarr-torch-dataset-http",)
 
 
 def why_not(side: str) -> str:
     """Return why a side cannot be measured here; "" if it can."""
-    module = "tensorstore" if side.startswith("tensorstore") else "obstore"
-    return "" if side == LOCAL or find_spec(module) else f"{module} is not installed"
+    if side == "wrk":
+        return wrk.why_no_wrk()
+    modules = [] if side == LOCAL else [_MODULES.get(side, "obstore"), *(["obstore"] if side in _OVER_ZARR else [])]
+    return next((f"{module} is not installed" for module in modules if find_spec(module) is None), "")
 
 
 def verify_side(name: str, source: Source, expected: Hashes) -> str:
@@ -229,6 +269,9 @@ def verify_side(name: str, source: Source, expected: Hashes) -> str:
     """
     side = SIDES[name](source)
     try:
+        if isinstance(side, Wrk):
+            side.run(0)
+            return f"{len(source.objects)} objects are answered, and not looked at"
         if not isinstance(side, ObstoreAsync | ObstoreThreads):
             verify_loader(side, source.store, expected)
             return f"{side.samples_per_epoch} samples are right"
@@ -269,7 +312,9 @@ class Reading:
 
         `waits` gets the seconds between two batches of an epoch, of a side that has batches.
         """
-        if not isinstance(self._side, ObstoreAsync | ObstoreThreads):
+        if isinstance(self._side, Wrk):
+            timing = self._side.run(min_wall_s)
+        elif not isinstance(self._side, ObstoreAsync | ObstoreThreads):
             timing = time_loader(
                 self._side, self._source.store, first_epoch=first_epoch, min_wall_s=min_wall_s, waits=waits
             )

@@ -27,6 +27,7 @@ from benchmarks.harness.checksum import ChecksumError
 from benchmarks.harness.measure import expected_hashes
 from benchmarks.harness.nginx import NoNginxError, count_requests, find_nginx, serve
 from benchmarks.harness.slow_proxy import Slowness, slowed
+from benchmarks.harness.wrk import run_wrk
 from benchmarks.suites import remote, remote_series
 from benchmarks.suites.remote import Row, above_local, goal_of
 from benchmarks.suites.remote_series import Turn
@@ -82,9 +83,10 @@ def test_every_side_delivers_every_layout(tmp_path: Path, capsys: pytest.Capture
     assert "zarrfeed-http" in sides
     for layout in REMOTE_LAYOUTS:
         for side in sides:
-            what = "objects" if side.startswith("obstore") else "samples"
+            what = "objects are right" if side.startswith("obstore") else "samples are right"
+            what = "objects are answered, and not looked at" if side == "wrk" else what
             (line,) = (line for line in printed.splitlines() if line.startswith(f"{layout}, {side}: "))
-            assert line.endswith(f" {what} are right"), line
+            assert line.endswith(f" {what}"), line
     assert printed.count(": skipped, ") == len(SIDES) - len(sides)
 
 
@@ -99,6 +101,21 @@ def test_a_server_with_other_bytes_is_caught(side: str, objects: Store, tmp_path
         message = "1 of them wrong" if side.startswith("obstore") else "16 missing, 16 repeated"
         with pytest.raises(ChecksumError, match=message):
             verify_side(side, Source(objects, server.url), expected)
+
+
+@needs_nginx
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed: apt install wrk")
+def test_wrk_asks_for_all_paths_and_tells_when_one_fails(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(100 * name.encode())
+    with serve(tmp_path) as server:
+        before = count_requests(server.url)
+        load = run_wrk(server.url, ["/a", "/b"], 1)
+        assert 0 < load.requests <= count_requests(server.url) - before
+        assert load.received_bytes > 100 * load.requests
+        assert 0.5 < load.wall_s < 30
+        with pytest.raises(RuntimeError, match=r"of \d+ requests failed"):
+            run_wrk(server.url, ["/a", "/none"], 1)
 
 
 @needs_nginx
