@@ -64,7 +64,11 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "storage/options.py": ("integration/test_remote_access.py",),
     "storage/read_counts.py": ("unit/storage/test_chunk_reader.py", "unit/engine/test_fetch_threads.py"),
     "storage/shard_reader.py": ("parity/test_shards.py", "parity/test_slow_shards.py"),
-    "storage/urls.py": ("integration/test_remote.py", "integration/test_remote_access.py"),
+    "storage/urls.py": (
+        "integration/test_remote.py",
+        "integration/test_remote_access.py",
+        "integration/test_real_servers.py",
+    ),
     "storage/zarr_decoder.py": ("unit/storage/test_pipeline.py",),
     "storage/zfp_guard.py": ("unit/storage/test_codec_guards.py",),
     "metadata/cf.py": ("unit/metadata/test_xarray.py", "unit/metadata/test_coordinates.py"),
