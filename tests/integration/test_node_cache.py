@@ -363,3 +363,27 @@ def test_keys_of_objects_are_those_of_chunks_or_shards(tmp_path: Path) -> None:
             str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.name.startswith((".z", "z"))
         }
         assert set(object_keys(read_layout(root))) == stored
+
+
+def test_a_last_chunk_that_was_filled_up_is_not_served_as_it_was(site: CountingServer, tmp_path: Path) -> None:
+    """Objects had the versions of when the growing store was opened, so new samples were read as fill values."""
+    root = site.directory / "grows.zarr"
+    array = zarr.create_array(root, shape=(10, 4), chunks=(ROWS, 4), dtype="i4", fill_value=-1)
+    array[:] = np.arange(10)[:, None]
+    data = zarrfeed.open(f"{site.url}/grows.zarr", refresh="epoch", complete="shape", cache=tmp_path / "cache")
+    with zarrfeed.ZarrIterableDataset(data, batch_size=1, shuffle=False) as dataset:
+        assert [int(batch[0, 0]) for batch in dataset] == list(range(10))
+        array.resize((15, 4))
+        array[10:] = np.arange(10, 15)[:, None]
+        site.chunk_gets()
+        assert [int(batch[0, 0]) for batch in dataset] == list(range(15))
+        assert sorted(site.chunk_gets()) == ["/grows.zarr/c/2/0", "/grows.zarr/c/3/0"]  # the others hit
+        assert [int(batch[0, 0]) for batch in dataset] == list(range(15))
+        assert not site.chunk_gets()
+        assert dataset.stats().cache.unversioned == 0
+
+
+def test_a_store_that_grows_cannot_be_declared_unchanging(site: CountingServer, tmp_path: Path) -> None:
+    url = write_array(site)
+    with pytest.raises(ConfigError, match=r"cache_version = '1' declares that objects never change"):
+        zarrfeed.open(url, refresh="epoch", cache=tmp_path / "cache", cache_version="1")

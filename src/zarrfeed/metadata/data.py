@@ -403,6 +403,11 @@ def open(
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
         if grows is None and value is not None:
             raise ConfigError(f"{name} = {value!r} is for stores that grow: give refresh='epoch', too")
+    if grows is not None and cache_version is not None:
+        raise ConfigError(
+            f"cache_version = {cache_version!r} declares that objects never change; with refresh = {refresh!r}, the "
+            "last chunk may"
+        )
     opening = Opening(samples, targets, sample_axis, sample_dim, variables, decode_cf, access, grows is not None)
     opened = opening.open()
     call = OpenCall(

@@ -1,8 +1,9 @@
 """A `Data` whose store grows: how many samples it has now, and the same description of any version of it.
 
-What holds: `at` reads nothing that may change (of Icechunk, the metadata of a snapshot), so each process makes the same
-description of a version. `look` only ever finds more samples than a version had before; a store that shrank, or whose
-arrays look different, is an error.
+What holds: `at` makes the same description of a version in each process. It reads nothing that may change (of Icechunk,
+the metadata of a snapshot), but for the versions of stored objects, where there is a node cache: an object that was
+written again since an earlier version of the store must not be served from the cache. `look` only ever finds more
+samples than a version had before; a store that shrank, or whose arrays look different, is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from zarrfeed.storage.appended import marks_of
 from zarrfeed.storage.complete_rows import complete_rows
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.eviction import DisposableStore, Lease, disposable_stores
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.node_cache import with_cache
 
+OpenedField: TypeAlias = StoredField | VlenField | ResidentField
 #: When a dataset looks whether its store has grown.
 Refresh: TypeAlias = Literal["epoch"]
 #: What tells that samples are complete.
@@ -202,7 +206,9 @@ class Growth:
         return Version(counts[shortest], first, snapshots)
 
     def at(self, version: Version) -> ResolvedData:
-        """Return the description of a version; reads nothing but the metadata of Icechunk's snapshots.
+        """Return the description of a version.
+
+        Reads the metadata of Icechunk's snapshots, and where there is a node cache, the versions of objects.
 
         Raises
         ------
@@ -212,7 +218,7 @@ class Growth:
         if len(version.snapshots) != (0 if self.opening is None else len(self.opening.repositories)):
             raise ConfigError(f"the version names snapshots {version.snapshots} of other Icechunk repositories")
         opened = self.opened if self.opening is None else self.opening.open(version.snapshots)
-        fields = tuple(_with_length(one, version.num_samples) for one in opened.fields)
+        fields = tuple(self._renamed(_with_length(one, version.num_samples)) for one in opened.fields)
         resolved = ResolvedData.of(replace(opened, fields=fields))
         if version.first:
             resolved = resolved.select(slice(version.first, None))
@@ -251,6 +257,15 @@ class Growth:
         fields = [one for one in self.opened.fields if not isinstance(one, ResidentField)]
         return list(zip(fields, arrays, strict=True))
 
+    def _renamed(self, one: OpenedField) -> OpenedField:
+        """Return a field with the versions that its objects have now, for the node cache."""
+        if isinstance(one, ResidentField) or self.opening is not None:  # a snapshot has one version
+            return one
+        source = one.spec.source
+        if not isinstance(source, StoreSource) or source.cached is None:
+            return one
+        return replace(one, spec=replace(one.spec, source=with_cache(source, one.spec, self.access)))
+
     def _fresh(self, one: StoredField | VlenField, array: zarr.Array[Any], known: Version | None) -> zarr.Array[Any]:
         """Return an array as it is now, which may be longer and is the same in all else."""
         spec, now = one.spec, _fresh(array, one.spec, self.access)
@@ -258,7 +273,8 @@ class Growth:
         had = 0 if known is None else known.num_samples
         if len(now.shape) != spec.num_key_axes or now.shape[axis] < max(had, 1):
             raise _changed(spec.name, f"has shape {now.shape}, had {had} samples along axis {axis}")
-        _check_same(spec, read_layout(now, sample_axis=axis, access=self.access))
+        uncached = replace(self.access, cache=None)  # versions of objects are not asked for here
+        _check_same(spec, read_layout(now, sample_axis=axis, access=uncached))
         return now
 
     def _count(self, one: StoredField | VlenField, now: zarr.Array[Any], known: Version | None) -> int:
@@ -335,9 +351,7 @@ def _changed(name: str, what: str) -> StoreReadError:
     )
 
 
-def _with_length(
-    one: StoredField | VlenField | ResidentField, num_samples: int
-) -> StoredField | VlenField | ResidentField:
+def _with_length(one: OpenedField, num_samples: int) -> OpenedField:
     """Return a field of which only the first samples are known."""
     if isinstance(one, ResidentField):
         return one
