@@ -149,7 +149,7 @@ class CacheDirectory::StateLock {
 };
 
 CacheDirectory::CacheDirectory(std::string path, uint64_t limit)
-    : path_(std::move(path)), limit_(limit), checked_(kCheckedPlaces) {}
+    : path_(std::move(path)), limit_(limit), checked_(kCheckedPlaces), present_(kCheckedPlaces) {}
 
 std::shared_ptr<CacheDirectory> CacheDirectory::open(const std::string& path, uint64_t limit) {
   const std::shared_ptr<CacheDirectory> made(new CacheDirectory(fs::absolute(path).lexically_normal().string(), limit));
@@ -328,11 +328,24 @@ void CacheDirectory::give_back(uint64_t bytes) {
 }
 
 bool CacheDirectory::contains(const CacheEntry& entry) const {
+  if (present_[entry.hash % present_.size()].load(std::memory_order_relaxed) == entry.hash) return true;
   return directory_ >= 0 && faccessat(directory_, entry.path.c_str(), F_OK, 0) == 0;
 }
 
 CacheDirectory::Found CacheDirectory::read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait,
                                            Bytes& out) {
+  const Found found = read_file(entry, room, max_bytes, may_wait, out);
+  std::atomic<uint64_t>& place = present_[entry.hash % present_.size()];
+  if (found == Found::kHit) {
+    place.store(entry.hash, std::memory_order_relaxed);
+  } else if (found != Found::kWouldBlock && place.load(std::memory_order_relaxed) == entry.hash) {
+    place.store(0, std::memory_order_relaxed);
+  }
+  return found;
+}
+
+CacheDirectory::Found CacheDirectory::read_file(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait,
+                                                Bytes& out) {
   if (directory_ < 0) return Found::kMiss;
   const File file(open_at(directory_, entry.path.c_str(), O_RDONLY | O_NONBLOCK));
   struct stat info{};

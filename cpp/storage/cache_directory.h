@@ -72,7 +72,8 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
 
   /// Reads an entry of at most `max_bytes` into `room`. `may_wait`: also from the device, not from the page cache alone.
   Found read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, Bytes& out);
-  /// Whether there is a file for the entry, of whatever version. Never waits for the payload.
+  /// Whether there is a file for the entry, of whatever version, or was when this process read it. Never waits for the
+  /// payload.
   [[nodiscard]] bool contains(const CacheEntry& entry) const;
   /// Writes an entry, over the one of another version of the object.
   Admitted admit(const CacheEntry& entry, Bytes payload);
@@ -108,6 +109,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   void enter(bool may_recount);
   [[nodiscard]] bool reserve(uint64_t bytes);
   void give_back(uint64_t bytes);
+  Found read_file(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, Bytes& out);
   void release(uint64_t hash);
   void drop(const CacheEntry& entry);
   void fail(const std::string& what, int errno_value);
@@ -127,6 +129,9 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// Which entries were checked: their hashes, each at its place modulo the size. A hash that lost its place to another
   /// one means that the entry is checked again.
   std::vector<std::atomic<uint64_t>> checked_;
+
+  /// Hashes of entries that this process read last, each at its place modulo the size: these are there.
+  std::vector<std::atomic<uint64_t>> present_;
 
   mutable std::mutex mutex_;  ///< of what follows, and of the counter in this process
   int state_ = -1;
