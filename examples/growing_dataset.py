@@ -17,7 +17,10 @@ run once more with a batch that is in memory, and the slow-down of a step by loa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
+import os
+import resource
 import shutil
 import tempfile
 import time
@@ -67,7 +70,12 @@ def open_store(path: Path, options: argparse.Namespace, processes: list[Any]) ->
 
 def stored_bytes(path: Path) -> int:
     """Return what the store takes on the disk."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    total = 0
+    for directory, _, files in os.walk(path):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # it was evicted
+                total += (Path(directory) / file).stat().st_size
+    return total
 
 
 def train(path: Path, options: argparse.Namespace, processes: list[Any]) -> None:
@@ -79,7 +87,7 @@ def train(path: Path, options: argparse.Namespace, processes: list[Any]) -> None
     read = torn = steps = epoch = 0
     waited = 0.0
     first = data_end(dataset)
-    begin = time.monotonic()
+    begin, cpu_begin = time.monotonic(), time.process_time()
     while epoch < 2 or time.monotonic() < begin + options.seconds:
         start, of_epoch = time.monotonic(), 0
         iterator = iter(dataset)
@@ -104,10 +112,13 @@ def train(path: Path, options: argparse.Namespace, processes: list[Any]) -> None
     megabytes = options.sample_kib * 1024 / 1e6
     print(f"{torn} torn samples of {read}; written {written * megabytes / seconds:.0f} MB/s, ", end="")
     print(f"read {read * megabytes / seconds:.0f} MB/s, on the disk {stored_bytes(path) / 1e6:.0f} MB")
-    with_loading = seconds / steps
+    with_loading, of_training = seconds / steps, time.process_time() - cpu_begin
     for process in processes:
         process.kill()
         process.join()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the simulations, with their start
+    print(f"CPU s per GB: {of_training / (read * megabytes / 1e3):.2f} to read and to train, ", end="")
+    print(f"{(used.ru_utime + used.ru_stime) / (data_end(dataset) * megabytes / 1e3):.2f} to simulate and to write")
     begin = time.monotonic()
     for _ in range(min(steps, 200)):
         time.sleep(options.step_ms / 1e3)
@@ -153,7 +164,8 @@ def main() -> None:
     finally:
         for process in processes:
             process.kill()
-        shutil.rmtree(directory)
+        while directory.exists():  # a thread may still evict
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
