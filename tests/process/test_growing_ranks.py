@@ -44,3 +44,10 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path, ranks: Ranks
     path = growing.create(tmp_path / "a", 64)
     errors = ranks.run(growing.other_number_of_ranks, path, world_size=2)
     assert all("on 3 ranks: the process group has 2 ranks" in error for error in errors), errors
+
+
+def test_rank_0_evicts_nothing_that_another_rank_still_reads(tmp_path: Path, ranks: Ranks) -> None:
+    path = growing.make_disposable(tmp_path / "a")
+    done = ranks.run(growing.read_while_rank_0_evicts, path, world_size=2)
+    epochs = [sorted(one for part in parts for one in part) for parts in zip(*done, strict=True)]
+    assert epochs == [list(range(32, 64)), list(range(64, 96))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -112,3 +113,41 @@ def other_number_of_ranks(path: Path) -> str:
     except zarrfeed.ConfigError as error:
         return str(error)
     raise AssertionError("no error")
+
+
+def read_while_rank_0_evicts(path: Path) -> tuple[list[int], list[int]]:
+    """On rank 1, end an epoch after rank 0 evicted for the next one; return the samples of both epochs."""
+    rank, flag = torch.distributed.get_rank(), path.with_name("looked")
+    data = zarrfeed.open(path, refresh="epoch", window=32, evict=True)
+    dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, num_threads=1, memory_budget="8MiB")
+    running = iter(dataset)
+    got = values([next(running)])
+    torch.distributed.barrier()
+    if rank == 0:
+        with zarrfeed.Appender(path) as appender:
+            appender.append(np.arange(64, 96)[:, None].repeat(3, 1))
+        got += values(running)
+        evict = Growth.evict
+
+        def evict_and_tell(growth: Growth, version: Version) -> None:
+            evict(growth, version)
+            flag.touch()
+
+        with mock.patch.object(Growth, "evict", evict_and_tell):
+            following = values(dataset)
+    else:
+        deadline = time.monotonic() + 60
+        while not flag.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        got += values(running)
+        following = values(dataset)
+    torch.distributed.barrier()
+    return got, following
+
+
+def make_disposable(path: Path) -> Path:
+    """Make a store of 64 samples that may be evicted."""
+    with zarrfeed.Appender(path, chunk_rows=CHUNK_ROWS, disposable=True) as appender:
+        appender.append(np.arange(64)[:, None].repeat(3, 1))
+    return path
