@@ -24,6 +24,7 @@ from benchmarks.harness.checksum import ChecksumError, Hashes
 from benchmarks.harness.measure import CpuWatch, Timing, time_loader, verify_loader
 from benchmarks.loaders import Loader
 from benchmarks.loaders.ceiling import usable_cores
+from benchmarks.loaders.insitu import InSitu
 from benchmarks.loaders.ours import Zarrfeed
 from benchmarks.loaders.tensorstore_rows import TensorStoreRows
 from benchmarks.loaders.torch_dataset import TorchDataset
@@ -242,11 +243,16 @@ SIDES: dict[str, Callable[[Source], Side]] = {
     "zarr-chunkwise-http": _zarr_chunkwise_http,
     "tensorstore-http": lambda source: TensorStoreRows(source.store, url=source.url),
     "zarr-torch-dataset-http": _torch_dataset_http,
+    "insitubatch-http": lambda source: InSitu(source.store, url=source.url),
 }
 
 
 #: Side -> the module that it needs, of those that do not need obstore alone.
-_MODULES = {"tensorstore-http": "tensorstore", "zarr-torch-dataset-http": "zarrdataset"}
+_MODULES = {
+    "tensorstore-http": "tensorstore",
+    "zarr-torch-dataset-http": "zarrdataset",
+    "insitubatch-http": "insitubatch",  # for Python 3.12 and later
+}
 #: Sides over zarr-python, which reads through obstore.
 _OVER_ZARR = ("zarr-torch-dataset-http",)
 
