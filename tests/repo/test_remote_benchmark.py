@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
@@ -290,10 +291,13 @@ def test_the_proxy_passes_many_connections_at_once_and_a_server_that_is_gone(tmp
         proxy = stack.enter_context(slowed(server.url, Slowness(latency_ms=1, cap_mb_s=400)))
         with ThreadPoolExecutor(24) as pool:
             assert all(pool.map(lambda _: get(f"{proxy.url}/file") == data, range(48)))
-        os.kill(server.pid, signal.SIGKILL)
-        workers = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-        for worker in workers.read_text().split() if workers.exists() else []:
-            os.kill(int(worker), signal.SIGKILL)
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        for pid in (server.pid, *map(int, children)):
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(3):
+            with pytest.raises((OSError, HTTPException)) as caught:
+                get(f"{proxy.url}/file")
+            assert "refused" not in str(caught.value), "the proxy is there"
 
 
 def test_a_long_store_reads_as_copies_and_goes_with_its_block(objects: Store) -> None:
