@@ -80,29 +80,37 @@ def test_versions_agree() -> None:
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def arguments_of(compiled: object) -> list[str]:
-    """Return the names of a compiled function's arguments, as pybind11 writes its signature into the docstring."""
-    signature = (inspect.getdoc(compiled) or "").splitlines()[0]
-    return [name for name in re.findall(r"(\w+): ", signature.rpartition(" -> ")[0]) if name != "self"]
+def arguments_of(compiled: object) -> list[list[str]]:
+    """Return the names of a compiled function's arguments, of each overload, from the signatures in the docstring."""
+    described = (inspect.getdoc(compiled) or "").splitlines()
+    signatures = [line for line in described if re.match(r"\d+\. ", line)] or described[:1]
+    return [
+        [name for name in re.findall(r"(\w+): ", signature.rpartition(" -> ")[0]) if name != "self"]
+        for signature in signatures
+    ]
 
 
 def test_the_stub_matches_the_compiled_module() -> None:
     stub = ast.parse((ROOT / "src" / "zarrfeed" / "_core.pyi").read_text())
     public = [node for node in stub.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     assert {node.name for node in public} == {name for name in dir(_core) if not name.startswith("_")}
-    functions: list[tuple[object, ast.FunctionDef]] = []
+    functions: list[tuple[str, object, ast.FunctionDef]] = []
     for node in public:
         compiled = getattr(_core, node.name)
         if isinstance(node, ast.FunctionDef):
-            functions.append((compiled, node))
+            functions.append((node.name, compiled, node))
             continue
         methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
         assert {m.name for m in methods} - {"__init__"} == {name for name in dir(compiled) if not name.startswith("_")}
-        functions += [(getattr(compiled, method.name), method) for method in methods]
+        functions += [(f"{node.name}.{method.name}", getattr(compiled, method.name), method) for method in methods]
     assert len(functions) > 25
-    for compiled, function in functions:
-        of_stub = function.args.args + function.args.kwonlyargs
-        assert arguments_of(compiled) == [a.arg for a in of_stub if a.arg != "self"], function.name
+    compiled_of = {name: compiled for name, compiled, _ in functions}
+    of_stub: dict[str, list[list[str]]] = {}
+    for name, _, function in functions:
+        arguments = function.args.args + function.args.kwonlyargs
+        of_stub.setdefault(name, []).append([a.arg for a in arguments if a.arg != "self"])
+    for name, overloads in of_stub.items():
+        assert arguments_of(compiled_of[name]) == overloads, name
 
 
 def test_the_stub_has_no_any() -> None:

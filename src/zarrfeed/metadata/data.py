@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
@@ -32,7 +31,6 @@ from zarrfeed.spec.data import (
     Expression,
     FieldInfo,
     FrozenArray,
-    FrozenMapping,
     NormalizeCall,
     OpenCall,
     Secrets,
@@ -40,7 +38,10 @@ from zarrfeed.spec.data import (
     SplitCall,
     WindowCall,
     freeze,
+    freeze_offsets,
+    freeze_pairs,
     freeze_rows,
+    freeze_variables,
 )
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.spec.field import BlockUnit
@@ -177,7 +178,7 @@ class Data:
         """
         step = Step("window", (offsets, segment_ends, rows))
         resolved = step(self.resolved)  # what is wrong with the arguments is said before they are frozen
-        call = WindowCall(_freeze_offsets(offsets), freeze_rows(segment_ends), freeze_rows(rows))
+        call = WindowCall(freeze_offsets(offsets), freeze_rows(segment_ends), freeze_rows(rows))
         return self._then(call, step, resolved)
 
     def cast(self, dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike]) -> Data:
@@ -227,7 +228,7 @@ class Data:
         """
         step = Step("normalize", (mean_std, axis))
         resolved = step(self.resolved)
-        return self._then(NormalizeCall(_freeze_pairs(mean_std), freeze(axis)), step, resolved)
+        return self._then(NormalizeCall(freeze_pairs(mean_std), freeze(axis)), step, resolved)
 
     @checks_option_names
     def split(
@@ -415,7 +416,7 @@ def open(
         name_source(targets),
         int(sample_axis),
         sample_dim,
-        _freeze_variables(variables),
+        freeze_variables(variables),
         bool(decode_cf),
         Secrets.of(storage_options) if storage_options else None,
         refresh=refresh,
@@ -487,27 +488,8 @@ def from_xarray(
         name_xarray(targets, target_arrays),
         int(sample_axis),
         sample_dim,
-        _freeze_variables(variables),
+        freeze_variables(variables),
         bool(decodes),
         is_xarray=True,
     )
     return Data(Expression(call), ResolvedData.of(opened))
-
-
-def _freeze_variables(variables: Variables | None) -> Any:
-    if isinstance(variables, Mapping):
-        return freeze({side: list(names) for side, names in variables.items()})
-    return freeze(None if variables is None else list(variables))
-
-
-def _freeze_offsets(offsets: Any) -> Any:
-    if isinstance(offsets, Mapping):
-        return FrozenMapping(tuple((str(name), _freeze_offsets(one)) for name, one in offsets.items()))
-    return freeze(offsets if np.ndim(offsets) == 0 else tuple(int(offset) for offset in offsets))
-
-
-def _freeze_pairs(mean_std: Any) -> Any:
-    if isinstance(mean_std, Mapping):
-        return FrozenMapping(tuple((str(name), _freeze_pairs(one)) for name, one in mean_std.items()))
-    mean, std = mean_std
-    return tuple(freeze(one) if isinstance(one, int | float) else freeze(np.asarray(one)) for one in (mean, std))

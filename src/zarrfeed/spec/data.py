@@ -167,6 +167,40 @@ def freeze_rows(rows: Any) -> Any:
     return rows if rows is None or isinstance(rows, str) else FrozenArray.of(rows)
 
 
+def freeze_variables(variables: Any) -> Any:
+    """Return the same for the names of variables, of one side or of both.
+
+    >>> freeze_variables(("t2m", "z")), freeze_variables({"samples": ["t2m"], "targets": ("z",)})
+    (['t2m', 'z'], {'samples': ['t2m'], 'targets': ['z']})
+    """
+    if isinstance(variables, Mapping):
+        return freeze({side: list(names) for side, names in variables.items()})
+    return freeze(None if variables is None else list(variables))
+
+
+def freeze_offsets(offsets: Any) -> Any:
+    """Return the same for the offsets of a window, of all arrays or by their names.
+
+    >>> freeze_offsets(range(-1, 1)), freeze_offsets({"x": [0, 1]})
+    ((-1, 0), {'x': (0, 1)})
+    """
+    if isinstance(offsets, Mapping):
+        return FrozenMapping(tuple((str(name), freeze_offsets(one)) for name, one in offsets.items()))
+    return freeze(offsets if np.ndim(offsets) == 0 else tuple(int(offset) for offset in offsets))
+
+
+def freeze_pairs(mean_std: Any) -> Any:
+    """Return the same for (mean, std), of all arrays or by their names.
+
+    >>> freeze_pairs((278.4, 21.1)), freeze_pairs({"x": ([0.5, 1.5], 1)})
+    ((278.4, 21.1), {'x': ([0.5, 1.5], 1)})
+    """
+    if isinstance(mean_std, Mapping):
+        return FrozenMapping(tuple((str(name), freeze_pairs(one)) for name, one in mean_std.items()))
+    mean, std = mean_std
+    return tuple(freeze(one) if isinstance(one, int | float) else freeze(np.asarray(one)) for one in (mean, std))
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of the expression: arguments without a default are printed by position, others where they differ."""
