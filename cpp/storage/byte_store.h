@@ -81,10 +81,19 @@ using Completion = std::function<void(ReadResult)>;
 struct ReadRequest {
   std::string key;
   ByteRange range{};
-  std::optional<size_t> inner_chunk{};  ///< of ShardReader alone: which chunk of the shard `key`, in C order
-  bool is_index = false;                ///< these bytes are the index of a shard, and no chunk
-  Buffer* room = nullptr;               ///< memory for a store without memory of its own; `done` keeps it alive
+  std::optional<size_t>
+      inner_chunk{};       ///< which chunk of the shard `key`, in C order: ShardReader finds its range, and
+                           ///< below it, this is a name
+  bool is_index = false;   ///< these bytes are the index of a shard, and no chunk
+  Buffer* room = nullptr;  ///< memory for a store without memory of its own; `done` keeps it alive
   Completion done;
+};
+
+/// What a request is for, to name it.
+struct Asked {
+  std::string key;
+  std::optional<size_t> inner_chunk{};
+  bool is_index = false;
 };
 
 class ByteStore {
@@ -115,6 +124,8 @@ class ByteStore {
   }
   /// Reads. Requests that come together may be served together.
   virtual void read(std::vector<ReadRequest> requests) = 0;
+  /// Of the requests of read() that wait for storage, the one that was made first, where the store knows.
+  [[nodiscard]] virtual std::optional<Asked> oldest() const { return std::nullopt; }
   /// What the store is good for; the same as long as it lives.
   [[nodiscard]] virtual Limits limits() const = 0;
   /// Ends an epoch: drops what is under way and waits at most until `deadline` for storage. False if a thread had to be

@@ -1,5 +1,6 @@
 #include "storage/chunk_reader.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <sstream>
@@ -143,6 +144,7 @@ void ChunkReader::end(const PendingPtr& pending, ReadResult result) {
   {
     const std::lock_guard lock(mutex_);
     pending_.erase(pending->number);
+    answered_ = Clock::now();
   }
   pending->request.done(std::move(result));
 }
@@ -205,12 +207,24 @@ bool ChunkReader::has_shard(const std::string& key, StallWatch& watch, StallWatc
   }
 }
 
-std::optional<Error> ChunkReader::find_overdue(Clock::time_point now) const {
-  const std::lock_guard lock(mutex_);
-  if (pending_.empty()) return std::nullopt;
-  const Pending& oldest = *pending_.begin()->second;
-  if (now - oldest.since < policy_.timeout) return std::nullopt;
-  return overdue(oldest.request.at);
+std::optional<Error> ChunkReader::find_overdue(Clock::time_point now) {
+  ChunkLocation at;
+  {
+    const std::lock_guard lock(mutex_);
+    if (pending_.empty()) return std::nullopt;
+    if (const uint64_t indices = indices_read(); indices != indices_seen_) {
+      indices_seen_ = indices;
+      answered_ = now;
+    }
+    const Pending& oldest = *pending_.begin()->second;
+    if (now - std::max(oldest.since, answered_) < policy_.timeout) return std::nullopt;
+    at = oldest.request.at;
+  }
+  if (const auto asked = store_->oldest()) {
+    at = {asked->key, asked->inner_chunk};
+    if (asked->is_index) return timed_out("shard index: ").at(array_.name, at.key);
+  }
+  return overdue(at);
 }
 
 std::optional<Error> ChunkReader::find_overdue(int64_t chunk, size_t cell, Clock::time_point since,
@@ -220,10 +234,14 @@ std::optional<Error> ChunkReader::find_overdue(int64_t chunk, size_t cell, Clock
 }
 
 Error ChunkReader::overdue(const ChunkLocation& at) const {
+  return timed_out("").at(array_.name, label(at));
+}
+
+Error ChunkReader::timed_out(const char* what) const {
   const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(policy_.timeout).count();
   std::ostringstream text;
-  text << "the store did not answer within " << seconds << " s (timeout)";
-  return Error::io(text.str(), ETIMEDOUT).at(array_.name, label(at));
+  text << what << "the store did not answer within " << seconds << " s (timeout)";
+  return Error::io(text.str(), ETIMEDOUT);
 }
 
 }  // namespace zarrfeed

@@ -7,8 +7,10 @@
 //     chunk's key. It is dropped without a word only by stop().
 //   * A read is tried again after an error of which is_transient() holds, up to `max_retries` times, after pause_after(),
 //     and as long as all tries together stay below `timeout`. An error that stays is the one of the last try.
-//   * A read that takes longer than `timeout`, all tries included, is overdue: find_overdue() tells, and the storage is
-//     not to be waited for any more. Somebody has to look; nobody here does by himself.
+//   * Reads are overdue if storage has answered none of them for `timeout`: find_overdue() tells, and the storage is not
+//     to be waited for any more. A read that waits for its turn behind others, which are answered one by one, is not: a
+//     slow store is no dead store. As only so many reads are asked for at once, one that is never answered is soon the
+//     only one. Somebody has to look; nobody here does by himself.
 //   * No more bytes are handed over than a chunk of this array may have.
 // Which thread may do what: any thread may read. A completion runs on a thread of the store's, or on the one that calls.
 
@@ -99,8 +101,9 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
 
   /// The error of a chunk whose read took longer than it may.
   [[nodiscard]] Error overdue(const ChunkLocation& at) const;
-  /// The error of a read() that has taken longer than it may, if there is one.
-  [[nodiscard]] std::optional<Error> find_overdue(Clock::time_point now) const;
+  /// The error of the read()s that have been waiting for longer than they may, if there are any: of the one that storage
+  /// was asked for first.
+  [[nodiscard]] std::optional<Error> find_overdue(Clock::time_point now);
   /// The same of a thread that went to storage for a chunk then.
   [[nodiscard]] std::optional<Error> find_overdue(int64_t chunk, size_t cell, Clock::time_point since,
                                                   Clock::time_point now) const;
@@ -120,6 +123,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   };
   using PendingPtr = std::shared_ptr<Pending>;
 
+  [[nodiscard]] Error timed_out(const char* what) const;
   [[nodiscard]] ReadRequest request_for(const PendingPtr& pending);
   void settle(const PendingPtr& pending, ReadResult result);
   void end(const PendingPtr& pending, ReadResult result);
@@ -146,6 +150,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   mutable std::mutex mutex_;
   uint64_t last_number_ = 0;
   std::map<uint64_t, PendingPtr> pending_;  ///< the oldest first
+  Clock::time_point answered_{};            ///< when a read ended last, or an index of a shard was seen to have come
+  uint64_t indices_seen_ = 0;
 };
 
 }  // namespace zarrfeed

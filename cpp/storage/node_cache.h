@@ -65,6 +65,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) override;
   [[nodiscard]] bool is_at_hand(const std::string& key, const ByteRange& range) const override;
   void read(std::vector<ReadRequest> requests) override;
+  [[nodiscard]] std::optional<Asked> oldest() const override { return inner_->oldest(); }
   [[nodiscard]] Limits limits() const override;
   bool stop(std::chrono::steady_clock::time_point deadline) override;
 

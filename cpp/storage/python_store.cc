@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -53,7 +54,7 @@ void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
   const size_t before = requests_.size();
   for (ReadRequest& request : requests) {
     const uint64_t id = ++last_request_id_;
-    awaited_.emplace(id, std::move(request.done));
+    awaited_.emplace(id, Awaited{field, {request.key, request.inner_chunk, request.is_index}, std::move(request.done)});
     const bool goes_along = &request != requests.data() && request.range.kind == ByteRange::Kind::kAt &&
                             !request.is_index && !requests_.back().is_index && requests_.back().key == request.key;
     if (!goes_along) requests_.push_back({field, std::move(request.key), request.is_index, {}});
@@ -63,8 +64,15 @@ void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
   for (size_t i = before; i < requests_.size(); ++i) posted_.notify_one();
 }
 
+std::optional<Asked> StoreBridge::oldest(size_t field) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(awaited_.begin(), awaited_.end(), [&](const auto& entry) { return entry.second.field == field; });
+  return found == awaited_.end() ? std::nullopt : std::optional(found->second.asked);
+}
+
 void StoreBridge::clear() {
-  std::map<uint64_t, Completion> dropped;  // holds what the requests held: let go of without the lock
+  std::map<uint64_t, Awaited> dropped;  // holds what the requests held: let go of without the lock
   std::unique_lock lock(mutex_);
   dropped.swap(awaited_);
   calls_ended_.wait(lock, [this] { return calls_ == 0; });
@@ -128,7 +136,7 @@ std::optional<Completion> StoreBridge::take_awaited(uint64_t request_id) {
   const std::lock_guard lock(mutex_);
   const auto entry = awaited_.find(request_id);
   if (entry == awaited_.end()) return std::nullopt;
-  std::optional<Completion> done = std::move(entry->second);
+  std::optional<Completion> done = std::move(entry->second.done);
   awaited_.erase(entry);
   return done;
 }

@@ -67,6 +67,8 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
   /// Posts requests, which can be taken all together or not yet at all. Neighbours among them that are ranges of one
   /// object become one FetchRequest.
   void post(size_t field, std::vector<ReadRequest> requests);
+  /// Of the requests of a field that were not answered, the one that was posted first.
+  [[nodiscard]] std::optional<Asked> oldest(size_t field) const;
   /// Forgets all of it: the epoch is over. No request completes after that.
   void clear();
 
@@ -86,6 +88,13 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
  private:
   class Call;
 
+  /// A request that was not answered.
+  struct Awaited {
+    size_t field = 0;
+    Asked asked;
+    Completion done;
+  };
+
   void finish(uint64_t request_id);
   std::optional<Completion> take_awaited(uint64_t request_id);
   void signal();
@@ -93,7 +102,7 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
 
   int read_end_ = -1;
   int write_end_ = -1;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   bool signalled_ = false;  ///< there is a byte in the pipe
   uint64_t last_request_id_ = 0;
   uint64_t first_request_id_ = 1;  ///< of this epoch
@@ -101,7 +110,7 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
   std::deque<FetchRequest> requests_;
   std::condition_variable posted_;  ///< or the epoch is over
   std::vector<uint64_t> finished_;
-  std::map<uint64_t, Completion> awaited_;
+  std::map<uint64_t, Awaited> awaited_;
   size_t calls_ = 0;  ///< of answer() and refuse() that are under way
   std::condition_variable calls_ended_;
 };
@@ -116,6 +125,7 @@ class PythonStore : public ByteStore {
     return {.status = ReadStatus::kWouldBlock};
   }
   void read(std::vector<ReadRequest> requests) override { bridge_->post(field_, std::move(requests)); }
+  [[nodiscard]] std::optional<Asked> oldest() const override { return bridge_->oldest(field_); }
   [[nodiscard]] Limits limits() const override {
     return {.requests = max_requests_,
             .pool = bridge_.get(),

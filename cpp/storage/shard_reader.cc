@@ -208,7 +208,8 @@ ReadRequest ShardReader::request_for(ReadRequest inner, ByteRange range, int ver
     if (result.error) result.error = result.error->in("inner chunk " + inner_chunk_name(self->spec_, position));
     use(std::move(result));
   };
-  return {.key = inner.key, .range = range, .room = inner.room, .done = std::move(done)};
+  return {
+      .key = inner.key, .range = range, .inner_chunk = inner.inner_chunk, .room = inner.room, .done = std::move(done)};
 }
 
 ShardReader::SlotPtr ShardReader::slot(const std::string& key) {

@@ -55,6 +55,7 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   [[nodiscard]] bool is_at_hand(const std::string& key, const ByteRange& range) const override {
     return store_->is_at_hand(key, range);
   }
+  [[nodiscard]] std::optional<Asked> oldest() const override { return store_->oldest(); }
   [[nodiscard]] Limits limits() const override;
   bool stop(std::chrono::steady_clock::time_point deadline) override;
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -78,6 +79,7 @@ class ToldStore : public ByteStore {
     }
   }
   [[nodiscard]] Limits limits() const override { return limits_; }
+  [[nodiscard]] std::optional<Asked> oldest() const override { return asked; }
   bool stop(Clock::time_point /*deadline*/) override {
     const std::lock_guard lock(mutex_);
     kept_.clear();
@@ -103,6 +105,7 @@ class ToldStore : public ByteStore {
   }
 
   std::atomic<size_t> reads{0};
+  std::optional<Asked> asked;
 
  private:
   std::optional<ReadResult> next() {
@@ -261,6 +264,30 @@ TEST(the_oldest_read_that_has_not_ended_is_overdue_after_the_timeout) {
   CHECK_EQ(overdue->errno_value(), ETIMEDOUT);
   CHECK_EQ(std::string(overdue->what()),
            std::string("temperature chunk c/4/1: the store did not answer within 0.25 s (timeout)"));
+}
+
+TEST(reads_that_wait_behind_others_are_overdue_only_when_storage_answers_none) {
+  Told told({}, {.timeout = milliseconds(250)});
+  told.ask(4);
+  const auto asked = Clock::now();
+  std::this_thread::sleep_for(milliseconds(20));
+  told.store->tell(good());
+  told.ask(5);
+  CHECK(!told.take().error);
+  CHECK(!told.reader->find_overdue(asked + milliseconds(265)));
+  CHECK(told.reader->find_overdue(Clock::now() + milliseconds(250)).has_value());
+}
+
+TEST(an_overdue_read_is_named_by_what_storage_was_asked_for) {
+  Told told({}, {.timeout = milliseconds(250)});
+  told.ask(4);
+  const auto later = Clock::now() + milliseconds(10'000);
+  told.store->asked = Asked{.key = "c/7/1"};
+  CHECK_EQ(std::string(told.reader->find_overdue(later)->what()),
+           std::string("temperature chunk c/7/1: the store did not answer within 0.25 s (timeout)"));
+  told.store->asked = Asked{.key = "c/8/1", .is_index = true};
+  CHECK_EQ(std::string(told.reader->find_overdue(later)->what()),
+           std::string("temperature chunk c/8/1: shard index: the store did not answer within 0.25 s (timeout)"));
 }
 
 TEST(what_was_stopped_does_not_end_any_more) {

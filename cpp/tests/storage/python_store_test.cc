@@ -82,6 +82,26 @@ TEST(the_bridge_is_readable_while_there_is_something_to_take) {
   CHECK(Taken(*bridge).requests.empty());
 }
 
+TEST(the_oldest_request_that_was_not_answered_is_known_by_field) {
+  const auto bridge = std::make_shared<StoreBridge>();
+  PythonStore store(bridge, 1, 8, {});
+  CHECK(!store.oldest());
+  bridge->post(0, one("of another field", ignore));
+  std::vector<ReadRequest> requests;
+  requests.push_back({.key = "a", .range = ByteRange::last(20), .is_index = true, .done = ignore});
+  requests.push_back({.key = "b", .range = ByteRange::at(0, 4), .inner_chunk = 3, .done = ignore});
+  store.read(std::move(requests));
+  CHECK_EQ(store.oldest()->key, std::string("a"));
+  CHECK(store.oldest()->is_index);
+  const Taken taken(*bridge);
+  const FetchAnswer answer{taken.ids()[1], std::nullopt};
+  bridge->answer({&answer, 1});
+  CHECK_EQ(store.oldest()->key, std::string("b"));
+  CHECK_EQ(*store.oldest()->inner_chunk, size_t{3});
+  bridge->clear();
+  CHECK(!store.oldest());
+}
+
 TEST(requests_end_once_and_not_after_the_epoch) {
   const auto bridge = std::make_shared<StoreBridge>();
   std::vector<ReadResult> results;

@@ -37,7 +37,8 @@ class Faults:
     retries
         How often a read is retried after a transient error, with pauses that grow from 0.1 to 10 s.
     timeout
-        Seconds that a read may take, retries included. A read that takes longer is an error, also with "skip".
+        Seconds that a read may take, retries included. A read that takes longer is an error, also with "skip". For
+        reads that wait behind others of the same array, the time counts from the last answer.
 
     Examples
     --------

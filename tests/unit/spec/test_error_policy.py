@@ -465,6 +465,24 @@ def test_a_store_that_does_not_answer_is_an_error_that_names_the_chunk(kind: str
     assert read(dataset, data) == list(range(N))
 
 
+@pytest.mark.parametrize("kind", ["native", "general", "sharded"])
+def test_a_store_that_is_slow_and_answers_is_no_error(kind: str, tmp_path: Path) -> None:
+    """Most chunks wait behind others for longer than the timeout, and none that was asked for does."""
+    data = numbered((N, 5))
+    timeout_s, answer_s = 1.0, 0.1
+    turn = asyncio.Lock()
+
+    async def answer_one_by_one(_key: str) -> None:
+        async with turn:
+            await asyncio.sleep(answer_s)
+
+    array = open_faulty(make(tmp_path / "a.zarr", data, kind), answer_one_by_one)
+    dataset = iterable_dataset(array, batch_size=16, return_index=True, timeout=timeout_s, retries=0)
+    begin = time.monotonic()
+    assert read(dataset, data) == list(range(N))
+    assert time.monotonic() - begin > 1.5 * timeout_s
+
+
 def test_text_that_does_not_come_is_an_error(tmp_path: Path) -> None:
     text = zarr.create_array(tmp_path / "t.zarr", shape=(9,), chunks=(3,), dtype="str")
     text[:] = np.array(list("abcdefghi"), dtype=object)
