@@ -296,7 +296,7 @@ def test_where_a_request_may_be_a_connection_fewer_are_open_at_once() -> None:
     connected: Store = ObjectStore(obstore.MemoryStore())
     store: Store
     for store in (connected, WrapperStore(connected), WrapperStore(WrapperStore(connected))):
-        assert StoreSource(store, "", "zarr.json").max_requests == 128
+        assert StoreSource(store, "", "zarr.json").max_requests == 256
     for store in (MemoryStore(), WrapperStore(MemoryStore())):
         assert StoreSource(store, "", "zarr.json").max_requests == 1024
 

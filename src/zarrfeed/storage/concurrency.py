@@ -5,7 +5,7 @@ seconds, without an error that anybody sees. A far store, on the other hand, nee
 So the number follows from what is measured.
 
 What holds: the number doubles only if the last doubling raised the rate (requests a second), at first by a quarter. A
-server that is busy with four requests is therefore not asked eight, and a far store gets from 2 to 128 within 20 round
+server that is busy with four requests is therefore not asked eight, and a far store gets from 2 to 256 within 20 round
 trips. It is halved when requests fail or stall, once for all requests that were under way together. Between 1 and the
 most that is allowed, nothing else changes it.
 

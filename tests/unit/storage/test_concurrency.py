@@ -68,16 +68,16 @@ class Workers:
 
 def test_a_far_store_is_asked_for_all_within_20_round_trips() -> None:
     for latency_s in (0.02, 0.1):
-        simulation = Simulation(Workers(10**4, 0.0, latency_s), ConcurrencyController(128)).run(30 * latency_s)
-        first = next(now for now, limit in simulation.limits if limit == 128)
+        simulation = Simulation(Workers(10**4, 0.0, latency_s), ConcurrencyController(256)).run(30 * latency_s)
+        first = next(now for now, limit in simulation.limits if limit == 256)
         assert first <= 20 * latency_s + 1e-6
-        assert simulation.limits[-1][1] == 128
+        assert simulation.limits[-1][1] == 256
 
 
 def test_a_server_with_a_short_queue_is_never_asked_for_more_than_it_queues() -> None:
     for latency_s in (0.0, 0.0005):
         server = Workers(1, 0.001, latency_s, queue=5)
-        simulation = Simulation(server, ConcurrencyController(128)).run(100.0)
+        simulation = Simulation(server, ConcurrencyController(256)).run(100.0)
         assert server.dropped == 0
         assert simulation.rate(1.0) > 0.95 * 1000
 
@@ -86,7 +86,7 @@ def test_a_server_with_a_short_queue_is_never_asked_for_more_than_it_queues() ->
 def test_a_server_gets_as_much_as_keeps_it_busy_and_not_much_more(
     workers: int, service_s: float, latency_s: float
 ) -> None:
-    simulation = Simulation(Workers(workers, service_s, latency_s), ConcurrencyController(128)).run(20.0)
+    simulation = Simulation(Workers(workers, service_s, latency_s), ConcurrencyController(256)).run(20.0)
     assert simulation.rate(2.0) > 0.94 * workers / service_s
     needed = workers * (1 + latency_s / service_s)
     assert max(limit for _, limit in simulation.limits) <= 4 * needed
@@ -96,7 +96,7 @@ def test_a_server_that_refuses_beyond_some_requests_is_asked_less() -> None:
     def serve(now: float, busy: int) -> tuple[float, bool]:
         return now + 0.02, busy < 24
 
-    simulation = Simulation(serve, ConcurrencyController(128)).run(120.0)
+    simulation = Simulation(serve, ConcurrencyController(256)).run(120.0)
     assert simulation.failures < 0.02 * len(simulation.finished)
     assert simulation.rate(10.0) > 0.6 * 16 / 0.02
     assert simulation.limits[-1][1] <= 32
@@ -106,10 +106,10 @@ def test_after_an_outage_the_limit_grows_back() -> None:
     def serve(now: float, _: int) -> tuple[float, bool]:
         return now + 0.02, not 5 <= now < 8
 
-    simulation = Simulation(serve, ConcurrencyController(128)).run(12.0)
+    simulation = Simulation(serve, ConcurrencyController(256)).run(12.0)
     assert min(limit for now, limit in simulation.limits if 5 < now < 8) == 1
-    assert next(limit for now, limit in reversed(simulation.limits) if now < 5) == 128
-    assert simulation.limits[-1][1] == 128
+    assert next(limit for now, limit in reversed(simulation.limits) if now < 5) == 256
+    assert simulation.limits[-1][1] == 256
 
 
 def test_connections_that_are_dropped_now_and_then_halve_the_limit() -> None:
@@ -126,12 +126,12 @@ def test_connections_that_are_dropped_now_and_then_halve_the_limit() -> None:
 
 
 def test_failures_of_requests_that_were_under_way_together_count_once() -> None:
-    controller = ConcurrencyController(128)
+    controller = ConcurrencyController(256)
     Simulation(Workers(10**4, 0.0, 0.02), controller).run(1.0)
     epoch = controller.epoch
     for _ in range(100):
         controller.failed(epoch, 1.0)
-    assert controller.limit == 64
+    assert controller.limit == 128
     for _ in range(100):
         controller.failed(controller.epoch, 1.0)
     assert controller.limit == 1
