@@ -300,11 +300,24 @@ def test_a_directory_that_cannot_be_used_is_told_and_no_error(site: CountingServ
         ({"cache": ""}, "cache = '', must be the path of a directory"),
         ({"cache": "s3://bucket/cache"}, "must be a local directory and no URL"),
         ({"cache": "a\0b"}, "must be the path of a directory"),
+        ({"cache": "  "}, "cache = '  ', must be the path of a directory"),
+        ({"cache": b"cache"}, "cache = b'cache', must be the path of a directory"),
+        ({"cache": ["cache"]}, "cache = ['cache'], must be the path of a directory"),
+        ({"cache": True}, "cache = True, must be the path of a directory"),
+        ({"cache": "\ud800"}, "must be the path of a directory"),
+        ({"cache": "x" * 300}, "File name too long"),
+        ({"cache": "file.txt/cache"}, "Not a directory"),
         ({"cache_limit": "1GiB"}, "cache_limit = '1GiB' without cache"),
         ({"cache_version": "1"}, "cache_version = '1' without cache"),
         ({"cache": "cache", "cache_limit": "lots"}, "cache_limit = 'lots', must be bytes or text such as \"2GiB\""),
         ({"cache": "cache", "cache_limit": 0}, "cache_limit = 0, must be at least 1 byte"),
         ({"cache": "cache", "cache_limit": -1}, "cache_limit = -1, must be"),
+        ({"cache": "cache", "cache_limit": True}, "cache_limit = True, must be"),
+        ({"cache": "cache", "cache_limit": [1]}, "cache_limit = [1], must be"),
+        ({"cache": "cache", "cache_limit": float("nan")}, "cache_limit = nan, must be"),
+        ({"cache": "cache", "cache_limit": ""}, "cache_limit = '', must be"),
+        ({"cache": "cache", "cache_version": True}, "cache_version = True, must be text of 1 to 200 characters"),
+        ({"cache": "cache", "cache_version": "1" * 201}, "must be text of 1 to 200 characters"),
         ({"cache": "cache", "cache_version": 3}, "cache_version = 3, must be text of 1 to 200 characters"),
         ({"cache": "cache", "cache_version": ""}, "cache_version = '', must be text of 1 to 200 characters"),
         ({"cache": "."}, "has files of something else, such as file.txt"),
@@ -320,6 +333,14 @@ def test_bad_options_are_refused_when_the_data_are_opened(
         zarrfeed.open(np.zeros(3), **options)
     assert message in str(caught.value)
     assert (tmp_path / "file.txt").read_text() == "mine"
+
+
+def test_any_limit_and_a_home_directory_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = CacheOptions.parse("~/cache", 2**70)
+    assert options is not None
+    assert options.path == str(tmp_path / "cache")
+    assert options.directory().limit() == 2**63 - 1
 
 
 def test_without_a_limit_most_of_what_is_free_may_be_used(tmp_path: Path) -> None:

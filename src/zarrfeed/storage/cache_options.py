@@ -5,6 +5,7 @@ What holds: a process opens the directory of a cache once, and a process that wa
 
 from __future__ import annotations
 
+import errno
 import multiprocessing.util
 import os
 import shutil
@@ -17,6 +18,10 @@ from zarrfeed.base.units import parse_bytes
 
 #: Without a limit of the user's: this share of what the file system has free, and of what the cache has already.
 _USUAL_SHARE = 0.9
+#: Paths at which nothing can be made, whatever becomes of the file system.
+_NO_PATHS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
+#: More than any file system has.
+_NO_LIMIT = (1 << 63) - 1
 
 #: The directories that this process has open, by process, path and limit: a forked process opens its own.
 _open: dict[tuple[int, str, int], core.CacheDirectory] = {}
@@ -56,16 +61,21 @@ class CacheOptions:
                 if value is not None:
                     raise ConfigError(f"{name} = {value!r} without cache: give the directory of the cache, too")
             return None
-        if not isinstance(cache, str | os.PathLike) or not str(cache):
+        if not isinstance(cache, str | os.PathLike) or not str(cache).strip():
             raise ConfigError(f"cache = {cache!r}, must be the path of a directory")
         if "://" in str(cache):
             raise ConfigError(f"cache = {str(cache)!r}, must be a local directory and no URL")
         if version is not None and (not isinstance(version, str) or not 0 < len(version) <= 200):
             raise ConfigError(f"cache_version = {version!r}, must be text of 1 to 200 characters")
-        path = os.path.abspath(cache)  # noqa: PTH100 (Path.absolute leaves `..`)
-        if "\0" in path:
-            raise ConfigError(f"cache = {str(cache)!r}, must be the path of a directory")
-        size = parse_bytes(limit, "cache_limit") if limit is not None else usual_limit(path)
+        path = os.path.abspath(os.path.expanduser(cache))  # noqa: PTH100, PTH111 (Path.absolute leaves `..`)
+        try:
+            os.lstat(path)
+        except ValueError as error:  # of a null character, or what cannot be encoded
+            raise ConfigError(f"cache = {str(cache)!r}, must be the path of a directory") from error
+        except OSError as error:  # others are a cache that is made, or that cannot be used, which is no error
+            if error.errno in _NO_PATHS:
+                raise ConfigError(f"cache = {str(cache)!r}: {error.strerror}") from error
+        size = min(parse_bytes(limit, "cache_limit"), _NO_LIMIT) if limit is not None else usual_limit(path)
         options = cls(path, size, version)
         options.directory()
         return options
@@ -122,10 +132,14 @@ class ArrayCache:
 
 def usual_limit(path: str) -> int:
     """Return the limit of a cache for which the user gave none: most of what its file system has room for."""
-    place = Path(path)
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    place, free = Path(path), None
+    while free is None:
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError:  # it is not there, or may not be looked at
+            if place == place.parent:
+                raise
+            place = place.parent
     used = _used_bytes(path)
     return max(1, int((free + used) * _USUAL_SHARE))
 
