@@ -99,3 +99,40 @@ def test_what_is_no_repository_or_another_is_refused(tmp_path: Path) -> None:
     session.commit("shorter")
     with pytest.raises(StoreReadError, match="had 16 samples"):
         next(iter(dataset))
+
+
+@pytest.mark.parametrize("resumed_anew", [False, True])
+def test_a_cache_serves_each_snapshot_its_own_bytes(tmp_path: Path, resumed_anew: bool) -> None:
+    """Of each snapshot, what zarr-python reads of it: new bytes after a commit, the old ones when it is resumed."""
+    repository = create(tmp_path / "a", 32)
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_limit": "1GiB"}
+
+    def make_cached() -> ZarrIterableDataset:
+        data = zarrfeed.open(repository, refresh="epoch", **options)
+        return ZarrIterableDataset(data, batch_size=4, shuffle=True, num_threads=1)
+
+    def stored(snapshot: str) -> list[int]:
+        store = repository.readonly_session(snapshot_id=snapshot).store
+        return sorted(int(one) for one in np.asarray(zarr.open_array(store, path="x", mode="r")[:]))
+
+    dataset = make_cached()
+    first = repository.lookup_branch("main")
+    assert sorted(values(dataset)) == stored(first) == list(range(32))
+    assert sorted(values(dataset)) == stored(first)
+    cache = dataset.stats().cache
+    assert (cache.hits, cache.misses, cache.troubles) == (4, 4, ())
+    running = iter(dataset)
+    before = values([next(running)])
+    state = json.loads(json.dumps(dataset.state_dict()))
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="x", mode="r+")[8:16] = np.arange(8) + 1000
+    second = session.commit("change a chunk that is cached")
+    assert sorted(before + values(running)) == stored(first), "the epoch that runs"
+    assert sorted(values(dataset)) == stored(second), "the next epoch"
+    assert max(stored(second)) == 1007
+    again = make_cached() if resumed_anew else dataset
+    again.load_state_dict(state)
+    assert sorted(before + values(again)) == stored(first), "the resumed epoch of the older snapshot"
+    assert sorted(values(again)) == stored(second), "and the one after it"
+    assert sorted(values(dataset)) == stored(second)
+    assert dataset.stats().cache.damaged == 0
