@@ -1,5 +1,11 @@
 """The errors of zarrfeed: one common base, and the builtin that a caller would catch."""
 
+import re
+
+#: In the URL of a web server: a user with a password, as in https://user:password@host, and a query.
+_USER = re.compile(r"(https?://)[^/\s\"'?#]*@")
+_QUERY = re.compile(r"(https?://[^\s\"'?<>()]*)\?[^\s\"'<>()]*")
+
 
 class ZarrfeedError(Exception):
     """Base of all errors that zarrfeed raises on purpose."""
@@ -51,5 +57,14 @@ def one_line(text: str) -> str:
 
 
 def printable(name: object) -> str:
-    """Return a path as text that can be encoded: bytes of the path that are no UTF-8 are shown as escapes."""
-    return str(name).encode("utf-8", "backslashreplace").decode()
+    """Return the name of a store or a path as text that can be shown.
+
+    Bytes of a path that are no UTF-8 are shown as escapes. A user, a password and a query are taken out of the URL of a
+    web server, which a client's own name of a store may have.
+    """
+    return without_secrets(str(name).encode("utf-8", "backslashreplace").decode())
+
+
+def without_secrets(text: str) -> str:
+    """Return text without the user, the password and the query of URLs of web servers in it."""
+    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))

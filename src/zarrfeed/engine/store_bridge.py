@@ -34,7 +34,7 @@ from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, w
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.blocking_reads import BlockingReads
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts
-from zarrfeed.storage.errors import errno_of
+from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.retry import FailedAttempt
@@ -96,7 +96,7 @@ class StoreBridge:
         except ConfigError:
             raise
         except Exception as error:
-            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
     def stop(self) -> None:
         """Give up what is under way, and drop the bytes of answers: after the engine was stopped; by any thread."""

@@ -62,7 +62,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     if isinstance(source, zarr.Array):
         return source
     if isinstance(source, zarr.Group):
-        raise not_an_array(str(source.store_path), source)
+        raise not_an_array(printable(source.store_path), source)
     if not isinstance(source, str | Path):
         raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
     node = open_node(source)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from zarrfeed.base.errors import StoreReadError
+from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.retry import reading
@@ -52,7 +52,7 @@ class StoreAccess:
         StoreReadError
             If there was no answer in time, or further attempts failed, too. And whatever a single attempt raises.
         """
-        timeout = self.policy.timeout
+        timeout, name = self.policy.timeout, printable(name)
         try:
             return sync(reading(self.policy, read, is_far=True), timeout=timeout + _GRACE_S)
         except StoreReadError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 
-from zarrfeed.base.errors import ZarrfeedError
+from zarrfeed.base.errors import ZarrfeedError, without_secrets
 from zarrfeed.base.native import core
 
 #: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
@@ -64,7 +64,7 @@ def reason_of(error: BaseException) -> str:
     """Return what went wrong, in one line without a dump; errors that are not obstore's as Python shows them."""
     text = str(error)
     if _DUMP not in text:
-        return repr(error)
+        return without_secrets(repr(error))
     if asks_for_credentials(error):
         return (
             "no credentials are configured, and this machine has no metadata service that gives some; set them in "
@@ -78,7 +78,7 @@ def reason_of(error: BaseException) -> str:
     for sign, meaning in _MEANINGS:
         if sign in text:
             return meaning
-    return " ".join(shown.rpartition(" - ")[2].split())[:_LONGEST_TEXT]
+    return without_secrets(" ".join(shown.rpartition(" - ")[2].split())[:_LONGEST_TEXT])
 
 
 def says_no_bucket(error: BaseException) -> bool:

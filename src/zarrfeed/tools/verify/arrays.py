@@ -75,7 +75,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     node = open_source(source, access)
     if not isinstance(node, zarr.Array | zarr.Group):
         raise ConfigError(f"got a {type(source).__name__}, a store must be a path, a URL, a zarr.Array or a zarr.Group")
-    found = Found(str(node.store_path).removeprefix("file://"))
+    found = Found(printable(str(node.store_path).removeprefix("file://")))
     if type(node.store) is LocalStore:
         found.root = Path(os.path.realpath(Path(node.store.root) / node.path))
         found.store = str(found.root)

@@ -35,7 +35,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
-from zarrfeed.storage.errors import errno_of
+from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource, place_array
 from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.zarr_decoder import make_decoder
@@ -305,7 +305,7 @@ class _StoreCheck:
         try:
             self._loop = sync(self._open())
         except Exception as error:  # of any class: a store is anybody's code
-            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
     async def _open(self) -> asyncio.AbstractEventLoop:
         await self._source.open()
