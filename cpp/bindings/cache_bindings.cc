@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,36 @@ std::string admit_entry(const CachedArray& array, const std::string& key, int64_
   return "failed";
 }
 
+/// Key below the array, first byte and end, whether it is of the version that the object has now, bytes that count.
+using ListedEntry = std::tuple<std::string, int64_t, std::optional<int64_t>, bool, uint64_t>;
+
+std::pair<std::vector<ListedEntry>, double> list_entries(const CachedArray& array, size_t most) {
+  const auto listing = array.directory->list(array.store, array.prefix, most);
+  std::vector<ListedEntry> listed;
+  listed.reserve(listing.entries.size());
+  for (const auto& [info, counted] : listing.entries) {
+    const ByteRange& range = info.key.range;
+    const auto size = static_cast<int64_t>(range.size);
+    const bool is_part = range.kind == ByteRange::Kind::kAt;
+    const int64_t begin = is_part                                ? static_cast<int64_t>(range.offset)
+                          : range.kind == ByteRange::Kind::kLast ? -size
+                                                                 : 0;
+    std::string key = info.key.object.substr(array.prefix.size());
+    const bool is_current = array.versions->find(key) == info.key.version;
+    listed.emplace_back(std::move(key), begin, is_part ? std::optional(begin + size) : std::nullopt, is_current,
+                        counted);
+  }
+  return {std::move(listed), listing.share};
+}
+
+/// Bytes that an entry counts against the limit.
+uint64_t counted_bytes(const CachedArray& array, const std::string& key, int64_t begin, std::optional<int64_t> end,
+                       size_t payload) {
+  const std::string usual(16, '0');  // of a version that was listed
+  const CacheEntry entry = entry_of(array, key, array.versions->find(key).value_or(usual), begin, end);
+  return CacheDirectory::counted_bytes(CacheEntryFile::size_of(entry, payload));
+}
+
 /// The right to fetch an entry, as Python holds it.
 struct PythonClaim {
   CacheDirectory::ClaimPtr claim;
@@ -99,6 +130,7 @@ void bind_cache(py::module_& m) {
       .def("limit", &CacheDirectory::limit)
       .def("trouble", &CacheDirectory::trouble)
       .def("admits", &CacheDirectory::admits)
+      .def("is_writable", &CacheDirectory::is_writable)
       .def("used_bytes", &CacheDirectory::used_bytes, py::call_guard<GilRelease>())
       .def("recount", &CacheDirectory::recount, py::call_guard<GilRelease>())
       .def("clear", &CacheDirectory::clear, py::arg("store"), py::call_guard<GilRelease>());
@@ -118,6 +150,8 @@ void bind_cache(py::module_& m) {
             return version && array.directory->contains(entry_of(array, key, *version, begin, end));
           },
           py::arg("key"), py::arg("begin") = 0, py::arg("end") = py::none())
+      .def("entries", &list_entries, py::arg("most"), py::call_guard<GilRelease>())
+      .def("counted_bytes", &counted_bytes, py::arg("key"), py::arg("begin"), py::arg("end"), py::arg("payload"))
       .def(
           "try_claim",
           [](const CachedArray& array, const std::string& key, int64_t begin,
@@ -127,6 +161,14 @@ void bind_cache(py::module_& m) {
             return PythonClaim{std::move(claim)};
           },
           py::arg("key"), py::arg("begin") = 0, py::arg("end") = py::none());
+  m.def(
+      "read_cache_entry_info",
+      [](const std::string& path) -> std::optional<std::tuple<std::string, std::string, std::string, uint64_t>> {
+        const auto info = read_cache_entry_info(path);
+        if (!info) return std::nullopt;
+        return std::tuple(info->key.store, info->key.object, info->key.version, info->bytes);
+      },
+      py::arg("path"), py::call_guard<GilRelease>());
   m.def(
       "check_cache_entry",
       [](const std::string& path) {

@@ -270,6 +270,31 @@ uint64_t CacheDirectory::count_entries() const {
   return used;
 }
 
+CacheDirectory::Listing CacheDirectory::list(const std::string& store, const std::string& prefix, size_t most) const {
+  constexpr int kFolders = 256;  // named by two digits of a hash
+  Listing listing;
+  const fs::path root = fs::path(path_) / CacheEntry({.store = store}).folder;
+  size_t seen = 0;
+  for (int number = 0; number < kFolders; ++number) {
+    if (seen >= most && seen > 0) {
+      listing.share = static_cast<double>(number) / kFolders;
+      break;
+    }
+    std::error_code error;
+    const fs::path folder = root / hex_of(static_cast<uint64_t>(number)).substr(14);
+    for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+      std::error_code gone;
+      const uint64_t size = item->file_size(gone);
+      const auto info = gone ? std::nullopt : read_cache_entry_info(item->path().string());
+      ++seen;
+      if (info && info->key.store == store && info->key.object.starts_with(prefix)) {
+        listing.entries.push_back({*info, counted_bytes(size)});
+      }
+    }
+  }
+  return listing;
+}
+
 /// Deletes files of writers that died: these hold no lock on their file any more.
 void CacheDirectory::sweep_leftovers() const {
   std::error_code error;

@@ -91,6 +91,22 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// Why the cache admits no entries, or holds none; empty if it works.
   [[nodiscard]] std::string trouble() const;
 
+  /// Whether new entries are written at all.
+  [[nodiscard]] bool is_writable() const { return writes_.load(std::memory_order_relaxed); }
+
+  /// Entries of some objects, as their headers say.
+  struct Listing {
+    struct One {
+      CacheEntryInfo info;
+      uint64_t counted_bytes = 0;  ///< against the limit
+    };
+    std::vector<One> entries;
+    double share = 1;  ///< the part of the cache that was looked through: names are hashes, so it is a random sample
+  };
+  /// Lists the entries of the objects of a store whose keys begin with `prefix`, of all versions. Looks at no more folders
+  /// once it has looked at `most` entries.
+  [[nodiscard]] Listing list(const std::string& store, const std::string& prefix, size_t most) const;
+
   /// Counts the used bytes anew, from the sizes of all files, and deletes what dead processes left. Returns the bytes.
   uint64_t recount();
   /// Deletes the entries of one store, or of all for an empty name. Returns their bytes.

@@ -22,6 +22,8 @@ namespace zarrfeed {
 namespace {
 
 constexpr uint32_t kMaxLabelBytes = 1 << 16;
+/// A header and its label are rarely longer, so one read is enough.
+constexpr size_t kUsualHeadBytes = 512;
 
 constexpr std::array<char, 8> kMagic{'z', 'f', 'c', 'a', 'c', 'h', 'e', '1'};
 
@@ -230,6 +232,22 @@ CacheEntryFile::Found CacheEntryFile::read(int fd, uint64_t size, const CacheEnt
 
 bool CacheEntryFile::is_intact() const {
   return !find_damage(header_of(head_), Bytes(as_bytes(head_)).subspan(sizeof(Header)), payload_);
+}
+
+std::optional<CacheEntryInfo> read_cache_entry_info(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  const std::shared_ptr<const void> closed(nullptr, [fd](const void*) { ::close(fd); });
+  std::string head(kUsualHeadBytes, '\0');
+  ssize_t n = pread(fd, head.data(), head.size(), 0);
+  if (n < static_cast<ssize_t>(sizeof(Header))) return std::nullopt;
+  const Header header = header_of(head);
+  if (!header.is_intact() || header.label_bytes > kMaxLabelBytes) return std::nullopt;
+  head.resize(sizeof(header) + header.label_bytes);
+  if (static_cast<size_t>(n) < head.size()) n = pread(fd, head.data(), head.size(), 0);
+  const std::string label = head.substr(sizeof(header));
+  if (n < static_cast<ssize_t>(head.size()) || header.label_crc != crc32c(as_bytes(label))) return std::nullopt;
+  return CacheEntryInfo{parse_label(label), header.payload_bytes};
 }
 
 CacheEntryInfo check_cache_entry(const std::string& path) {

@@ -146,6 +146,11 @@ def chunk_reads(plan: EpochPlan, field: StoredField | VlenField, *, carried: boo
     return int(np.minimum(over_block[plan.segment_place], rows).sum()) * cells, distinct
 
 
+def chunks_of_order(order: Order, field: StoredField | VlenField) -> Int64:
+    """Return the chunks along the sample axis that the epochs of all consumers read: indices, ascending."""
+    return np.unique(_chunks_over_blocks(order, field)[1])
+
+
 def _chunks_over_blocks(order: Order, field: StoredField | VlenField) -> tuple[Int64, Int64]:
     """Return places of blocks and the chunks that their samples need, each pair once; sorted."""
     window = window_of(field)

@@ -14,6 +14,7 @@ from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixing import perfect_mix
 from zarrfeed.plan.order import EpochPlan
+from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
@@ -118,6 +119,7 @@ class Explanation(Page):
 
     `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
+    `cache` says what the node cache will do; None if there is none.
 
     Examples
     --------
@@ -148,6 +150,7 @@ class Explanation(Page):
     chunks_per_batch: float
     ideal_chunks_per_batch: float
     left_out: tuple[LeftOut, ...] = ()
+    cache: CacheExplanation | None = None
 
     @property
     def num_threads(self) -> int:
@@ -226,7 +229,7 @@ class Explanation(Page):
             bound = "what memory allows" if memory.requests_bounded_by == "memory" else "what such a store is asked"
             asked = f"up to {memory.max_requests} chunks asked for at once in stores that are not local"
             rows.append(("", f"{asked}: {bound}"))
-        return rows
+        return rows if self.cache is None else [*rows, *self.cache.rows()]
 
 
 def explain(
@@ -265,6 +268,7 @@ def explain(
         chunks_per_batch=per_batch,
         ideal_chunks_per_batch=ideal,
         left_out=() if order.selection is None else order.selection.left_out,
+        cache=explain_cache(fields.fields, order),
     )
 
 

@@ -12,6 +12,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.units import parse_bytes
@@ -22,6 +25,9 @@ _USUAL_SHARE = 0.9
 _NO_PATHS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
 #: More than any file system has.
 _NO_LIMIT = (1 << 63) - 1
+#: What an entry is in front of its payload: some 100 bytes that name it. Entries count as whole blocks.
+_USUAL_HEADER_BYTES = 160
+_BLOCK_BYTES = 4096
 
 #: The directories that this process has open, by process, path and limit: a forked process opens its own.
 _open: dict[tuple[int, str, int], core.CacheDirectory] = {}
@@ -98,6 +104,31 @@ class CacheOptions:
 
 
 @dataclass(frozen=True)
+class StoredObjects:
+    """How large the objects of an array are.
+
+    Attributes
+    ----------
+    count, stored_bytes
+        Of all objects: how many, and their bytes.
+    counted_bytes
+        Bytes of all objects as they count against the limit of a cache: of whole blocks, with a header each.
+    """
+
+    count: int
+    stored_bytes: int
+    counted_bytes: int
+
+    @classmethod
+    def of(cls, sizes: npt.NDArray[np.int64] | None) -> StoredObjects | None:
+        """Return the same of the sizes of all objects; None for None."""
+        if sizes is None:
+            return None
+        blocks = -(-(sizes + _USUAL_HEADER_BYTES) // _BLOCK_BYTES)
+        return cls(len(sizes), int(sizes.sum()), int(blocks.sum()) * _BLOCK_BYTES)
+
+
+@dataclass(frozen=True)
 class ArrayCache:
     """What the chunks of one array are called in the node cache.
 
@@ -109,6 +140,8 @@ class ArrayCache:
         Name of the store in the cache; what stands before the keys of the array there.
     versions
         The version of each object; None: nothing of the array is cached.
+    objects
+        How large the objects are; None: the store does not tell it.
     why_off
         Why nothing of the array, or not all of it, is cached; else empty.
     """
@@ -117,6 +150,7 @@ class ArrayCache:
     store: str = ""
     prefix: str = ""
     versions: core.ObjectVersions | None = None
+    objects: StoredObjects | None = None
     why_off: str = ""
 
     def to_core(self) -> core.CachedArray | None:

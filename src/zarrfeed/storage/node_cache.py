@@ -15,7 +15,7 @@ from zarrfeed.base.errors import StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.cache_options import ArrayCache
+from zarrfeed.storage.cache_options import ArrayCache, StoredObjects
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.object_versions import find_versions, name_store
 
@@ -36,7 +36,8 @@ def _name_array(source: StoreSource, spec: ArraySpec, access: StoreAccess) -> Ar
     if options.version is not None:
         return replace(made, versions=core.ObjectVersions("declared " + options.version))
     try:
-        versions, why = find_versions(source.store, source.prefix, spec, access)
+        found = find_versions(source.store, source.prefix, spec, access)
     except StoreReadError as error:
         return replace(made, why_off=f"{spec.name}: versions of objects cannot be told: {error.strerror}")
-    return replace(made, versions=versions, why_off=why and f"{spec.name}: {why}")
+    why_off = found.why and f"{spec.name}: {found.why}"
+    return replace(made, versions=found.versions, objects=StoredObjects.of(found.sizes), why_off=why_off)

@@ -12,10 +12,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
+import numpy as np
+import numpy.typing as npt
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, ObjectStore, WrapperStore
 
@@ -24,6 +27,7 @@ from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.storage.zarr_internals import sync, unwrapped
 
 #: Where a server has no listing, each object costs a HEAD request when the array is opened: so many objects at most.
@@ -59,7 +63,7 @@ def name_store(store: Store) -> tuple[str, str] | None:
     kind = type(inner).__name__
     if kind == "HTTPStore":
         parts = urlsplit(inner.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/")
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", unquote(parts.path).strip("/")
     if kind not in _SCHEMES:
         return None
     config = {key.removeprefix("aws_").removeprefix("azure_storage_").removeprefix("google_"): value
@@ -69,10 +73,27 @@ def name_store(store: Store) -> tuple[str, str] | None:
     return f"{_SCHEMES[kind]}://{bucket}" + (f" at {server}" if server else ""), str(inner.prefix or "").strip("/")
 
 
-def find_versions(
-    store: Store, prefix: str, spec: ArraySpec, access: StoreAccess
-) -> tuple[core.ObjectVersions | None, str]:
-    """Return the versions of the objects below a prefix by their keys there, and why some, or all, have none.
+@dataclass(frozen=True)
+class FoundVersions:
+    """The versions of an array's objects.
+
+    Attributes
+    ----------
+    versions
+        By key below the array; None: no object has one.
+    why
+        Why some objects, or all, have none; else empty.
+    sizes
+        Stored bytes of each object that has a version; None: the store does not tell them.
+    """
+
+    versions: core.ObjectVersions | None = None
+    why: str = ""
+    sizes: npt.NDArray[np.int64] | None = None
+
+
+def find_versions(store: Store, prefix: str, spec: ArraySpec, access: StoreAccess) -> FoundVersions:
+    """Return the versions of the objects below a prefix by their keys there.
 
     Raises
     ------
@@ -84,32 +105,32 @@ def find_versions(
     if _is_icechunk(store):
         session: Any = store.session  # type: ignore[attr-defined]
         if not session.read_only:
-            return None, "a session of Icechunk that can be written has no version"
-        return core.ObjectVersions(f"snapshot {session.snapshot_id}"), ""
+            return FoundVersions(why="a session of Icechunk that can be written has no version")
+        return FoundVersions(core.ObjectVersions(f"snapshot {session.snapshot_id}"))
     if not isinstance(store, ObjectStore):
-        return None, f"a {type(store).__name__} does not tell versions of objects; {_DECLARE}"
+        return FoundVersions(why=f"a {type(store).__name__} does not tell versions of objects; {_DECLARE}")
     try:
         found = _listed(store, prefix, access) if type(store.store).__name__ != "HTTPStore" else None
         if found is None:
             keys = list(itertools.islice(object_keys(spec), _MOST_HEADS + 1))
             if len(keys) > _MOST_HEADS:
-                why = (
-                    f"more than {_MOST_HEADS} objects would each cost a HEAD request; declare a version: cache_version="
-                )
-                return None, why
+                return FoundVersions(why=f"more than {_MOST_HEADS} objects would each cost a HEAD request; {_DECLARE}")
             found = sync(_heads(store, prefix, keys, access))
     except StoreReadError:
         raise
     except Exception as error:  # of any class
         raise StoreReadError(errno_of(error), reason_of(error)) from error
-    versions = [(key, version) for key, version in found if version]
-    if len(versions) == len(found):
-        return core.ObjectVersions(versions), ""
+    known = [one for one in found if one.version]
     why = (
-        f"{len(found) - len(versions)} of {len(found)} objects have no version: the server tells neither an ETag nor "
+        f"{len(found) - len(known)} of {len(found)} objects have no version: the server tells neither an ETag nor "
         f"when they changed, or they changed less than {_UNSETTLED_S:g} s ago; {_DECLARE}"
     )
-    return (core.ObjectVersions(versions) if versions else None), why
+    why = why if len(known) < len(found) else ""
+    if why and not known:
+        return FoundVersions(why=why)
+    sizes = [one.size for one in known if one.key.rpartition("/")[2] not in METADATA_NAMES]
+    versions = core.ObjectVersions([(one.key, one.version) for one in known])
+    return FoundVersions(versions, why, np.array(sizes, np.int64))
 
 
 def object_keys(spec: ArraySpec) -> Iterator[str]:
@@ -140,12 +161,22 @@ def _version_of(meta: Any) -> str:
     return f"{tag or ''} {meta.get('version') or ''} {seconds:.6f} {meta['size']}"
 
 
-def _listed(store: ObjectStore[Any], prefix: str, access: StoreAccess) -> list[tuple[str, str]]:
+class _Object(NamedTuple):
+    key: str
+    version: str
+    size: int
+
+
+def _object_of(key: str, meta: Any) -> _Object:
+    return _Object(key, _version_of(meta), int(meta["size"]))
+
+
+def _listed(store: ObjectStore[Any], prefix: str, access: StoreAccess) -> list[_Object]:
     import obstore
 
-    def read() -> list[tuple[str, str]]:
+    def read() -> list[_Object]:
         pages = obstore.list(store.store, prefix=prefix or None, chunk_size=1000)
-        return [(meta["path"].removeprefix(prefix), _version_of(meta)) for page in pages for meta in page]
+        return [_object_of(meta["path"].removeprefix(prefix), meta) for page in pages for meta in page]
 
     attempt = 0
     while True:
@@ -158,16 +189,16 @@ def _listed(store: ObjectStore[Any], prefix: str, access: StoreAccess) -> list[t
             attempt += 1
 
 
-async def _heads(store: ObjectStore[Any], prefix: str, keys: list[str], access: StoreAccess) -> list[tuple[str, str]]:
+async def _heads(store: ObjectStore[Any], prefix: str, keys: list[str], access: StoreAccess) -> list[_Object]:
     import obstore
 
     waiting = iter(keys)
-    found: list[tuple[str, str]] = []
+    found: list[_Object] = []
 
     async def head(key: str) -> None:
         for attempt in itertools.count():
             try:
-                found.append((key, _version_of(await obstore.head_async(store.store, prefix + key))))
+                found.append(_object_of(key, await obstore.head_async(store.store, prefix + key)))
             except FileNotFoundError:
                 return  # a missing chunk: the fill value
             except Exception as error:

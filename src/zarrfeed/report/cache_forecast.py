@@ -1,0 +1,240 @@
+"""Which share of its reads a dataset will find in the node cache: worked out from listings and headers of entries.
+
+What holds: a cache evicts nothing, so an entry that is in the cache now is a hit in every later epoch, and chunks that
+are not there are added until the limit is reached. So, from the second epoch on, the hits are the entries that are
+there now and as many more as there is room for. Epochs of all ranks count: a cache that has seen an epoch of each rank
+of the machine hits so often for each of them, if these ranks read all chunks. No chunk and no index of a shard is read
+for it. Where it depends on sizes that nobody tells, it is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.native import core
+from zarrfeed.base.page import Row
+from zarrfeed.base.units import format_bytes
+from zarrfeed.plan.carry import chunks_of_order
+from zarrfeed.plan.order import Order
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.field import Field, StoredField, VlenField
+from zarrfeed.storage.cache_options import ArrayCache
+from zarrfeed.storage.location import StoreSource
+
+#: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
+_MOST_ENTRIES = 1 << 16
+
+#: What an entry holds: key of the object, first byte and end, whether it is of the object's version, bytes that count.
+_Entry = tuple[str, int, int | None, bool, int]
+
+
+@dataclass(frozen=True)
+class CacheExplanation:
+    """What the node cache will do for a dataset.
+
+    Attributes
+    ----------
+    expected_hit_ratio
+        Share of the reads that the cache will answer, from the second epoch on; None if it is not known.
+    entries, wanted_entries
+        Entries of what epochs read that are in the cache now; all that there could be: chunks, inner chunks of shards
+        and the indices of shards. Of a cache with very many entries, the first is an estimate.
+    entry_bytes, wanted_bytes
+        The same in bytes, as they count against the limit; `wanted_bytes` is None if sizes are not known.
+    room
+        Bytes that can be added to the cache now, by whatever dataset.
+    limit
+        Bytes that the cache may use.
+    why_unknown
+        Why `expected_hit_ratio` is None; else empty.
+    troubles
+        Why the cache does not do all that it could, as `stats().cache.troubles` will say.
+    """
+
+    expected_hit_ratio: float | None
+    entries: int
+    wanted_entries: int
+    entry_bytes: int
+    wanted_bytes: int | None
+    room: int
+    limit: int
+    why_unknown: str = ""
+    troubles: tuple[str, ...] = ()
+
+    def rows(self) -> list[Row]:
+        """Return the rows of a page."""
+        ratio = self.expected_hit_ratio
+        expected = f"hit ratio not known: {self.why_unknown}" if ratio is None else f"{ratio:.1%} of the reads will hit"
+        wanted = "" if self.wanted_bytes is None else f" of {format_bytes(self.wanted_bytes)}"
+        return [
+            ("node cache", expected + ", from the second epoch on" * (ratio is not None)),
+            (
+                "",
+                f"{format_bytes(self.entry_bytes)}{wanted} are there, {self.entries} of {self.wanted_entries} entries; "
+                f"room for {format_bytes(self.room)} of the limit of {format_bytes(self.limit)}",
+            ),
+            *[("", trouble) for trouble in self.troubles],
+        ]
+
+
+def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | None:
+    """Return what the node cache will do for the epochs of an order; None without a cache."""
+    arrays: dict[str, _Array] = {}
+    named: list[ArrayCache] = []
+    troubles = []
+    for field in fields:
+        source = field.spec.source if isinstance(field, StoredField | VlenField) else None
+        if not isinstance(source, StoreSource) or source.cached is None:
+            continue
+        named.append(source.cached)
+        troubles.append(source.cache_trouble)
+        called = source.cached.to_core()
+        if called is None:
+            continue
+        assert isinstance(field, StoredField | VlenField)
+        resident = isinstance(field, StoredField) and field.resident
+        chunks = np.arange(_chunks_along(field.spec)) if resident else chunks_of_order(order, field)
+        one = _Array(field.spec, source.cached, called, chunks, resident)
+        same = arrays.get(one.name)
+        arrays[one.name] = one if same is None else same.together(one)
+    if not named:
+        return None
+    directory = named[0].options.directory()
+    parts = [one.part() for one in arrays.values()]
+    room = max(0, directory.limit() - directory.used_bytes()) if directory.is_writable() else 0
+    return _forecast(parts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One array: entries that are there, all that could be, and the bytes of one; None if nobody tells."""
+
+    entries: float
+    wanted: float
+    entry_bytes: float
+    each: float | None
+    resident: bool
+
+    @property
+    def missing(self) -> float:
+        return self.wanted - self.entries
+
+
+def _forecast(parts: list[_Part], room: int, limit: int, troubles: tuple[str, ...]) -> CacheExplanation:
+    epochs = [part for part in parts if not part.resident]
+    # Fields in memory are read once, before the first epoch.
+    left = room - sum(part.missing * (part.each or 0) for part in parts if part.resident)
+    there, wanted = sum(part.entries for part in epochs), sum(part.wanted for part in epochs)
+    incomplete = [part for part in epochs if part.missing > 0]
+    unsized = [part for part in incomplete if part.each is None]
+    missing = sum(part.missing for part in incomplete)
+    ratio: float | None = None
+    why = ""
+    if not wanted:
+        why = "no array of the epochs is cached"
+    elif left <= 0 or not incomplete:
+        ratio = there / wanted
+    elif unsized:
+        why = "neither the store nor an entry tells how large chunks are"
+    else:
+        each = sum(part.missing * (part.each or 0) for part in incomplete) / missing
+        ratio = (there + min(missing, math.floor(left / each))) / wanted
+    known = all(part.each is not None for part in epochs)
+    return CacheExplanation(
+        expected_hit_ratio=ratio,
+        entries=round(there),
+        wanted_entries=round(wanted),
+        entry_bytes=round(sum(part.entry_bytes for part in epochs)),
+        wanted_bytes=round(sum(p.entry_bytes + p.missing * (p.each or 0) for p in epochs)) if known else None,
+        room=room,
+        limit=limit,
+        why_unknown=why,
+        troubles=troubles,
+    )
+
+
+@dataclass(frozen=True)
+class _Array:
+    """One array: what it is called in the cache, and the chunks along the sample axis that are read."""
+
+    spec: ArraySpec
+    cached: ArrayCache
+    called: core.CachedArray
+    chunks: npt.NDArray[np.int64]
+    resident: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.cached.store}\0{self.cached.prefix}"
+
+    def together(self, other: _Array) -> _Array:
+        chunks = np.union1d(self.chunks, other.chunks)
+        return _Array(self.spec, self.cached, self.called, chunks, self.resident and other.resident)
+
+    def part(self) -> _Part:
+        """Compare what is read with what is in the cache."""
+        spec, shard = self.spec, self.spec.shard
+        objects = self.chunks
+        if shard is not None:
+            objects = np.unique(self.chunks // shard.chunks[spec.sample_axis])
+        wanted_objects, wanted = self._wanted(objects)
+        listed, share = self.called.entries(_MOST_ENTRIES)
+        counted = self._in_epochs(listed, set(objects.tolist()))
+        entries = min(wanted, len(counted) / share)
+        mean = sum(counted) / len(counted) if counted else None
+        stored = self.cached.objects
+        if stored is None or not stored.count:
+            each = mean
+        elif shard is None:
+            each = stored.counted_bytes / stored.count
+        else:
+            each = mean if counted and len(counted) > wanted_objects else self._inner_bytes(stored.stored_bytes)
+        return _Part(entries, wanted, entries * (mean or 0), each, self.resident)
+
+    def _wanted(self, objects: npt.NDArray[np.int64]) -> tuple[float, float]:
+        """Return how many objects are read, and how many reads of chunks and indices that is."""
+        spec, stored = self.spec, self.cached.objects
+        written = 1.0 if stored is None else min(1.0, stored.count / max(1, math.prod(_objects_along(spec))))
+        across = math.prod(n for axis, n in enumerate(_objects_along(spec)) if axis != spec.sample_axis)
+        num_objects = len(objects) * across * written
+        if spec.shard is None:
+            return num_objects, num_objects
+        return num_objects, num_objects + len(self.chunks) * spec.num_cells * written
+
+    def _inner_bytes(self, stored_bytes: int) -> float:
+        """Return what an entry counts on average, of inner chunks and indices of shards of so many bytes in all."""
+        spec, stored = self.spec, self.cached.objects
+        assert spec.shard is not None
+        assert stored is not None
+        index_bytes = spec.shard.stored_index_bytes
+        written = stored.count / spec.num_shards
+        num_chunks = math.prod(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True)) * written
+        inner = max(0.0, (stored_bytes - stored.count * index_bytes) / num_chunks)
+        of_inner = self.called.counted_bytes("c/0/0", 0, 1 << 20, math.ceil(inner))
+        of_index = self.called.counted_bytes("c/0/0", -index_bytes, None, index_bytes)
+        return (num_chunks * of_inner + stored.count * of_index) / (num_chunks + stored.count)
+
+    def _in_epochs(self, listed: list[_Entry], objects: set[int]) -> list[int]:
+        """Return what the entries count that are hits, or will be after their object was fetched once more."""
+        found, versions = [], self.cached.versions
+        assert versions is not None
+        for key, _, end, is_current, counted in listed:
+            if is_current or (end is None and versions.find(key)):
+                parts = key.split(self.spec.key_separator)[bool(self.spec.key_prefix) :]
+                place = parts[self.spec.sample_axis] if len(parts) > self.spec.sample_axis else ""
+                if place.isdigit() and int(place) in objects:
+                    found.append(counted)
+        return found
+
+
+def _objects_along(spec: ArraySpec) -> list[int]:
+    return [-(-n // s) for n, s in zip(spec.shape, spec.shard_shape, strict=True)]
+
+
+def _chunks_along(spec: ArraySpec) -> int:
+    return -(-spec.num_samples // spec.rows_per_chunk)
