@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.storage.read_counts import CacheCounts
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class CacheStats:
         """Return what the engine counted, by names that begin with "cache_"."""
         counts = {f.name: counters.get(f"cache_{f.name}", 0) for f in fields(cls) if f.name != "troubles"}
         return cls(**counts, troubles=troubles)
+
+    @classmethod
+    def of_python(cls, counts: CacheCounts) -> CacheStats:
+        """Return what was counted of chunks that Python decodes."""
+        return cls(**vars(counts))
 
     def __add__(self, other: CacheStats) -> CacheStats:
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}

@@ -284,9 +284,14 @@ class Reader:
             list_s=self._vlen_s,
             consumer_wait_s=self._vlen_s,
             consumer_busy_s=-self._vlen_s,
-            cache=CacheStats(troubles=_cache_troubles(self._fields)),
+            cache=CacheStats(troubles=self._cache_troubles()),
         )
         return self._load_stats + _stats_of(self._engine, self._bridge) + vlen + here
+
+    def _cache_troubles(self) -> tuple[str, ...]:
+        """Return why the node cache does not do all that it could for these fields."""
+        sources = [*_sources(self._fields).values(), *(reader.source for reader in self._vlen_readers.values())]
+        return tuple(dict.fromkeys(source.cache_trouble for source in sources if source.cache_trouble))
 
     def _provide_buffer(self) -> None:
         """Give the engine the memory of one more batch of the epoch, if it has any more."""
@@ -313,12 +318,6 @@ def _cached(fields: Sequence[TensorField]) -> dict[int, core.CachedArray]:
     return {number: array for number, array in named.items() if array is not None}
 
 
-def _cache_troubles(fields: Sequence[TensorField]) -> tuple[str, ...]:
-    """Return why the node cache does not do all that it could for these fields."""
-    troubles = (source.cache_trouble for source in _sources(fields).values())
-    return tuple(dict.fromkeys(trouble for trouble in troubles if trouble))
-
-
 def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArrays) -> core.FieldSpec:
     tensor = arrays.tensor_spec(field)
     if isinstance(field, StoredField):
@@ -335,6 +334,7 @@ def _stats_of(engine: core.Engine, bridge: StoreBridge) -> Stats:
         hedges_won=counts.hedges_won,
         concurrency=bridge.concurrency,
         python_decode_s=counts.decode_s,
+        cache=CacheStats.of_python(counts.cache),
     )
     return Stats.from_core(engine.stats()) + in_python
 

@@ -22,13 +22,14 @@ import numpy.typing as npt
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
+from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
-from zarrfeed.storage.errors import errno_of
+from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.retry import is_of_chunk
@@ -93,6 +94,11 @@ class VlenReader:
         return self._spec.name
 
     @property
+    def source(self) -> StoreSource:
+        """Where its chunks are."""
+        return self._source
+
+    @property
     def rows_per_chunk(self) -> int:
         """Samples of a chunk."""
         return self._spec.rows_per_chunk
@@ -111,7 +117,7 @@ class VlenReader:
         except ZarrfeedError:
             raise
         except Exception as error:
-            raise StoreReadError(errno_of(error), f"the store cannot be opened: {error!r}") from error
+            raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
     def take(self, index: npt.NDArray[np.int64]) -> list[Any]:
         """Return samples, by their index in the array: nested lists, as deep as the array has axes.
@@ -140,7 +146,10 @@ class VlenReader:
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
         return self._stats + Stats(
-            requests=self._counts.requests, retries=self._counts.retries, indices_read=self._counts.indices_read
+            requests=self._counts.requests,
+            retries=self._counts.retries,
+            indices_read=self._counts.indices_read,
+            cache=CacheStats.of_python(self._counts.cache),
         )
 
     async def _take(self, index: npt.NDArray[np.int64]) -> tuple[Objects, list[tuple[_Place, BaseException]]]:

@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from zarr.abc.store import ByteRequest, RangeByteRequest
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 
 from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.storage.cached_reads import CachedReads
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.read_counts import ReadCounts
@@ -49,6 +50,9 @@ class ChunkReader:
         Runs a coroutine as a task that ends with the reader. None: a task of the event loop.
     is_watched
         Whether somebody else ends the wait for a read that takes longer than the timeout, as the engine does.
+    caches_all
+        Whether chunks that the engine decodes go through the node cache here, too. The engine itself reads them through
+        its own.
     """
 
     def __init__(
@@ -60,11 +64,13 @@ class ChunkReader:
         sharding: ShardReading | None = None,
         spawn: Spawn | None = None,
         is_watched: bool = False,
+        caches_all: bool = False,
     ) -> None:
         self.source = source
         self._policy = policy
         self._counts = counts
         self._attempts: Callable[..., Coroutine[Any, Any, Bytes | None]] = retrying if is_watched else reading
+        self._cached = CachedReads.of(source, counts.cache, all_chunks=caches_all)
         self.shards = None
         if sharding is not None:
             self.shards = ShardReader(sharding, self.get, self.get_parts, spawn or asyncio.create_task, counts)
@@ -81,6 +87,20 @@ class ChunkReader:
         StoreReadError
             If the last attempt failed, or the timeout is over. And whatever the store raises.
         """
+        if self._cached is None:
+            return await self._fetch(key, byte_range, failed)
+
+        async def fetch(_: list[Part]) -> list[Bytes | None]:
+            return [await self._fetch(key, byte_range, failed)]
+
+        (data,) = await self._cached.get(key, [_part_of(byte_range)], fetch)
+        assert not isinstance(data, CorruptChunkError)
+        return data
+
+    async def _fetch(
+        self, key: str, byte_range: ByteRequest | None, failed: FailedAttempt | None = None
+    ) -> Bytes | None:
+        """Return the same from the store."""
 
         def read() -> Awaitable[Bytes | None]:
             self._counts.on_request()
@@ -113,11 +133,19 @@ class ChunkReader:
         StoreReadError
             If the store returned more than it was asked for. And as of `get`.
         """
+        if self._cached is None:
+            return await self._fetch_parts(key, parts, failed)
+        return await self._cached.get(key, parts, lambda wanted: self._fetch_parts(key, wanted, failed))
+
+    async def _fetch_parts(
+        self, key: str, parts: Sequence[Part], failed: FailedAttempt | None = None
+    ) -> list[Bytes | CorruptChunkError | None]:
+        """Return the same from the store."""
         begin, end = span_of(parts)
         if end is None:
-            return [await self.get(key, None, failed)]
+            return [await self._fetch(key, None, failed)]
         # Stores disagree about what a request for zero bytes returns, so none is made.
-        data = await self.get(key, RangeByteRequest(begin, end), failed) if end > begin else np.empty(0, np.uint8)
+        data = await self._fetch(key, RangeByteRequest(begin, end), failed) if end > begin else np.empty(0, np.uint8)
         return split_parts(parts, data)
 
     async def read(self, key: str, position: int | None) -> Bytes | None:
@@ -133,6 +161,16 @@ class ChunkReader:
     def inner_label(self, position: int | None) -> str:
         """Return what messages call the inner chunk at a position, behind the key of its shard; "" for none."""
         return "" if position is None or self.shards is None else self.shards.label(position)
+
+
+def _part_of(byte_range: ByteRequest | None) -> Part:
+    """Return first byte and end, as of a slice."""
+    if isinstance(byte_range, RangeByteRequest):
+        return byte_range.start, byte_range.end
+    if isinstance(byte_range, SuffixByteRequest):
+        return -byte_range.suffix, None
+    assert byte_range is None
+    return 0, None
 
 
 def span_of(parts: Sequence[Part]) -> tuple[int, int | None]:

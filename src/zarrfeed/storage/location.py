@@ -23,7 +23,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import cpu
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
-from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import ArrayCache
@@ -83,7 +83,10 @@ class StoreSource:
         return self.pid != os.getpid()
 
     def engine_cache(self) -> core.CachedArray | None:
-        """Return what the array is called in the node cache; None without one, or where Python decodes the chunks."""
+        """Return what the engine calls the array in the node cache; None without one.
+
+        None also where Python decodes the chunks, which then reads through the cache itself (`cached_reads.py`).
+        """
         return None if self.cached is None or self.decoder is not None else self.cached.to_core()
 
     @property
@@ -91,7 +94,7 @@ class StoreSource:
         """Why the node cache does not do all that it could for this array; empty if it does, or if there is none."""
         if self.cached is None:
             return ""
-        return self.cached.trouble() or "chunks that zarr-python decodes are not cached" * (self.decoder is not None)
+        return self.cached.trouble()
 
     @property
     def max_requests(self) -> int:
@@ -130,7 +133,7 @@ class StoreSource:
         try:
             await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
         except TimeoutError:
-            raise ConfigError(_NOT_AFTER_FORK.format(self.store)) from None
+            raise ConfigError(_NOT_AFTER_FORK.format(printable(self.store))) from None
 
     async def get(
         self, key: str, byte_range: ByteRequest | None = None, *, at_once: bool = False
@@ -186,7 +189,7 @@ def _reopened(store: Store) -> Store:
     """Return a store for a forked child: handles that parent and child would share are opened anew."""
     if isinstance(store, ObjectStore):
         # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
-        raise ConfigError(_NOT_AFTER_FORK.format(store))
+        raise ConfigError(_NOT_AFTER_FORK.format(printable(store)))
     if isinstance(store, WrapperStore):
         inner = _reopened(unwrapped(store))
         return store if inner is unwrapped(store) else with_store(store, inner)
@@ -195,7 +198,9 @@ def _reopened(store: Store) -> Store:
         try:
             again: Store = pickle.loads(pickle.dumps(store))
         except Exception as error:
-            raise StoreReadError(errno_of(error), f"{store}: cannot be opened anew after a fork: {error!r}") from error
+            raise StoreReadError(
+                errno_of(error), f"{printable(store)}: cannot be opened anew after a fork: {reason_of(error)}"
+            ) from error
         return again
     return store
 

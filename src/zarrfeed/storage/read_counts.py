@@ -7,6 +7,20 @@ from dataclasses import dataclass, field
 
 
 @dataclass
+class CacheCounts:
+    """What the node cache did for chunks that Python decodes; as of `CacheStats`. Of zarr-python's event loop alone."""
+
+    hits: int = 0
+    misses: int = 0
+    hit_bytes: int = 0
+    miss_bytes: int = 0
+    unversioned: int = 0
+    damaged: int = 0
+    written_bytes: int = 0
+    refused: int = 0
+
+
+@dataclass
 class ReadCounts:
     """How often stores were asked, and again; for how many indices; how long zarr-python's decoders had chunks.
 
@@ -20,6 +34,8 @@ class ReadCounts:
         Second requests beside slow ones, and how many of them were answered first.
     indices_read
         Indices of shards.
+    cache
+        What the node cache did.
     decode_s
         Seconds that chunks spent with zarr-python's codecs, or waited for them.
     """
@@ -29,6 +45,7 @@ class ReadCounts:
     hedges: int = 0
     hedges_won: int = 0
     indices_read: int = 0
+    cache: CacheCounts = field(default_factory=CacheCounts)
     decode_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 

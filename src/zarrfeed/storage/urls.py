@@ -66,7 +66,7 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
         If the scheme is none of `URL_SCHEMES`.
     """
     access = access or StoreAccess()
-    store = _make_store(url, access)
+    store = make_store(url, access)
     from obstore.exceptions import BaseError
 
     try:
@@ -121,7 +121,14 @@ def _what_is_missing(store: UrlStore, access: StoreAccess) -> str:
     return nothing
 
 
-def _make_store(url: str, access: StoreAccess) -> UrlStore:
+def make_store(url: str, access: StoreAccess) -> UrlStore:
+    """Return the store at a URL, without asking it for anything.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        As of `open_url`.
+    """
     parts = urlsplit(url)
     if parts.scheme not in URL_SCHEMES:
         raise UnsupportedError(
