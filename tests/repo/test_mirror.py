@@ -94,6 +94,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/worker_shutdown.py": ("process/test_process_life.py",),
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),
     "tools/bench/": ("unit/tools/test_bench_command.py",),
+    "tools/cache/": ("unit/tools/test_cache_command.py",),
     "tools/demo/": ("unit/tools/test_demo.py",),
     "tools/verify/": ("unit/tools/test_verify.py",),
 }

@@ -33,11 +33,35 @@ class CountingServer(http.server.ThreadingHTTPServer):
         self.gets: Counter[str] = Counter()
         self.heads: Counter[str] = Counter()
         self.counting = threading.Lock()
+        self.paused = threading.Event()  # a request waits
+        self._left = -1  # chunks that are answered before requests wait; -1: none waits
+        self._may_go_on = threading.Event()
 
     @property
     def url(self) -> str:
         """Where it answers."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def pause_after(self, chunks: int) -> None:
+        """Answer so many more requests for chunks; let those after them wait."""
+        self._left = chunks
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        """Answer the requests that wait, and all others."""
+        self._left = -1
+        self._may_go_on.set()
+
+    def wait_turn(self, name: str) -> None:
+        """Wait, if a request for a chunk is to wait."""
+        with self.counting:
+            if "/c/" not in name or self._left < 0:
+                return
+            if self._left > 0:
+                self._left -= 1
+                return
+        self.paused.set()
+        self._may_go_on.wait(60)
 
     def chunk_gets(self) -> Counter[str]:
         """Return how often chunks, or ranges of shards, were asked for; forget all counts."""
@@ -84,6 +108,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except OSError:
             self._refuse(404)
             return
+        if not is_head:
+            self.server.wait_turn(name)
         size = len(data)
         begin, end = 0, size
         if wanted:

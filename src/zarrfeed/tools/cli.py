@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command `zarrfeed`: `info`, `bench`, `verify`, `demo`, `--version`; with `argcomplete`, completion in shells."""
+"""The command `zarrfeed`: `info`, `bench`, `verify`, `cache`, `demo`; with `argcomplete`, completion in shells."""
 
 from __future__ import annotations
 
@@ -163,7 +163,46 @@ def _parser() -> argparse.ArgumentParser:
             "not be checked, 2 for wrong arguments or if there is no store.",
         )
     )
+    _add_cache(
+        commands.add_parser(
+            "cache",
+            help="copy a store into a node cache, look into the cache, check or clear it",
+            description="A node cache is a local directory that zarrfeed.open(..., cache=DIR) keeps stored bytes in.",
+        ).add_subparsers(dest="cache_command", required=True, metavar="COMMAND")
+    )
     return parser
+
+
+def _add_cache(commands: Any) -> None:
+    warm = commands.add_parser(
+        "warm",
+        help="copy a store into a cache",
+        description="Copy all objects of STORE into a cache; what is there already is checked and not copied. A run "
+        "that was interrupted goes on when it is called again. Exits with 0 if all of the store is in the cache, 1 if "
+        "not, 2 for wrong arguments or if there is no store.",
+    )
+    warm.add_argument("path", metavar="STORE", help="an array, or a group of arrays and groups: a URL")
+    warm.add_argument("--cache", required=True, metavar="DIR", help="the directory; it is made if there is none")
+    warm.add_argument(
+        "--cache-limit", metavar="SIZE", help='bytes, or text such as "200GiB" (default: 9/10 of what is free)'
+    )
+    warm.add_argument("--cache-version", metavar="TEXT", help="version of all objects, for servers that tell none")
+    warm.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in STORE (default: all)")
+    _add_store_arguments(warm)
+    warm.add_argument(
+        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+    )
+    for name, text in (
+        ("info", "tell what is in a cache"),
+        ("verify", "check all entries of a cache, and delete the damaged ones; exits with 1 if there were some"),
+    ):
+        commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.").add_argument(
+            "directory", metavar="DIR", help="the directory of the cache"
+        )
+    clear = commands.add_parser("clear", help="delete the entries of a cache", description="Delete entries of a cache.")
+    clear.add_argument("directory", metavar="DIR", help="the directory of the cache")
+    clear.add_argument("--store", metavar="URL", help="only entries of the array or group there (default: all)")
+    _add_store_arguments(clear)
 
 
 def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
@@ -343,8 +382,30 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if report.ok else EXIT_FAILED
 
 
+def _cache(arguments: argparse.Namespace) -> int:
+    from zarrfeed.tools.cache import commands
+
+    if arguments.cache_command == "warm":
+        try:
+            report = commands.warm(arguments, _storage_options(arguments))
+        except KeyboardInterrupt:
+            _complain("interrupted; the same command goes on from here")
+            return EXIT_INTERRUPTED
+        _show(report)
+        return 0 if report.ok else EXIT_FAILED
+    if arguments.cache_command == "clear":
+        _show(commands.clear(arguments, _storage_options(arguments)))
+        return 0
+    if arguments.cache_command == "info":
+        _show(commands.info(arguments.directory))
+        return 0
+    checked = commands.check(arguments.directory)
+    _show(checked)
+    return 0 if checked.ok else EXIT_FAILED
+
+
 #: Command -> what it runs.
-_COMMANDS = {"demo": _demo, "info": _info, "explain": _info, "bench": _bench, "verify": _verify}
+_COMMANDS = {"demo": _demo, "info": _info, "explain": _info, "bench": _bench, "verify": _verify, "cache": _cache}
 
 
 def _show(text: object) -> None:

@@ -1,0 +1,74 @@
+"""What `zarrfeed cache` does with the arguments of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.units import format_bytes, parse_bytes
+from zarrfeed.metadata.open import check_storage_options, is_url
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.cache_options import CacheOptions
+from zarrfeed.storage.object_versions import name_store
+from zarrfeed.storage.urls import make_store
+from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache
+from zarrfeed.tools.cache.warm import Warming, WarmReport
+from zarrfeed.tools.verify.arrays import find_arrays
+from zarrfeed.tools.verify.terminal import show_progress
+
+
+def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) -> WarmReport:
+    """Copy a store into a cache.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, UnsupportedError
+        If there is no such store, it cannot be read, or an argument cannot work.
+    """
+    budget = parse_bytes(arguments.memory_budget)
+    policy = Faults(timeout=arguments.timeout)
+    access = StoreAccess(policy, storage_options)
+    check_storage_options(access, arguments.path)
+    found = find_arrays(arguments.path, arguments.arrays, access)
+    cache = CacheOptions.parse(arguments.cache, arguments.cache_limit, arguments.cache_version)
+    assert cache is not None
+    report = WarmReport(found.store, cache.path, cache.limit)
+    with show_progress() as progress:
+        warming = Warming(StoreAccess(policy, storage_options, cache), memory_budget=budget, on_progress=progress)
+        for name, array in found.arrays.items():
+            report.arrays.append(warming.run(array, name))
+    report.add_problems(found.problems)
+    return report
+
+
+def info(directory: str) -> CacheInfo:
+    """Count what is in a cache. Raises ConfigError if there is none."""
+    return describe_cache(directory)
+
+
+def check(directory: str) -> CheckedCache:
+    """Check all entries of a cache. Raises ConfigError if there is none."""
+    with show_progress() as progress:
+        return check_cache(directory, progress)
+
+
+def clear(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) -> str:
+    """Delete entries of a cache, and return what was done.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If there is no cache, or `--store` is no URL of a store that is cached.
+    """
+    access = StoreAccess(Faults(timeout=arguments.timeout), storage_options)
+    if arguments.store is None:
+        check_storage_options(access)
+        return f"{format_bytes(clear_cache(arguments.directory))} deleted"
+    if not is_url(arguments.store):
+        raise ConfigError(f"--store {arguments.store!r}: must be a URL such as s3://bucket/era5.zarr")
+    named = name_store(make_store(arguments.store, access))
+    if named is None:
+        raise ConfigError(f"--store {arguments.store!r}: such a store is not cached")
+    return f"{format_bytes(clear_cache(arguments.directory, named))} deleted"
