@@ -131,6 +131,23 @@ def test_a_selection_reads_and_caches_its_share(site: CountingServer, tmp_path: 
     assert "of the reads will hit, from the second epoch on" in str(dataset.explain())
 
 
+@pytest.mark.parametrize("limit", [0.5, 2.0])
+def test_ranks_of_a_machine_hit_together_what_each_expects(site: CountingServer, tmp_path: Path, limit: float) -> None:
+    data = zarrfeed.open(write(site, "a.zarr", 160), cache=tmp_path / "cache", cache_limit=int(limit * 160 * COUNTED))
+    ranks = [
+        ZarrIterableDataset(data, batch_size=16, shuffle=True, seed=3, num_threads=1, rank=rank, world_size=2)
+        for rank in range(2)
+    ]
+    first = [expected(dataset) for dataset in ranks]
+    for dataset in ranks:
+        measure(dataset, 80)
+    for _ in range(2):
+        then = [expected(dataset) for dataset in ranks]
+        measured = np.mean([measure(dataset, 80) for dataset in ranks])
+        assert first == pytest.approx([measured] * 2, abs=0.01)
+        assert then == pytest.approx([measured] * 2, abs=0.01)
+
+
 def test_what_a_split_cached_is_no_hit_of_the_other(site: CountingServer, tmp_path: Path) -> None:
     data = zarrfeed.open(write(site, "a.zarr", 160), cache=tmp_path / "cache", cache_limit=80 * COUNTED)
     train, val = data.split((0.75, 0.25), seed=1)
