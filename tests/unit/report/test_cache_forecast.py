@@ -118,6 +118,20 @@ def test_fields_of_one_dataset_share_the_room(
     check(dataset, 120, first_off=0.0 if blocks == 1 else 0.15)
 
 
+def test_a_field_in_memory_takes_its_room_first_and_is_no_read_of_an_epoch(
+    site: CountingServer, tmp_path: Path
+) -> None:
+    samples = write(site, "a.zarr", 160)
+    targets = zarr.create_array(site.directory / "b.zarr", shape=(160,), chunks=(16,), dtype="i8")
+    targets[:] = np.arange(1, 161)
+    for path in (site.directory / "b.zarr").rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_limit": 80 * COUNTED}
+    dataset = dataset_of(zarrfeed.open(samples, f"{site.url}/b.zarr", **options))
+    assert [field.choice for field in dataset.explain().fields][1] == "kept in memory"
+    assert check(dataset, 160) == 70 / 160
+
+
 @pytest.mark.parametrize("shard", [0, 16])
 def test_a_selection_reads_and_caches_its_share(site: CountingServer, tmp_path: Path, shard: int) -> None:
     data = zarrfeed.open(
