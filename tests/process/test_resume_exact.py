@@ -86,14 +86,14 @@ class Planned:
         schedule, begin = self._read(setup, state)
         cursor = Cursor.at(schedule, begin, Consumer(0, setup.world_size, 0, setup.num_workers), in_worker=False)
         cursor.delivered += batches
-        made = make_state_dict(cursor.state(), schedule.order, schedule.fields.fields)
+        made = make_state_dict(cursor.state(), schedule.part, schedule.fields.fields)
         text = json.dumps(made)
         assert len(text) < 2000, "a small dict"
         read_back: State = json.loads(text)
         return read_back
 
     def fresh(self, epoch: int) -> State:
-        return make_state_dict(EpochState(epoch), self.schedule.order, self.schedule.fields.fields)
+        return make_state_dict(EpochState(epoch), self.schedule.part, self.schedule.fields.fields)
 
     def line(self, setup: Setup, state: State) -> Int64:
         """Return the whole line of the epoch that a run reads."""
@@ -115,7 +115,7 @@ class Planned:
 
     def _read(self, setup: Setup, state: State) -> tuple[Schedule, EpochState]:
         schedule = self.schedule_of(setup)
-        return schedule, read_state_dict(state, schedule.order, schedule.fields.fields)
+        return schedule, read_state_dict(state, schedule.part, schedule.fields.fields)
 
 
 ORDERS: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from zarrfeed.plan.windows import reach
 from zarrfeed.spec.field import Field, StoredField, VlenField, window_of
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
-_STRIP_REACHES = 8
+STRIP_REACHES = 8
 #: A lane carries chunks to its next group, while the ones from the group before are still in use.
 _GROUPS_AT_ONCE = 2
 
@@ -61,7 +61,7 @@ class Overlap:
 
     def strip(self, order: Order) -> int:
         """Return how many neighbouring blocks stay together: so many that strips share little, but less than a lane."""
-        return max(1, min(math.ceil(_STRIP_REACHES * self.chunks), order.num_blocks // order.lanes))
+        return max(1, min(math.ceil(STRIP_REACHES * self.chunks), order.num_blocks // order.lanes))
 
 
 def carries(field: Field) -> bool:

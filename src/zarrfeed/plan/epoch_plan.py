@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
+from zarrfeed.plan.affinity import Dealing, Part, blocks_together, seed_of_node
 from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.mixing import MixingLimits, choose_lanes, choose_mixing
@@ -94,6 +96,10 @@ class Schedule:
         Whether the user named no `mix`, so that a state's own serves the rest of its epoch.
     limit
         For `budget` None: the most that one consumer may need. None: whatever it needs.
+    lanes_are_chosen
+        Whether the user named no `lanes`.
+    dealt
+        If samples are dealt to nodes: which part `order` is of.
     """
 
     fields: FieldSet
@@ -107,11 +113,12 @@ class Schedule:
     coalesce: Coalesce = DEFAULT_COALESCE
     whole_blocks: bool = False
     mix_is_chosen: bool = False
+    lanes_are_chosen: bool = False
+    dealt: Part | None = None
 
     @classmethod
     def make(cls, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
         """Return a schedule with the lanes and the mix of the options, or with those that suit layout and memory."""
-        lanes, mix = options.lanes, options.mix
         schedule = cls(
             fields,
             order,
@@ -123,30 +130,72 @@ class Schedule:
             limit=options.limit,
             coalesce=options.coalesce,
             whole_blocks=options.whole_blocks,
-            mix_is_chosen=mix is None,
+            mix_is_chosen=options.mix is None,
+            lanes_are_chosen=options.lanes is None,
         )
-        if not order.permutes_rows:
-            return schedule
-        overlap = Overlap.of(fields.fields, fields.block_rows) if order.shuffle else None
-        if overlap is not None:
-            chosen = schedule._choose(lanes, mix, overlap)
-            chosen = replace(chosen, strip=overlap.strip(chosen))
-            if schedule._memory(chosen, RankInfo(), RankInfo().consumer()).carry_bytes:
-                return replace(schedule, order=chosen)
-        return replace(schedule, order=schedule._choose(lanes, mix))
+        return replace(schedule, order=schedule._mixed(order, options.lanes, options.mix))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
         """Return the same schedule with another batch size."""
         return replace(self, batch_size=batch_size, drop_last=drop_last)
 
+    def for_node(self, node: int, num_nodes: int) -> Schedule:
+        """Return the schedule of one node of several, to which the samples are dealt.
+
+        What of its order a state holds is the same on all nodes: lanes, mix and strip suit the part that needs most
+        memory, and are no more than any part allows.
+
+        Raises
+        ------
+        ConfigError
+            If there are fewer samples than nodes, or consumers have runs of whole blocks.
+        """
+        made = self._of_nodes.get((node, num_nodes))
+        if made is None:
+            self._of_nodes.clear()
+            made = self._of_nodes[node, num_nodes] = self._dealt_to(node, num_nodes)
+        return made
+
+    @cached_property
+    def _of_nodes(self) -> dict[tuple[int, int], Schedule]:
+        return {}
+
+    def _dealt_to(self, node: int, num_nodes: int) -> Schedule:
+        if self.whole_blocks:
+            raise ConfigError("runs of whole blocks cannot be dealt to nodes")
+        whole = self.order
+        dealing = Dealing.of(whole, num_nodes, blocks_together(self.fields, whole, num_nodes))
+        fewest_blocks, shortest = dealing.fewest_blocks, whole.length // num_nodes
+        hardest = replace(whole, selection=dealing.part(dealing.hardest), lanes=1, mix=1, strip=1)
+        lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
+        mix = None if self.mix_is_chosen else min(whole.mix, fewest_blocks)
+        mixed = self._mixed(hardest, lanes, mix)
+        order = replace(
+            mixed,
+            selection=dealing.part(node),
+            seed=seed_of_node(whole.seed, node),
+            lanes=min(mixed.lanes, shortest),
+            mix=min(mixed.mix, fewest_blocks),
+            strip=min(mixed.strip, fewest_blocks),
+        )
+        whole = replace(whole, mix=order.mix)
+        part = Part(node, num_nodes, whole, dealing.longest, dealing.long_nodes, fewest_blocks)
+        return replace(self, order=order, dealt=part)
+
+    @cached_property
+    def part(self) -> Part:
+        """The part of the samples that is read; all of them, unless they are dealt to nodes."""
+        return self.dealt or Part.only(self.order)
+
     @property
     def engine_batch_size(self) -> int:
-        """Samples of a batch of the engine."""
+        """Samples of a batch of the engine: the same for all nodes."""
+        length = self.part.whole.length
         if self.batch_size is not None:
-            return min(self.order.length, self.batch_size)
+            return min(length, self.batch_size)
         bytes_of_sample = sum(sample_bytes(f) for f in self.fields.fields)
         fitting = int(np.clip(_INTERNAL_BATCH_BYTES // max(1, bytes_of_sample), 1, _INTERNAL_BATCH_SAMPLES))
-        return min(self.order.length, fitting)
+        return min(length, fitting)
 
     def settle(self, state: EpochState, consumer: Consumer) -> EpochState:
         """Return a state in which nothing is left to be decided: what of the epoch order depends on who reads it.
@@ -156,23 +205,35 @@ class Schedule:
         epoch, so that it is not always the same tail. An epoch order for runs of whole blocks has one lane, and ends
         with a short block.
         A saved run stays in the state if this consumer continues its division.
+
+        Raises
+        ------
+        ConfigError
+            If positions are used up, and the samples were dealt to another number of nodes.
         """
+        order, part, even = self.order, self.part, self._even(consumer)
         if state.lanes is not None:
+            if state.nodes != part.num_nodes:
+                raise ConfigError(
+                    f"the epoch was begun with its samples dealt to {state.nodes} nodes, and cannot be continued with "
+                    f"{part.num_nodes}: affinity needs the same number of nodes"
+                )
             return state.for_division(self.division(state, consumer))
-        order, even = self.order, self._even(consumer)
         if self._in_runs(1):
             return replace(state, lanes=1, short_last=consumer.stride > 1 and order.length % order.block_rows != 0)
         if not order.permutes_rows:
             lanes = consumer.stride
         else:
             lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
-        turns = not order.shuffle and even == "drop" and order.length % consumer.num_receivers != 0
+        leaves_some = part.long_nodes > 0 or part.longest % consumer.num_receivers != 0
+        turns = not order.shuffle and even == "drop" and leaves_some
         return replace(
             state,
-            lanes=min(order.length, lanes),
+            lanes=min(part.shortest, lanes),
             mix=order.mix,
             strip=order.strip,
-            first_block=state.epoch % order.num_blocks if turns else 0,
+            first_block=state.epoch % part.fewest_blocks if turns else 0,
+            nodes=part.num_nodes,
         )
 
     def line(self, state: EpochState) -> Order:
@@ -190,8 +251,9 @@ class Schedule:
 
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
         """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
-        length, even = self.order.length - state.progress.used, self._even(consumer)
-        divide: Callable[..., Division | RunDivision] = partial(Division, even=even)
+        length, even = self.part.longest - state.progress.used, self._even(consumer)
+        long_nodes = self.part.long_nodes if length else 0
+        divide: Callable[..., Division | RunDivision] = partial(Division, even=even, long_nodes=long_nodes)
         if self._in_runs(state.lanes or 1):
             # Where earlier runs left gaps all over the epoch order, what is left of a block is no unit any more.
             block_rows = 1 if state.progress.cuts else self.order.block_rows
@@ -214,15 +276,19 @@ class Schedule:
         regular, shift = progress.regular_from()
         in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
         head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))
-        turn, number = np.divmod(share.tail, max(1, division.length))
-        order = self.line(state)
+        order, left = self.line(state), division.length_on(consumer.node)
+        if left:  # positions beyond what is left are repeated ones
+            turn, number = np.divmod(share.tail, left)
+            tail = progress.position(number) + turn * order.length
+        else:
+            tail = order.length + share.tail
         return order.plan(
             state.epoch,
             first=share.first + share.stride * in_head + shift,
             stride=share.stride,
             steps=share.count - in_head,
             head=head,
-            tail=progress.position(number) + turn * order.length,
+            tail=tail,
         )
 
     def resources(self, order: Order, place: RankInfo, consumer: Consumer) -> Resources:
@@ -244,12 +310,23 @@ class Schedule:
         consumer = place.consumer(num_workers=max(1, num_workers))
         self.resources(self.line(self.settle(state, consumer)), place, consumer)
 
-    def _choose(self, lanes: int | None, mix: int | None, overlap: Overlap | None = None) -> Order:
-        """Return the order with lanes and mix: those that are given, else those that suit the layout and the memory.
+    def _mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
+        """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
+        if not order.permutes_rows:
+            return order
+        overlap = Overlap.of(self.fields.fields, self.fields.block_rows) if order.shuffle else None
+        if overlap is not None:
+            chosen = self._choose(order, lanes, mix, overlap)
+            chosen = replace(chosen, strip=overlap.strip(chosen))
+            if self._memory(chosen, RankInfo(), RankInfo().consumer()).carry_bytes:
+                return chosen
+        return self._choose(order, lanes, mix)
+
+    def _choose(self, order: Order, lanes: int | None, mix: int | None, overlap: Overlap | None = None) -> Order:
+        """Return an order with lanes and mix: those that are given, else those that suit the layout and the memory.
 
         With an `overlap`, chunks that blocks share are to be carried.
         """
-        order = self.order
         if lanes is not None:
             return replace(order, lanes=min(lanes, order.length))
         memory = self._memory(order, RankInfo(), RankInfo().consumer())
@@ -308,4 +385,4 @@ class Schedule:
         return 1 if self._in_runs(order.lanes) else consumer.stride
 
     def _even(self, consumer: Consumer) -> Even:
-        return self.even or ("drop" if consumer.num_receivers > 1 else "off")
+        return self.even or ("drop" if consumer.num_receivers * self.part.num_nodes > 1 else "off")

@@ -4,6 +4,10 @@ A consumer is one (rank, DataLoader worker) pair. The positions that are left ar
 positions r, r + W, r + 2 W, ...: its position q is r + W q. The K workers of a rank share whole rounds of K batches by
 stride: worker k reads the positions q = k, k + K, ... They share what is less than a round batch by batch. So batch i
 of a rank comes from worker i mod K, only the last batch is short, and the number of batches does not depend on K.
+
+If samples are dealt to nodes (affinity.py), each node has an epoch order of its own, which the ranks of the node divide
+as above. All nodes have one division, though some orders lack the last position: what consumers take by stride, and
+what a number of batches uses up, is the same on all nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ EVEN_MODES: tuple[Even, ...] = get_args(Even)
 class Consumer:
     """One reader: DataLoader worker `worker` of `num_workers` on rank `rank` of `world_size`.
 
-    `split_over` is the number of processes that somebody else splits its batches for.
+    `split_over` is the number of processes that somebody else splits its batches for. `node` says whose part of the
+    samples the ranks divide, if samples are dealt to nodes.
     """
 
     rank: int = 0
@@ -31,6 +36,7 @@ class Consumer:
     worker: int = 0
     num_workers: int = 1
     split_over: int = field(default=1, compare=False)
+    node: int = 0
 
     @property
     def stride(self) -> int:
@@ -48,7 +54,8 @@ class RankInfo:
     """The rank of the training process, and how many ranks run on its machine.
 
     `split_over` is the number of processes that get their parts of what this one reads, from a library that sends them
-    (`torch/callers.py`); `idle` says that this process is one that only gets them.
+    (`torch/callers.py`); `idle` says that this process is one that only gets them. If samples are dealt to nodes, it is
+    the rank among those of the node `node` of `num_nodes`.
     """
 
     rank: int = 0
@@ -56,10 +63,18 @@ class RankInfo:
     local_world_size: int = 1
     split_over: int = 1
     idle: bool = False
+    node: int = 0
+    num_nodes: int = 1
 
     def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
         """Return the consumer that a DataLoader worker of this rank is."""
-        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over)
+        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over, self.node)
+
+    def in_node(self) -> RankInfo:
+        """Return which rank of its node it is; the ranks of a node follow each other."""
+        local = self.local_world_size
+        node, rank = divmod(self.rank, local)
+        return RankInfo(rank, local, local, node=node, num_nodes=self.world_size // local)
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,8 @@ class Division:
         those from 0 on; "off": each position goes to one rank, so that some ranks have one sample more.
     drop_last
         Whether a short last batch is left out.
+    long_nodes
+        If samples are dealt to nodes: only the nodes 0 ... long_nodes - 1 have the last position. 0: all nodes have it.
     """
 
     length: int
@@ -87,22 +104,31 @@ class Division:
     batch_size: int
     even: Even
     drop_last: bool = False
+    long_nodes: int = 0
 
     @property
     def rounds(self) -> int:
         """Whole rounds of one batch a worker: the same on every rank."""
-        return self.length // self.world_size // (self.num_workers * self.batch_size)
+        return self._shortest // self.world_size // (self.num_workers * self.batch_size)
 
-    def samples(self, rank: int) -> int:
+    def length_on(self, node: int) -> int:
+        """Return the positions that are left on a node."""
+        return self.length if node < self.long_nodes else self._shortest
+
+    def samples(self, rank: int, node: int = 0) -> int:
         """Return the samples that a rank delivers."""
-        all_ranks, more = divmod(self.length, self.world_size)
-        extra = {"drop": False, "repeat": more > 0, "off": rank < more}[self.even]
-        samples = all_ranks + extra
+        if self.even == "drop":
+            samples = self._shortest // self.world_size
+        elif self.even == "repeat":
+            samples = -(-self.length // self.world_size)
+        else:
+            all_ranks, more = divmod(self.length_on(node), self.world_size)
+            samples = all_ranks + (rank < more)
         return samples // self.batch_size * self.batch_size if self.drop_last else samples
 
-    def batches(self, rank: int) -> int:
+    def batches(self, rank: int, node: int = 0) -> int:
         """Return the batches that a rank delivers."""
-        return -(-self.samples(rank) // self.batch_size)
+        return -(-self.samples(rank, node) // self.batch_size)
 
     def steps(self, consumer: Consumer) -> int:
         """Return the samples that a consumer delivers."""
@@ -113,7 +139,7 @@ class Division:
         strided = self.rounds * self.batch_size
         tail = self._tail(consumer)
         if consumer.num_workers == 1:  # the tail goes on where the stride ends, but for what is repeated
-            plain = int(np.searchsorted(tail, self.length))
+            plain = int(np.searchsorted(tail, self.length_on(consumer.node)))
             strided, tail = strided + plain, tail[plain:]
         first = consumer.rank + consumer.world_size * consumer.worker
         skipped = min(begin, strided)
@@ -137,8 +163,13 @@ class Division:
     def _tail(self, consumer: Consumer) -> Int64:
         """Positions of a consumer behind the whole rounds: one batch at most, shape (steps,)."""
         begin = (self.rounds * self.num_workers + consumer.worker) * self.batch_size
-        end = min(self.samples(consumer.rank), begin + self.batch_size)
+        end = min(self.samples(consumer.rank, consumer.node), begin + self.batch_size)
         return consumer.rank + consumer.world_size * np.arange(begin, end, dtype=np.int64)
+
+    @property
+    def _shortest(self) -> int:
+        """Positions that every node has."""
+        return self.length - (self.long_nodes > 0)
 
     def cut(self, batches: int) -> Cut:
         """Return what is used up when every rank has delivered `batches` batches."""

@@ -54,11 +54,15 @@ class RunDivision:
     turn: int
     drop_last: bool = False
 
-    def samples(self, rank: int) -> int:  # noqa: ARG002 - as in Division
+    def length_on(self, node: int) -> int:  # noqa: ARG002 - as in Division
+        """Return the positions that are left: the same on all nodes, as runs are not dealt to nodes."""
+        return self.length
+
+    def samples(self, rank: int, node: int = 0) -> int:  # noqa: ARG002 - as in Division
         """Return the samples that a rank delivers."""
         return int(self._steps.sum())
 
-    def batches(self, rank: int) -> int:  # noqa: ARG002 - as in Division
+    def batches(self, rank: int, node: int = 0) -> int:  # noqa: ARG002 - as in Division
         """Return the batches that a rank delivers: the same for all."""
         return int(self._batches.sum())
 

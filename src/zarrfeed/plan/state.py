@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.progress import Cut, Progress, whole_number
@@ -42,7 +43,10 @@ class SavedRun:
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as a JSON object."""
-        return {**asdict(self.division), "batches": self.batches}
+        json = {**asdict(self.division), "batches": self.batches}
+        if json.get("long_nodes") == 0:
+            del json["long_nodes"]
+        return json
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], found: int) -> SavedRun:
@@ -89,6 +93,8 @@ class EpochState:
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
     version
         What of a store that grows the epoch reads. None: the store does not grow, or the pass that begins here looks.
+    nodes
+        Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
 
     epoch: int
@@ -101,6 +107,7 @@ class EpochState:
     short_last: bool = False
     strip: int = 1
     version: Version | None = None
+    nodes: int = 1
 
     @property
     def used(self) -> int:
@@ -133,6 +140,8 @@ class EpochState:
             json["run"] = self.run.to_json()
         if self.strip != 1:
             json["strip"] = self.strip
+        if self.nodes != 1:
+            json["nodes"] = self.nodes
         if self.worker is not None:
             c = self.worker.consumer
             json["worker"] = {
@@ -142,7 +151,7 @@ class EpochState:
                 "num_workers": c.num_workers,
                 "batch_size": self.worker.batch_size,
                 "batches": self.worker.batches,
-            }
+            } | ({"node": c.node} if c.node else {})
         return json
 
     @classmethod
@@ -175,6 +184,7 @@ class EpochState:
             mix=whole_number(json["mix"]) if "mix" in json else None,
             strip=whole_number(json.get("strip", 1)),
             version=version,
+            nodes=whole_number(json.get("nodes", 1), least=1),
         )
 
 
@@ -189,18 +199,18 @@ def version_in(json: Mapping[str, Any]) -> Version | None:
     return Version.from_json(json["store"]) if "store" in json else None
 
 
-def make_state_dict(state: EpochState, order: Order, fields: Sequence[Field]) -> dict[str, Any]:
-    """Return what `state_dict()` gives: the state, and what its epoch order depends on."""
+def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> dict[str, Any]:
+    """Return what `state_dict()` gives: the state, and what its epoch order depends on; the same on all nodes."""
     return {
         "version": VERSION,
         **state.to_json(),
         "position": state.used,
-        "order": describe_order(order if state.mix is None else replace(order, mix=state.mix)),
+        "order": _describe(part) | ({} if state.mix is None else {"mix": state.mix}),
         "layout": describe_layout(fields),
     }
 
 
-def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:
+def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:
     """Return the state that a dict from `make_state_dict` holds; with `any_mix`, its mix may differ from the order's.
 
     Raises
@@ -212,30 +222,38 @@ def read_state_dict(state: object, order: Order, fields: Sequence[Field], *, any
         raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
     differences = [
         f"{name} was {theirs!r}, is {ours!r}"
-        for part, described in (("order", describe_order(order)), ("layout", describe_layout(fields)))
-        for name, theirs, ours in _compare(state.get(part), described)
-        if not (any_mix and part == "order" and name == "mix")
+        for about, described in (("order", _describe(part)), ("layout", describe_layout(fields)))
+        for name, theirs, ours in _compare(state.get(about), described)
+        if not (any_mix and about == "order" and name == "mix")
     ]
     if differences:
         raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
     try:
-        made = EpochState.from_json(state, order.length)
+        made = EpochState.from_json(state, part.longest)
         if made.used != state["position"]:
             raise ValueError(f"position = {state['position']!r}, but {made.used} positions are used")
         if made.lanes is not None:  # states of earlier versions have the mix in their description alone
             mix = whole_number(state["order"]["mix"])
-            if not 1 <= mix <= order.num_blocks:
-                raise ValueError(f"mix = {mix}, must be in [1, {order.num_blocks}]")
+            if not 1 <= mix <= part.fewest_blocks:
+                raise ValueError(f"mix = {mix}, must be in [1, {part.fewest_blocks}]")
             made = replace(made, mix=mix)
-        if made.lanes is not None and not 1 <= made.lanes <= order.length:
-            raise ValueError(f"lanes = {made.lanes}, must be in [1, {order.length}]")
-        if not 1 <= made.strip <= order.num_blocks:
-            raise ValueError(f"strip = {made.strip}, must be in [1, {order.num_blocks}]")
-        if made.first_block >= order.num_blocks:
-            raise ValueError(f"first_block = {made.first_block}, must be below {order.num_blocks}")
+            if made.nodes != part.num_nodes:
+                raise ValueError(f"nodes = {made.nodes}, must be {part.num_nodes}")
+        if made.lanes is not None and not 1 <= made.lanes <= part.shortest:
+            raise ValueError(f"lanes = {made.lanes}, must be in [1, {part.shortest}]")
+        if not 1 <= made.strip <= part.fewest_blocks:
+            raise ValueError(f"strip = {made.strip}, must be in [1, {part.fewest_blocks}]")
+        if made.first_block >= part.fewest_blocks:
+            raise ValueError(f"first_block = {made.first_block}, must be below {part.fewest_blocks}")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the state is damaged: {error!r}") from error
     return made
+
+
+def _describe(part: Part) -> dict[str, Any]:
+    """Return what the epoch orders of all nodes depend on."""
+    described = describe_order(part.whole)
+    return described if part.num_nodes == 1 else {**described, "affinity": f"{part.num_nodes} nodes"}
 
 
 def describe_order(order: Order) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.carry import carries, chunk_reads
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
@@ -120,6 +121,7 @@ class Explanation(Page):
     `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
     `cache` says what the node cache will do; None if there is none.
+    `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
     --------
@@ -151,6 +153,9 @@ class Explanation(Page):
     ideal_chunks_per_batch: float
     left_out: tuple[LeftOut, ...] = ()
     cache: CacheExplanation | None = None
+    num_in_part: int = 0
+    node: int = 0
+    num_nodes: int = 1
 
     @property
     def num_threads(self) -> int:
@@ -173,6 +178,8 @@ class Explanation(Page):
             ),
             *(("", str(reason)) for reason in self.left_out),
         ]
+        if self.num_nodes > 1:
+            rows.append(("node", f"{self.node} of {self.num_nodes}, reads {self.num_in_part} of them in every epoch"))
         for f in self.fields:
             rows += [(f.name, f.source), ("", f.description)]
             if f.conversion:
@@ -191,7 +198,8 @@ class Explanation(Page):
             if f.requested_by:
                 rows.append(("", f"in a far store: {_FAR[f.requested_by]}"))
         order = _ORDERS[self.shuffle, self.shuffle_rows]
-        blocks = f"{self.num_blocks} blocks of {'up to ' * bool(selected)}{self.block_rows} samples"
+        some = bool(selected) or self.num_nodes > 1
+        blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
         if self.strip > 1:
             rows.append(
@@ -240,13 +248,18 @@ def explain(
     memory: MemoryPlan,
     max_open_batches: int,
     pinned: bool,
+    part: Part | None = None,
 ) -> Explanation:
-    """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data."""
+    """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data.
+
+    `part` is what the order of the plan is of; None: of all samples.
+    """
     order = plan.order
+    part = part or Part.only(order)
     per_batch, ideal = _shuffle_quality(plan, batch_size)
     return Explanation(
         num_samples=order.num_samples,
-        num_selected=order.length,
+        num_selected=part.whole.length,
         steps=plan.steps,
         batch_size=batch_size,
         shuffle=order.shuffle,
@@ -269,6 +282,9 @@ def explain(
         ideal_chunks_per_batch=ideal,
         left_out=() if order.selection is None else order.selection.left_out,
         cache=explain_cache(fields.fields, order),
+        num_in_part=order.length,
+        node=part.node,
+        num_nodes=part.num_nodes,
     )
 
 

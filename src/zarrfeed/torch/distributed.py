@@ -84,6 +84,36 @@ def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInf
     return RankInfo(int(rank), int(world_size), _local_world_size(int(world_size), initialised=initialised))
 
 
+def place_in_node(rank: RankInfo) -> RankInfo:
+    """Return which rank of its node a rank is, where samples are dealt to nodes; `rank` itself where there is one node.
+
+    Raises
+    ------
+    ConfigError
+        If the nodes have not as many ranks each, the ranks of a node do not follow each other, or Accelerate's
+        dispatcher reads on process 0 for the ranks of several nodes.
+    """
+    ranks, local = rank.world_size * rank.split_over, rank.local_world_size
+    if ranks == 1:
+        return rank
+    if ranks % local:
+        raise ConfigError(
+            f"affinity = 'node': world_size = {ranks}, must be a multiple of {local}, the ranks of this node, since "
+            "all nodes must have as many ranks"
+        )
+    num_nodes = ranks // local
+    if not in_worker():  # whose environment may be that of a server of processes
+        _check_launcher(rank.rank, local, num_nodes)
+    if num_nodes == 1:
+        return rank
+    if rank.split_over > 1:
+        raise ConfigError(
+            f"affinity = 'node' on {num_nodes} nodes, but accelerate reads on process 0 alone for all of them: each "
+            "process must read its own share, with a ZarrDataLoader or with dispatch_batches=False"
+        )
+    return rank.in_node()
+
+
 def rank_from_torchrun() -> tuple[int, int]:
     """Return (rank, world size) from the environment that torchrun sets. Pass the function itself as `rank=`.
 
@@ -184,6 +214,26 @@ def _local_world_size(world_size: int, *, initialised: bool) -> int:
         if os.environ.get(name, "").isdecimal():
             return max(1, min(world_size, int(os.environ[name])))
     return world_size if initialised and os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
+
+
+def _check_launcher(rank: int, local_world_size: int, num_nodes: int) -> None:
+    """Raise ConfigError if the launcher says that there are other nodes, or that this is another rank of its node."""
+    said = os.environ.get("GROUP_WORLD_SIZE", "")
+    if said.isdecimal() and int(said) != num_nodes:
+        raise ConfigError(
+            f"affinity = 'node': {num_nodes} nodes of {local_world_size} ranks each, but torchrun says that there are "
+            f"{said} nodes (GROUP_WORLD_SIZE)"
+        )
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        said = os.environ.get(name, "")
+        if said.isdecimal():
+            if num_nodes > 1 and int(said) != rank % local_world_size:
+                raise ConfigError(
+                    f"affinity = 'node': the ranks of a node must follow each other. With {local_world_size} ranks "
+                    f"a node, rank {rank} must be number {rank % local_world_size} of its node, but {name} = {said}; "
+                    "LOCAL_WORLD_SIZE says how many ranks a node has"
+                )
+            return
 
 
 def _from_environment(name: str) -> int:

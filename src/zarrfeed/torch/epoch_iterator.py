@@ -137,10 +137,9 @@ class Pass(Iterator[Batch]):
         if self._failure is not None:
             raise self._failure
         assert self.cursor is not None
-        rank = session.rank_info()
-        if not rank.idle:
+        if not session.rank_info().idle:
             self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
-            session.start_reader(self, self.cursor, rank)
+            session.start_reader(self, self.cursor)
 
 
 class SamplePass(Pass):

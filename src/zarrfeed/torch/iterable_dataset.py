@@ -18,6 +18,7 @@ from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import disposable_in, hold_opened
+from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
@@ -80,6 +81,11 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     even
         What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
         ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more.
+    affinity
+        "node": each node reads the same part of the blocks in every epoch, so that W nodes whose caches hold a share c
+        of the data each have a hit ratio of min(1, W c) instead of c. This gives up that the global batches are the
+        same for every world size. Samples still come exactly once, ranks are even, and a state can be loaded on the
+        same number of nodes. None: every node reads all blocks in turn.
     num_threads
         Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
     memory_budget
@@ -143,6 +149,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         rank: RankSource = None,
         world_size: int | None = None,
         even: Even | None = None,
+        affinity: Affinity | None = None,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
         pin_memory: bool | None = None,
@@ -154,7 +161,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         super().__init__()
         check_pin_memory(pin_memory)
         faults = as_options(Faults, "faults", faults)
-        check_order(shuffle=shuffle, seed=seed)
+        check_order(shuffle=shuffle, seed=seed, affinity=affinity)
         mixing = as_options(Mixing, "mixing", mixing)
         options = schedule_options(
             batch_size=batch_size,
@@ -178,7 +185,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         schedule = self._make_schedule(fields, order, options)
         ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
         faults = faults_for(self._data, faults)
-        session_options = SessionOptions(faults, ranks, self._assembler_class(fields), called, pin_memory)
+        session_options = SessionOptions(faults, ranks, self._assembler_class(fields), called, pin_memory, affinity)
         self._session = self._make_session(schedule, session_options, Versions.of(self._data, planning, schedule))
 
     _assembler_class = BatchAssembler

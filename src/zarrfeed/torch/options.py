@@ -6,6 +6,7 @@ For example, `memory_budget="2GiB"` becomes a number of bytes.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
@@ -13,6 +14,7 @@ from zarrfeed.base.validate import check_choice, check_counts, check_flags, chec
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.data import open as open_data
 from zarrfeed.metadata.fields import Source
+from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import ScheduleOptions
 from zarrfeed.plan.partition import EVEN_MODES, Even
 from zarrfeed.spec.error_policy import Faults
@@ -75,10 +77,12 @@ def faults_for(data: Data, faults: Faults) -> Faults:
     return replace(faults, missing="raise") if refuses else faults
 
 
-def check_order(*, shuffle: bool, seed: int) -> None:
-    """Raise ConfigError if `shuffle` is no bool, or `seed` is no integer in [0, 2**64)."""
+def check_order(*, shuffle: bool, seed: int, affinity: Affinity | None = None) -> None:
+    """Raise ConfigError if `shuffle` is no bool, `seed` no integer in [0, 2**64), or `affinity` not None or "node"."""
     check_flags(shuffle=shuffle)
     check_int("seed", seed, 0, 2**64 - 1)
+    if affinity is not None:
+        check_choice("affinity", affinity, get_args(Affinity))
 
 
 def schedule_options(

@@ -17,6 +17,7 @@ from zarrfeed.engine.arrays import BatchArrays
 from zarrfeed.engine.reader_pool import ReaderPool, Running
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
+from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import EpochPlan
@@ -28,7 +29,7 @@ from zarrfeed.spec.version import Version
 from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
-from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, worker_and_count
+from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, pinned_memory, shared_memory
 from zarrfeed.torch.versions import Versions
@@ -56,6 +57,8 @@ class SessionOptions:
         Called with every batch; None: batches are handed out as they are.
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
+    affinity
+        "node": each node reads the same part of the samples in every epoch. None: every rank reads of all samples.
     """
 
     policy: Faults
@@ -63,6 +66,7 @@ class SessionOptions:
     assembler: BatchAssembler
     transform: Callable[[Batch], Any] | None
     pin_memory: bool | None
+    affinity: Affinity | None = None
 
 
 class Session:
@@ -151,15 +155,21 @@ class Session:
         """Return which rank reads, of how many."""
         return self.options.ranks.find()
 
+    def _place(self) -> RankInfo:
+        """Return which rank reads, of how many that divide one epoch order: with affinity, those of its node."""
+        rank = self.rank_info()
+        return rank if self.options.affinity is None else place_in_node(rank)
+
     def num_batches(self) -> int:
         """Return the number of batches (samples, without a batch size) of an epoch on this rank."""
-        consumer = self.rank_info().consumer()
-        return self.schedule.division(EpochState(0), consumer).batches(consumer.rank)
+        place = self._place()
+        division = self._schedule_of(place).division(EpochState(0), place.consumer())
+        return division.batches(place.rank, place.node)
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        state = state or EpochState(0)
-        self._schedule_of(state.version).check_memory(self.rank_info(), num_workers, state)
+        state, place = state or EpochState(0), self._place()
+        self._schedule_of(place, state.version).check_memory(place, num_workers, state)
 
     def wants_pinned(self) -> bool:
         """Return whether batches are to lie in page-locked memory."""
@@ -168,17 +178,20 @@ class Session:
 
     def plan_of_rank(self, epoch: int) -> EpochPlan:
         """Return what this rank reads in an epoch, without workers, from its beginning."""
-        consumer = self.rank_info().consumer()
-        return self.schedule.plan(self.schedule.settle(EpochState(epoch), consumer), consumer)
+        place = self._place()
+        schedule, consumer = self._schedule_of(place), place.consumer()
+        return schedule.plan(schedule.settle(EpochState(epoch), consumer), consumer)
 
     def explain(self) -> Explanation:
         """Describe how this rank reads an epoch, without workers."""
-        rank, plan = self.rank_info(), self.plan_of_rank(0)
-        resources = self.schedule.resources(plan.order, rank, rank.consumer())
+        place, plan = self._place(), self.plan_of_rank(0)
+        schedule = self._schedule_of(place)
+        resources = schedule.resources(plan.order, place, place.consumer())
         return explain(
-            fields=self.schedule.fields,
+            fields=schedule.fields,
             plan=plan,
-            batch_size=self.schedule.engine_batch_size,
+            part=schedule.part,
+            batch_size=schedule.engine_batch_size,
             memory=resources.memory,
             max_open_batches=resources.max_open_batches,
             pinned=self._pins(),
@@ -221,7 +234,7 @@ class Session:
         """Read another version from now on; passes that run go on with theirs."""
         if self._versions is None or version is None or version == self._versions.current:
             return
-        self.schedule = self._schedule_of(version)
+        self.schedule = self._schedule_of_all(version)
         self._versions.current = version
         self.readers.retire()
         self._past_readers.append(self.readers)
@@ -231,8 +244,14 @@ class Session:
             self._past_stats = self._past_stats + readers.stats()
             self._past_skipped += readers.skipped()
 
-    def _schedule_of(self, version: Version | None) -> Schedule:
+    def _schedule_of_all(self, version: Version | None) -> Schedule:
+        """Return the schedule of a version, of the samples of all nodes."""
         return self.schedule if self._versions is None or version is None else self._versions.schedule(version)
+
+    def _schedule_of(self, place: RankInfo, version: Version | None = None) -> Schedule:
+        """Return the schedule of what this rank's node reads of a version."""
+        schedule = self._schedule_of_all(version)
+        return schedule if place.num_nodes == 1 else schedule.for_node(place.node, place.num_nodes)
 
     def _new_readers(self) -> ReaderPool:
         schedule = self.schedule
@@ -240,7 +259,7 @@ class Session:
 
     def _parsed(self, json: State) -> EpochState:
         """Return the state that a document of the table holds."""
-        return EpochState.from_json(json, self._schedule_of(version_in(json)).order.length)
+        return EpochState.from_json(json, self._schedule_of_all(version_in(json)).order.length)
 
     # Which epoch comes next
 
@@ -286,12 +305,12 @@ class Session:
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict, with what its order depends on."""
-        if self._versions is None:
-            return make_state_dict(state, self.schedule.order, self.schedule.fields.fields)
-        described = state.version or self._versions.current  # what the description of order and layout is of
-        schedule = self._schedule_of(described)
-        made = make_state_dict(state, schedule.order, schedule.fields.fields)
-        return made if state.version is not None else {**made, "seen": described.to_json()}
+        described = None  # the version that the description of order and layout is of
+        if self._versions is not None:
+            described = state.version or self._versions.current
+        schedule = self._schedule_of(self._place(), described)
+        made = make_state_dict(state, schedule.part, schedule.fields.fields)
+        return made if described is None or state.version is not None else {**made, "seen": described.to_json()}
 
     def read_state_dict(self, state: object) -> EpochState:
         """Return the state of such a dict.
@@ -303,14 +322,14 @@ class Session:
         StoreReadError
             If the store no longer holds the version of the state.
         """
-        schedule = self.schedule
+        version = None
         if self._versions is not None:
             version = self._versions.saved_in(state)
             self._versions.check(version)
-            schedule = self._schedule_of(version)
         elif isinstance(state, Mapping) and ("store" in state or "seen" in state):
             raise ConfigError("the state is of a store that grows: open it with zarrfeed.open(..., refresh='epoch')")
-        loaded = read_state_dict(state, schedule.order, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
+        schedule = self._schedule_of(self._place(), version)
+        loaded = read_state_dict(state, schedule.part, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
         self.check_memory(state=loaded)
         return loaded
 
@@ -336,8 +355,8 @@ class Session:
         loaded
             The state that was loaded for this pass; None: the dataset's next.
         """
-        worker, num_workers = worker_and_count()
-        consumer = self.rank_info().consumer(worker, num_workers)
+        place = self._place()  # before an epoch is taken: an error takes none
+        consumer = place.consumer(*worker_and_count())
         begin, self.resumed = loaded or self.resumed, None
         if begin is not None:
             self.epochs.name_next(EpochState(begin.epoch + 1).to_json())
@@ -345,7 +364,7 @@ class Session:
             if name is None:
                 json = self.epochs.begin(store=self._found())
             else:
-                json = self.epochs.join(name, worker, None if self._versions is None else self._look_in_worker)
+                json = self.epochs.join(name, consumer.worker, None if self._versions is None else self._look_in_worker)
             begin = self._parsed(json)
         if self._versions is not None and begin.version is None:  # a state of the beginning of an epoch was loaded
             if in_worker():
@@ -353,23 +372,24 @@ class Session:
             begin = replace(begin, version=self._versions.look(self.rank_info()))
         self._adopt(begin.version)
         check_resumed_epoch(begin.epoch)
-        self.cursor = Cursor.at(self.schedule, begin, consumer, in_worker=in_worker())
+        self.cursor = Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker())
         return self.cursor
 
     def settle_for_workers(self, name: str, num_workers: int) -> Cursor:
         """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
         self.check_open()
-        consumer = self.rank_info().consumer(num_workers=num_workers)
+        place = self._place()
         state = self._parsed(self.epochs.begin(name, store=self._found()))
         self._adopt(state.version)
-        return Cursor.at(self.schedule, state, consumer, in_worker=in_worker())
+        consumer = place.consumer(num_workers=num_workers)
+        return Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker())
 
     def readers_for(self, cursor: Cursor) -> ReaderPool:
         """Return the readers of the version that a pass reads."""
         self._adopt(cursor.begin.version)  # another pass may have been settled since this one was
         return self.readers
 
-    def start_reader(self, running: Running, cursor: Cursor, rank: RankInfo) -> None:
+    def start_reader(self, running: Running, cursor: Cursor) -> None:
         """Give a pass a reader of `readers` that reads what its cursor says.
 
         Raises
@@ -381,8 +401,10 @@ class Session:
         ClosedError
             If another thread closed the dataset meanwhile.
         """
-        plan = self.schedule.plan(cursor.begin, cursor.consumer)
-        resources = self.schedule.resources(plan.order, rank, cursor.consumer)
+        place = self._place()
+        schedule = self._schedule_of(place)
+        plan = schedule.plan(cursor.begin, cursor.consumer)
+        resources = schedule.resources(plan.order, place, cursor.consumer)
         memory = resources.memory
         arrays: BatchArrays = Tensors()
         if self._pins():
