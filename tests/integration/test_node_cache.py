@@ -138,6 +138,46 @@ def test_a_cache_of_half_the_data_hits_half_the_reads(site: CountingServer, tmp_
     assert tiny.cache.written_bytes == 0
 
 
+@pytest.mark.parametrize(("affinity", "shards"), [("node", False), ("node", True), (None, False)])
+def test_two_nodes_with_room_for_half_the_data_each_hit_always_if_each_reads_its_part(
+    site: CountingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affinity: Any, shards: bool
+) -> None:
+    """A directory a node; without affinity, half of the reads hit."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    url = write_array(site, shards=shards)
+    limit = (N // ROWS // 2 + (4 if shards else 0)) * 8192  # 12 of 24 chunks, and the indices of the shards
+    nodes = [
+        zarrfeed.ZarrIterableDataset(
+            zarrfeed.open(url, cache=tmp_path / f"node-{rank}", cache_limit=limit),
+            batch_size=8,
+            shuffle=True,
+            seed=3,
+            affinity=affinity,
+            rank=rank,
+            world_size=2,
+        )
+        for rank in range(2)
+    ]
+
+    def epochs(count: int) -> tuple[int, int]:
+        for _ in range(count):
+            seen = np.concatenate([batch.numpy() for dataset in nodes for batch in dataset])
+            assert sorted(seen[:, 0]) == list(range(N))
+        caches = [dataset.stats().cache for dataset in nodes]
+        return sum(cache.hits for cache in caches), sum(cache.misses for cache in caches)
+
+    hits, misses = epochs(1)
+    site.chunk_gets()
+    more_hits, more_misses = epochs(8)
+    hits, misses = more_hits - hits, more_misses - misses
+    fetched = sum(site.chunk_gets().values())
+    if affinity is None:
+        assert hits / (hits + misses) == pytest.approx(0.5, abs=0.1)
+        assert fetched > 0
+    else:
+        assert (misses, fetched) == (0, 0)
+
+
 def test_a_damaged_entry_is_fetched_again(site: CountingServer, tmp_path: Path) -> None:
     url = write_array(site)
     data = zarrfeed.open(url, cache=tmp_path / "cache", cache_limit="1GiB")

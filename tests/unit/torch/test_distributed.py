@@ -15,13 +15,13 @@ from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.partition import RankInfo
-from zarrfeed.torch.distributed import find_rank
+from zarrfeed.torch.distributed import find_rank, place_in_node
 
 MIB = 1 << 20
 #: What launchers set and what torch's rendezvous is told; a test begins without any of it.
 VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+    *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID", "GROUP_WORLD_SIZE"),
 )
 
 
@@ -131,3 +131,50 @@ def test_ranks_from_launchers_share_the_machine_as_these_say(environment: pytest
     assert find_rank(rank_from_slurm) == RankInfo(7, 12, 4)
     with pytest.raises(ConfigError, match="the environment variable RANK is None"):
         find_rank(rank_from_torchrun)
+
+
+@pytest.mark.parametrize(
+    ("rank", "place"),
+    [
+        (RankInfo(5, 8, 4), RankInfo(1, 4, 4, node=1, num_nodes=2)),
+        (RankInfo(5, 8, 1), RankInfo(0, 1, 1, node=5, num_nodes=8)),  # nothing says how many ranks a node has
+        (RankInfo(5, 8, 8), RankInfo(5, 8, 8)),
+        (RankInfo(), RankInfo()),
+        (RankInfo(0, 1, 4, split_over=4), RankInfo(0, 1, 4, split_over=4)),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("environment")
+def test_ranks_of_a_node_follow_each_other(rank: RankInfo, place: RankInfo) -> None:
+    assert place_in_node(rank) == place
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"LOCAL_RANK": "2"}, "With 4 ranks a node, rank 5 must be number 1 of its node, but LOCAL_RANK = 2"),
+        ({"SLURM_LOCALID": "0"}, "rank 5 must be number 1 of its node, but SLURM_LOCALID = 0"),
+        ({"GROUP_WORLD_SIZE": "3"}, "2 nodes of 4 ranks each, but torchrun says that there are 3"),
+        ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0", "GROUP_WORLD_SIZE": "2"}, None),  # torchrun in a Slurm job
+        ({"SLURM_LOCALID": "1"}, None),
+        ({"LOCAL_RANK": ""}, None),
+    ],
+    ids=str,
+)
+def test_a_launcher_that_numbers_the_ranks_of_a_node_otherwise_is_refused(
+    variables: dict[str, str], message: str | None, environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    if message is None:
+        assert place_in_node(RankInfo(5, 8, 4)).node == 1
+        return
+    with pytest.raises(ConfigError, match=message):
+        place_in_node(RankInfo(5, 8, 4))
+    assert place_in_node(RankInfo()) == RankInfo(), "one process"
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_process_that_reads_for_several_nodes_has_no_affinity() -> None:
+    with pytest.raises(ConfigError, match="affinity = 'node' on 2 nodes, but accelerate reads on process 0 alone"):
+        place_in_node(RankInfo(0, 1, 2, split_over=4))
