@@ -69,7 +69,7 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         Whether blocks, and rows inside them, are permuted anew in every epoch.
     seed
         Key of all permutations, in [0, 2**64). The order follows from the layout, the seed, the epoch, and the lanes
-        and the mix of `mixing` alone.
+        and the mix of `mixing` alone; with `affinity`, from the number of nodes as well.
     drop_last
         Whether the last batch is dropped if it is short. Without effect for `batch_size=None`.
     return_index
@@ -82,10 +82,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
         ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more.
     affinity
-        "node": each node reads the same part of the blocks in every epoch, so that W nodes whose caches hold a share c
-        of the data each have a hit ratio of min(1, W c) instead of c. This gives up that the global batches are the
-        same for every world size. Samples still come exactly once, ranks are even, and a state can be loaded on the
-        same number of nodes. None: every node reads all blocks in turn.
+        "node": each node reads the same part of the blocks in every epoch. So W nodes whose caches (`zarrfeed.open(...,
+        cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. This gives up that
+        batches are the same for any world size. Samples still come exactly once, ranks are as even, and a state can be
+        loaded on the same number of nodes. None: which blocks a node reads changes with the epoch.
     num_threads
         Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
     memory_budget
