@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.support import growing
 from tests.support import ranks as on_ranks
 from tests.support.nodes import on_nodes
 from tests.support.ranks import Cell, RankError, Ranks
@@ -86,6 +87,18 @@ def test_an_epoch_goes_on_with_other_ranks_workers_and_batches_on_as_many_nodes(
         rests = ranks.run(on_nodes, local, on_ranks.resume, others, state, world_size=2 * local)
         rest = [i for batches in rests for batch in batches for i in batch.tolist()]
         assert sorted(before + rest) == list(range(N))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_nodes_read_one_version_of_a_growing_store_and_resume_it(
+    tmp_path: Path, ranks: Ranks, num_workers: int
+) -> None:
+    path = growing.create(tmp_path / "a", 64)
+    options: dict[str, Any] = {"batches": 3, "num_workers": num_workers, "affinity": "node"}
+    done = ranks.run(on_nodes, 1, growing.stop_and_resume, path, world_size=2, **options)
+    before, rest, following = ([one for part in parts for one in part] for parts in zip(*done, strict=True))
+    assert sorted(before + rest) == list(range(64))
+    assert sorted(following) == list(range(88))
 
 
 def test_a_dataset_made_before_the_process_group_learns_its_node(store: str, ranks: Ranks, tmp_path: Path) -> None:

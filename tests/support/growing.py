@@ -76,10 +76,12 @@ def read_growing(path: Path, *, num_workers: int, epochs: int) -> list[list[int]
     return delivered
 
 
-def stop_and_resume(path: Path, *, num_workers: int, batches: int) -> tuple[list[int], list[int], list[int]]:
+def stop_and_resume(
+    path: Path, *, num_workers: int, batches: int, **options: Any
+) -> tuple[list[int], list[int], list[int]]:
     """Read some batches, let the store grow, and return them, the rest of the epoch by a new dataset, and the next."""
     context = "fork" if num_workers else None
-    loader = ZarrDataLoader(dataset_of(path), num_workers=num_workers, multiprocessing_context=context)
+    loader = ZarrDataLoader(dataset_of(path, **options), num_workers=num_workers, multiprocessing_context=context)
     running = iter(loader)
     before = values(next(running) for _ in range(batches))
     state = json.loads(json.dumps(loader.state_dict()))
@@ -88,7 +90,7 @@ def stop_and_resume(path: Path, *, num_workers: int, batches: int) -> tuple[list
     if torch.distributed.get_rank() == 0:
         grow(path, 24)
     torch.distributed.barrier()
-    again = ZarrDataLoader(dataset_of(path), num_workers=num_workers, multiprocessing_context=context)
+    again = ZarrDataLoader(dataset_of(path, **options), num_workers=num_workers, multiprocessing_context=context)
     again.load_state_dict(state)
     return before, values(again), values(again)
 

@@ -179,7 +179,8 @@ class Explanation(Page):
             *(("", str(reason)) for reason in self.left_out),
         ]
         if self.num_nodes > 1:
-            rows.append(("node", f"{self.node} of {self.num_nodes}, reads {self.num_in_part} of them in every epoch"))
+            part = f"its part has {self.num_in_part} samples, the same in every epoch"
+            rows.append(("node", f"{self.node} of {self.num_nodes}, counted from 0: {part}"))
         for f in self.fields:
             rows += [(f.name, f.source), ("", f.description)]
             if f.conversion:

@@ -149,7 +149,7 @@ def test_explain_says_which_node_it_is_of_and_counts_the_reads_of_its_part(make:
         (0, 2, N, 52),
         (1, 2, N, 51),
     ]
-    assert "1 of 2, reads 51 of them in every epoch" in str(explained[1])
+    assert "1 of 2, counted from 0: its part has 51 samples, the same in every epoch" in str(explained[1])
     for dataset, one in zip(made, explained, strict=True):
         read(dataset)
         assert dataset.stats().chunks_read == one.fields[0].chunk_reads < 2 * 26
