@@ -495,6 +495,25 @@ def test_chunks_that_do_not_come_are_findings_of_verify(tmp_path: Path) -> None:
     assert all("did not answer within 0.5 s (timeout)" in str(finding) for finding in report.findings)
 
 
+def test_chunks_that_wait_for_others_are_no_findings_of_verify(tmp_path: Path) -> None:
+    """The server answers all in time, and takes longer than the timeout for all of them together."""
+    zarr.create_array(tmp_path / "a", data=numbered((40, 6)), chunks=(1, 6))
+    turn, answer = threading.Lock(), files_of(tmp_path)
+
+    def answer_one_by_one(handler: http.server.BaseHTTPRequestHandler) -> None:
+        with turn:
+            if "/c/" in handler.path:
+                time.sleep(0.05)
+            answer(handler)
+
+    server = Server(answer_one_by_one)
+    try:
+        report = verify(f"{server.url}/a", timeout=1.0)
+    finally:
+        server.close()
+    assert report.ok, report.findings
+
+
 def test_a_server_with_a_short_queue_gets_no_more_connections_than_it_takes(tmp_path: Path) -> None:
     """Without a limit that follows the server, an epoch of http.server takes minutes: dropped connections wait."""
     from zarrfeed.storage import request_limiter

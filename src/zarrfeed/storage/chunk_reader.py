@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,7 @@ class ChunkReader:
         self.source = source
         self._policy = policy
         self._counts = counts
-        self._attempts: Callable[..., Coroutine[Any, Any, Bytes | None]] = retrying if is_watched else reading
+        self._is_watched = is_watched
         self._cached = CachedReads.of(source, counts.cache, all_chunks=caches_all)
         self.shards = None
         if sharding is not None:
@@ -104,9 +105,14 @@ class ChunkReader:
 
         def read() -> Awaitable[Bytes | None]:
             self._counts.on_request()
-            return self.source.get(key, byte_range)
+            return self.source.get(key, byte_range, at_once=has_turn)
 
-        return await self._attempts(self._policy, read, self._counts.on_retry, is_far=self.source.is_far, failed=failed)
+        # If nobody else watches, the timeout begins with the turn: a read that waits behind others is not late.
+        limiter = None if self._is_watched else self.source.limiter
+        has_turn = limiter is not None
+        attempts = retrying if self._is_watched else reading
+        tried = partial(attempts, self._policy, read, self._counts.on_retry, is_far=self.source.is_far, failed=failed)
+        return await (tried() if limiter is None else limiter.run(tried))
 
     async def get_parts(
         self, key: str, parts: Sequence[Part], failed: FailedAttempt | None = None
