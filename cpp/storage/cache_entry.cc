@@ -247,7 +247,11 @@ std::optional<CacheEntryInfo> read_cache_entry_info(const std::string& path) {
   if (static_cast<size_t>(n) < head.size()) n = pread(fd, head.data(), head.size(), 0);
   const std::string label = head.substr(sizeof(header));
   if (n < static_cast<ssize_t>(head.size()) || header.label_crc != crc32c(as_bytes(label))) return std::nullopt;
-  return CacheEntryInfo{parse_label(label), header.payload_bytes};
+  try {
+    return CacheEntryInfo{parse_label(label), header.payload_bytes};
+  } catch (const std::exception&) {  // somebody else's file: a checksum is no signature
+    return std::nullopt;
+  }
 }
 
 CacheEntryInfo check_cache_entry(const std::string& path) {

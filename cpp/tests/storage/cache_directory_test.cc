@@ -117,6 +117,46 @@ TEST(an_entry_of_another_version_is_a_miss_and_is_replaced) {
   }
 }
 
+TEST(entries_are_listed_by_store_and_prefix_and_damaged_ones_are_not) {
+  const Place place;
+  const auto cache = CacheDirectory::open(place.path, kLimit);
+  CHECK(cache->list("s3://bucket", "", 1000).entries.empty());
+  for (size_t i = 0; i < 40; ++i) CHECK_EQ(cache->admit(entry(i), content(i)), Admitted::kYes);
+  const CacheKey part{.store = "s3://bucket", .object = "b/c/0", .version = "v2", .range = ByteRange::at(100, 50)};
+  const CacheKey index{.store = "s3://bucket", .object = "b/c/1", .version = "v2", .range = ByteRange::last(20)};
+  const CacheKey other{.store = "s3://other", .object = "a/c/0", .version = "v1"};
+  const CacheKey long_key{.store = "s3://bucket", .object = "long/" + std::string(3000, 'x'), .version = "v1"};
+  for (const CacheKey& key : {part, index, other, long_key}) {
+    CHECK_EQ(cache->admit(CacheEntry(key), content(1, key.range.size)), Admitted::kYes);
+  }
+  const auto listed = cache->list("s3://bucket", "a/", 1000);
+  CHECK_EQ(listed.share, 1.0);
+  CHECK_EQ(listed.entries.size(), size_t{40});
+  for (const auto& [info, counted] : listed.entries) {
+    CHECK_EQ(info.key.version, std::string("v1"));
+    CHECK_EQ(info.bytes, uint64_t{5000});
+    CHECK_EQ(counted, uint64_t{8192});
+  }
+  for (const auto& [info, counted] : cache->list("s3://bucket", "b/", 1000).entries) {
+    const CacheKey& expected = info.key.object == part.object ? part : index;
+    CHECK_EQ(info.key.range.offset, expected.range.offset);
+    CHECK_EQ(info.key.range.size, expected.range.size);
+    CHECK(info.key.range.kind == expected.range.kind);
+    CHECK_EQ(counted, uint64_t{4096});
+  }
+  CHECK_EQ(cache->list("s3://bucket", "long/", 1000).entries.size(), size_t{1});
+  const auto sample = cache->list("s3://bucket", "", 5);
+  CHECK(sample.entries.size() >= 5 && sample.entries.size() < 43);
+  CHECK(sample.share > 0 && sample.share < 1);
+
+  size_t number = 0;
+  for (const auto& item : std::filesystem::recursive_directory_iterator(cache->path() + "/entries")) {
+    if (!item.is_regular_file() || item.path().filename() == "store") continue;
+    if (number++ % 2 == 0) std::filesystem::resize_file(item.path(), 1 + number % 60);
+  }
+  CHECK(cache->list("s3://bucket", "", 1000).entries.size() <= 22);
+}
+
 TEST(a_new_version_has_room_where_the_old_one_was_though_the_cache_is_full) {
   const Place place;
   const auto cache = CacheDirectory::open(place.path, 8192);
