@@ -41,7 +41,8 @@ class CacheExplanation:
     ----------
     expected_hit_ratio
         Share of the reads that the cache will answer, from the second epoch on; None if it is not known. Of several
-        ranks, what they will hit together. On several machines, what a cache reaches once its machine read every chunk.
+        ranks, what they will hit together. On several machines without `affinity`, what a cache reaches once its
+        machine has read every chunk.
     entries, wanted_entries
         Entries of what epochs read that are in the cache now; all that there could be: chunks, inner chunks of shards
         and the indices of shards. Of a cache with very many entries, the first is an estimate.

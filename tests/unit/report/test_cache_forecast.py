@@ -162,6 +162,21 @@ def test_ranks_of_a_machine_hit_together_what_each_expects(site: CountingServer,
         assert then == pytest.approx([measured] * 2, abs=0.01)
 
 
+@pytest.mark.parametrize("limit", [0.125, 0.25, 2.0])
+def test_with_affinity_a_node_expects_the_hits_of_its_own_part(
+    site: CountingServer, tmp_path: Path, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOCAL_RANK", "SLURM_LOCALID", "GROUP_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    url = write(site, "a.zarr", 320)
+    for rank in range(2):
+        data = zarrfeed.open(url, cache=tmp_path / f"node {rank}", cache_limit=int(limit * 320 * COUNTED))
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "affinity": "node"}
+        dataset = ZarrIterableDataset(data, batch_size=16, shuffle=True, seed=3, num_threads=1, **options)
+        assert check(dataset, 160) == pytest.approx(min(1, 2 * limit), abs=0.01)
+
+
 def test_what_a_split_cached_is_no_hit_of_the_other(site: CountingServer, tmp_path: Path) -> None:
     data = zarrfeed.open(write(site, "a.zarr", 160), cache=tmp_path / "cache", cache_limit=80 * COUNTED)
     train, val = data.split((0.75, 0.25), seed=1)
