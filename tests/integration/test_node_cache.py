@@ -171,11 +171,15 @@ def test_two_nodes_with_room_for_half_the_data_each_hit_always_if_each_reads_its
     more_hits, more_misses = epochs(8)
     hits, misses = more_hits - hits, more_misses - misses
     fetched = sum(site.chunk_gets().values())
+    caches = [dataset.explain().cache for dataset in nodes]
+    expected = [cache.expected_hit_ratio for cache in caches if cache is not None]
     if affinity is None:
         assert hits / (hits + misses) == pytest.approx(0.5, abs=0.1)
         assert fetched > 0
+        assert expected == [pytest.approx(0.5, abs=0.05)] * 2
     else:
         assert (misses, fetched) == (0, 0)
+        assert expected == [1, 1]
 
 
 def test_a_damaged_entry_is_fetched_again(site: CountingServer, tmp_path: Path) -> None:
