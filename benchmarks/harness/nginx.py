@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import resource
 import shutil
 import socket
 import subprocess
@@ -61,8 +62,9 @@ http {{
 """
 
 
-#: Sizes of files are looked up once, and files are kept open.
-_FILE_CACHE = "open_file_cache max=20000 inactive=1h; open_file_cache_valid 1h;"
+#: Sizes of files are looked up once, and files are kept open: half of as many as a process may have open.
+_FILE_CACHE = "open_file_cache max={files} inactive=1h; open_file_cache_valid 1h;"
+_MOST_FILES = 20_000
 
 
 class NoNginxError(Exception):
@@ -143,7 +145,9 @@ def serve(directory: Path, *, workers: int = 2, files_change: bool = False) -> I
     program = find_nginx()
     with tempfile.TemporaryDirectory(prefix="zarrfeed-nginx-") as prefix:
         (Path(prefix) / "served").symlink_to(directory.resolve(), target_is_directory=True)
-        process, port = _start(program, Path(prefix), workers, "" if files_change else _FILE_CACHE)
+        files = min(_MOST_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        file_cache = "" if files_change else _FILE_CACHE.format(files=files)
+        process, port = _start(program, Path(prefix), workers, file_cache)
         try:
             yield Nginx(f"http://127.0.0.1:{port}", process.pid, _version(program))
         finally:
