@@ -189,7 +189,10 @@ def test_nothing_is_suggested_where_nothing_is_similar() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["explian", "x"], "(choose from 'demo', 'info', 'explain', 'bench', 'verify', 'cache'); did you mean 'explain'?"),
+        (
+            ["explian", "x"],
+            "(choose from 'demo', 'info', 'explain', 'bench', 'verify', 'cache'); did you mean 'explain'?",
+        ),
         (["explain", "x", "--shufle"], "unrecognized arguments: --shufle; did you mean '--shuffle'?"),
         (["explain", "x", "--batchsize=3"], "unrecognized arguments: --batchsize=3; did you mean '--batch-size'?"),
         (["bench", "x", "--block", "chunks"], "(choose from 'chunk', 'shard'); did you mean 'chunk'?"),
