@@ -14,6 +14,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <arpa/inet.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -161,6 +162,7 @@ int main(int argc, char** argv) {
   bytes_per_s = atof(argv[4]);
   slow_share = atof(argv[5]);
   slow_s = atof(argv[6]);
+  signal(SIGPIPE, SIG_IGN);  // a client may leave in the middle of an answer
 
   struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t length = sizeof here;

@@ -300,6 +300,15 @@ def test_the_proxy_passes_many_connections_at_once_and_a_server_that_is_gone(tmp
             assert "refused" not in str(caught.value), "the proxy is there"
 
 
+@needs_nginx
+def test_the_proxy_survives_clients_that_leave_in_the_middle_of_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    with serve(tmp_path) as server, slowed(server.url, Slowness(always=True)) as proxy:
+        assert proxy.pid is not None
+        os.kill(proxy.pid, signal.SIGPIPE)  # as the system does when bytes go to a connection that was closed
+        assert get(f"{proxy.url}/file") == b"bytes"
+
+
 def test_a_long_store_reads_as_copies_and_goes_with_its_block(objects: Store) -> None:
     layout = replace(objects.layout, shape=(32, *objects.layout.shape[1:]))
     assert times_for(objects.layout, 10 * objects.layout.decoded_bytes) == 1, "its last chunk is short"
