@@ -143,9 +143,9 @@ def test_time_is_bounded_however_slow_the_store_is(
     get, read = StoreSource.get, _Reader._read
     plain_reads: list[int] = []
 
-    async def slow_get(self: StoreSource, *args: Any) -> Any:
+    async def slow_get(self: StoreSource, *args: Any, **options: Any) -> Any:
         await asyncio.sleep(0.5)
-        return await get(self, *args)
+        return await get(self, *args, **options)
 
     async def slow_read(self: _Reader, *args: Any) -> None:
         plain_reads.append(1)
