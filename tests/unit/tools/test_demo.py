@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,3 +210,26 @@ def test_something_else_in_the_place_of_a_store_is_refused(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="remove it or name another --dir"):
         build_store(tmp_path / "a.zarr", {"n": 1}, ignore)
     assert (tmp_path / "a.zarr" / "mine.txt").read_text() == "keep"
+
+
+def test_nothing_is_left_by_threads_that_still_write_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of zarr-python do: a chunk may come right after the others were removed."""
+    removed: list[Path] = []
+    remove = shutil.rmtree
+
+    def remove_before_a_chunk_comes(path: Path, **options: Any) -> None:
+        remove(path, **options)
+        removed.append(path)
+        if 1 < len(removed) < 4:  # the first call is before the store is written
+            (path / "c").mkdir(parents=True)
+
+    def write(_: zarr.Group) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(shutil, "rmtree", remove_before_a_chunk_comes)
+    with pytest.raises(OSError, match="no room"):
+        build_store(tmp_path / "a.zarr", {"n": 1}, write)
+    assert len(removed) == 4
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 
 _ATTRIBUTE = "zarrfeed_demo"
+#: How often, and how far apart, what was written in part is removed until nothing is left.
+_TRIES, _PAUSE_S = 100, 0.01
 
 
 def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.Group], None]) -> bool:
@@ -49,9 +52,18 @@ def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.G
         write(group)
         partial.rename(path)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         raise
     return False
+
+
+def _remove(partial: Path) -> None:
+    """Remove what was written. Threads of zarr-python may still write other chunks after the first error."""
+    for _ in range(_TRIES):
+        shutil.rmtree(partial, ignore_errors=True)
+        time.sleep(_PAUSE_S)
+        if not partial.exists():
+            return
 
 
 def _description(path: Path) -> object:
