@@ -222,7 +222,7 @@ std::optional<Error> ChunkReader::find_overdue(Clock::time_point now) {
   }
   if (const auto asked = store_->oldest()) {
     at = {asked->key, asked->inner_chunk};
-    if (asked->is_index) return timed_out("shard index: ").at(array_.name, at.key);
+    if (asked->is_index) return timed_out().in("shard index").at(array_.name, at.key);
   }
   return overdue(at);
 }
@@ -234,13 +234,13 @@ std::optional<Error> ChunkReader::find_overdue(int64_t chunk, size_t cell, Clock
 }
 
 Error ChunkReader::overdue(const ChunkLocation& at) const {
-  return timed_out("").at(array_.name, label(at));
+  return timed_out().at(array_.name, label(at));
 }
 
-Error ChunkReader::timed_out(const char* what) const {
+Error ChunkReader::timed_out() const {
   const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(policy_.timeout).count();
   std::ostringstream text;
-  text << what << "the store did not answer within " << seconds << " s (timeout)";
+  text << "the store did not answer within " << seconds << " s (timeout)";
   return Error::io(text.str(), ETIMEDOUT);
 }
 

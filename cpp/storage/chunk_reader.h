@@ -123,7 +123,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   };
   using PendingPtr = std::shared_ptr<Pending>;
 
-  [[nodiscard]] Error timed_out(const char* what) const;
+  [[nodiscard]] Error timed_out() const;
   [[nodiscard]] ReadRequest request_for(const PendingPtr& pending);
   void settle(const PendingPtr& pending, ReadResult result);
   void end(const PendingPtr& pending, ReadResult result);

@@ -6,13 +6,13 @@ threads read through this where it can be used. What cannot be told here, such a
 
 from __future__ import annotations
 
-import errno
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from zarr.storage import ObjectStore
 
+from zarrfeed.storage.errors import array_is_gone
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.request_limiter import RequestLimiter
 from zarrfeed.storage.urls import UrlStore
@@ -105,5 +105,4 @@ class BlockingReads:
         try:
             obstore.head(self._store, path)
         except FileNotFoundError as error:
-            text = f"{path} is gone: the array was deleted or moved after it was opened"
-            raise FileNotFoundError(errno.ENOENT, text) from error
+            raise array_is_gone(path) from error

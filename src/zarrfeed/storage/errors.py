@@ -112,6 +112,15 @@ def errno_of(error: BaseException) -> int:
     return errno.ETIMEDOUT if timed_out else errno.EIO
 
 
+def array_is_gone(metadata_path: str) -> FileNotFoundError:
+    """Return the error of chunks of an array whose metadata are no longer there.
+
+    Without it, every chunk of a store that was deleted would be a missing one, hence fill values.
+    """
+    text = f"{metadata_path} is gone: the array was deleted or moved after it was opened"
+    return FileNotFoundError(errno.ENOENT, text)
+
+
 def is_transient(error: Exception) -> bool:
     """Return whether another try may succeed: after an error of a network, a device or a busy machine.
 

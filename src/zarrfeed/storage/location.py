@@ -7,7 +7,6 @@ by the process that this one was forked from is opened anew, or refused.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import pickle
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import ArrayCache
-from zarrfeed.storage.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.errors import array_is_gone, errno_of, is_transient, reason_of
 from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.request_limiter import RequestLimiter, shared_limiter
 from zarrfeed.storage.zarr_decoder import ChunkDecoder, make_decoder
@@ -162,11 +161,7 @@ class StoreSource:
         if found is not None:
             return found
         if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
-            # Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-            raise FileNotFoundError(
-                errno.ENOENT,
-                f"{self.prefix}{self.metadata_key} is gone: the array was deleted or moved after it was opened",
-            )
+            raise array_is_gone(self.prefix + self.metadata_key)
         return None
 
 

@@ -222,11 +222,9 @@ class Session:
 
     def _found(self) -> State | None:
         """Look at the store for the next pass, on all ranks; None: it does not grow, or the pass has its version."""
-        if self._versions is None or "store" in self.epochs.next():
-            return None
-        return self._versions.look(self.rank_info()).to_json()
+        return None if self._versions is None or "store" in self.epochs.next() else self._look()
 
-    def _look_in_worker(self) -> State:
+    def _look(self) -> State:
         assert self._versions is not None
         return self._versions.look(self.rank_info()).to_json()
 
@@ -364,7 +362,7 @@ class Session:
             if name is None:
                 json = self.epochs.begin(store=self._found())
             else:
-                json = self.epochs.join(name, consumer.worker, None if self._versions is None else self._look_in_worker)
+                json = self.epochs.join(name, consumer.worker, None if self._versions is None else self._look)
             begin = self._parsed(json)
         if self._versions is not None and begin.version is None:  # a state of the beginning of an epoch was loaded
             if in_worker():
