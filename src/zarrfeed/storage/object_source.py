@@ -1,0 +1,95 @@
+"""Where objects are that are read as they are: a bucket, a prefix in it, a web server, or a folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from zarr.abc.store import Store
+from zarr.storage import FsspecStore, LocalStore, ObjectStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.urls import make_store
+
+
+@dataclass(frozen=True)
+class ObjectSource:
+    """A store of objects.
+
+    Attributes
+    ----------
+    name
+        What messages call it: a URL or a path, without a slash at its end, and without credentials.
+    store
+        A `LocalStore` of a folder, an `ObjectStore` (of obstore) or an `FsspecStore`. Keys are below its root.
+    """
+
+    name: str
+    store: Store
+
+    @classmethod
+    def of(cls, source: Any, access: StoreAccess) -> ObjectSource:
+        """Return where objects are that the user names, without asking a server for anything.
+
+        Parameters
+        ----------
+        source
+            A URL (s3://, gs://, az://, http://, https://, file://), the path of a folder, a store of obstore, or a
+            mapper of fsspec.
+        access
+            Options for stores of URLs.
+
+        Raises
+        ------
+        ConfigError
+            If it is none of these, or cannot be opened so.
+        StoreReadError
+            If there is no such folder.
+        UnsupportedError
+            If the URL has a scheme that is not read.
+        """
+        if isinstance(source, str | os.PathLike):
+            return _of_path(os.fspath(source), access)
+        if access.storage_options:
+            raise ConfigError("storage_options are for URLs such as s3://bucket/prefix")
+        if isinstance(source, ObjectStore | LocalStore | FsspecStore):
+            return cls(printable(source).rstrip("/"), source)
+        kind = type(source)
+        if kind.__module__.startswith("obstore."):
+            return cls(printable(source).rstrip("/"), ObjectStore(source, read_only=True))
+        if kind.__name__ == "FSMap" and kind.__module__.startswith("fsspec."):
+            store = FsspecStore.from_mapper(source, read_only=True)
+            return cls(printable(store).rstrip("/"), store)
+        raise ConfigError(
+            f"got a {kind.__name__}, must be a URL, the path of a folder, a store of obstore or a mapper of fsspec "
+            "(fsspec.get_mapper(...))"
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder."""
+        return type(self.store) is LocalStore
+
+    def named(self, key: str) -> str:
+        """Return what messages call an object."""
+        return printable(f"{self.name}/{key}")
+
+
+def _of_path(source: str, access: StoreAccess) -> ObjectSource:
+    parts = urlsplit(source)
+    if "://" in source and parts.scheme != "file":
+        store = make_store(source, access)
+        return ObjectSource(store.url, store)
+    if access.storage_options:
+        raise ConfigError("storage_options are for URLs such as s3://bucket/prefix")
+    if not source.strip():
+        raise ConfigError(f"got {source!r}, must be a URL or the path of a folder")
+    folder = Path(unquote(parts.path) if "://" in source else source).expanduser().absolute()
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise StoreReadError(20 if folder.exists() else 2, f"{printable(folder)}: {what}")
+    return ObjectSource(printable(folder), LocalStore(folder, read_only=True))
