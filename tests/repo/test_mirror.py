@@ -36,6 +36,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/session.py": ("unit/torch/test_iterable_dataset.py", "unit/torch/test_loader.py"),
     "torch/tensors.py": ("unit/engine/test_reader.py",),
     "__init__.py": ("integration/test_without_torch.py",),
+    "objects.py": ("unit/storage/test_list_objects.py",),
     "__main__.py": ("unit/tools/test_cli.py",),
     "base/errors.py": ("robustness/test_bad_input.py", "unit/spec/test_error_policy.py"),
     "base/native.py": ("unit/storage/test_zarr_internals.py",),
