@@ -7,14 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zarrfeed.metadata.objects import Objects, open
+    from zarrfeed.report.object_explain import ObjectExplanation
     from zarrfeed.storage.list_objects import list_objects
     from zarrfeed.storage.listing import Listing, StoredObject
+    from zarrfeed.torch.object_iterable_dataset import ObjectIterableDataset
+    from zarrfeed.torch.object_map_dataset import ObjectDataset
 
-__all__ = ["Listing", "StoredObject", "list_objects"]
+__all__ = [
+    "Listing",
+    "ObjectDataset",
+    "ObjectExplanation",
+    "ObjectIterableDataset",
+    "Objects",
+    "StoredObject",
+    "list_objects",
+    "open",
+]
 
 #: Public name -> the module that defines it.
 _MODULES = {
     "Listing": "storage.listing",
+    "ObjectDataset": "torch.object_map_dataset",
+    "ObjectExplanation": "report.object_explain",
+    "ObjectIterableDataset": "torch.object_iterable_dataset",
+    "Objects": "metadata.objects",
+    "open": "metadata.objects",
     "StoredObject": "storage.listing",
     "list_objects": "storage.list_objects",
 }

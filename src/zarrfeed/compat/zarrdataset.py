@@ -328,7 +328,7 @@ class ZarrDataLoader(zarrfeed.torch.loader.ZarrDataLoader):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch on this rank, the short ones of the workers included."""
-        session = self._zarr_dataset.session
+        session = self._stream.session
         consumer = session.rank_info().consumer(num_workers=max(1, self.num_workers))
         return session.schedule.division(EpochState(0), consumer).batches(consumer.rank)
 

@@ -24,16 +24,15 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import CorruptChunkError
-from zarrfeed.base.native import core
-from zarrfeed.storage.blocking_reads import BlockingReads
+from zarrfeed.storage.blocking_reads import Blocking
 from zarrfeed.storage.chunk_reader import span_of, split_parts
 from zarrfeed.storage.hedging import HedgeRule
 from zarrfeed.storage.read_counts import ReadCounts
@@ -45,6 +44,39 @@ Part: TypeAlias = tuple[int, int, int | None]
 #: Number of the field, key, whether it is the index of a shard, parts.
 Request: TypeAlias = tuple[int, str, bool, list[Part]]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class RequestSource(Protocol):
+    """What posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
+
+    def request_epoch(self) -> int:
+        """Return the number of the epoch whose requests are posted now."""
+
+    def exchange(
+        self, epoch: int, answers: Sequence[tuple[int, Bytes | None]]
+    ) -> tuple[Request, list[int], int] | None:
+        """Take answers, and wait for a request of an epoch; None if the epoch ended.
+
+        Returns the request, ids of requests whose bytes are no longer needed, and how many more requests wait.
+        """
+
+    def request_descriptor(self) -> int:
+        """Return a file descriptor that is readable when there are requests."""
+
+    def take_requests(self) -> tuple[list[Request], list[int]]:
+        """Return the requests that wait, and ids of requests whose bytes are no longer needed; waits for none."""
+
+    def answer(self, answers: Sequence[tuple[int, Bytes | None]]) -> None:
+        """Take answers: a request id, and the bytes; None: the store has no such object."""
+
+    def refuse(self, request_id: int, what: str, errno_value: int) -> None:
+        """Take an error of the store in place of an answer."""
+
+    def refuse_corrupt(self, request_id: int, what: str) -> None:
+        """Take an error of the bytes in place of an answer."""
+
+    def stop(self) -> None:
+        """End the epoch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +98,7 @@ class Flight:
     """
 
     request: Request
-    reads: BlockingReads
+    reads: Blocking
     turn: Turn
     is_hedged: bool = False
     is_left_behind: bool = False
@@ -98,8 +130,8 @@ class FetchThreads:
 
     def __init__(
         self,
-        engine: core.Engine,
-        reads: Mapping[int, BlockingReads],
+        engine: RequestSource,
+        reads: Mapping[int, Blocking],
         provided: dict[int, Bytes],
         counts: ReadCounts,
         leave: Callable[[Request, FailedAttempt | None], None],

@@ -36,6 +36,7 @@ from zarrfeed.spec.field import (
     Field,
     HostRows,
     IndexField,
+    ObjectField,
     ResidentField,
     StoredField,
     TensorField,
@@ -115,6 +116,7 @@ class Reader:
             elif isinstance(field, StoredField) and field.resident:
                 self._fields.append(self._load(field))
             else:
+                assert not isinstance(field, ObjectField)  # an `ObjectReader` reads these
                 if isinstance(field, StoredField):
                     self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
                 self._fields.append(field)

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from zarrfeed.base.errors import ClosedError
 from zarrfeed.engine.arrays import BatchArrays
-from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.epoch_plan import Resources
 from zarrfeed.plan.order import EpochPlan
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field
+
+
+class EpochReader(Protocol):
+    """What reads an epoch: `Reader` of Zarr arrays, and `ObjectReader` of objects as they are.
+
+    Attributes
+    ----------
+    skipped
+        What was skipped since the reader was made.
+    has_bad_rows
+        Whether the reader has to be made anew to read what could not be read before.
+    """
+
+    skipped: list[SkippedChunk]
+    has_bad_rows: bool
+
+    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:
+        """Begin an epoch."""
+
+    def next(self) -> tuple[Any, ...] | None:
+        """Return the next batch, as one array or list a field; None at the end."""
+
+    def stop(self) -> None:
+        """End the epoch."""
+
+    def stats(self) -> Stats:
+        """Return the counters since the reader was made."""
 
 
 class Running(Protocol):
     """A pass over a dataset, as its reader's owner."""
 
-    reader: Reader | None
+    reader: EpochReader | None
 
     def close(self) -> None:
         """Stop reading, and give the reader back."""
@@ -31,21 +55,15 @@ class ReaderPool:
 
     Parameters
     ----------
-    fields
-        The fields of a batch.
-    batch_size
-        Samples of a batch of the engine.
-    policy
-        What all readers do about a chunk that cannot be read.
+    make
+        Makes a reader that may use so much, and whose batches are of this library of arrays.
     """
 
-    def __init__(self, fields: Sequence[Field], *, batch_size: int, policy: Faults) -> None:
-        self._fields = fields
-        self._batch_size = batch_size
-        self._policy = policy
-        self._idle: list[Reader] = []
+    def __init__(self, make: Callable[[Resources, BatchArrays], EpochReader]) -> None:
+        self._make = make
+        self._idle: list[EpochReader] = []
         self._running: WeakSet[Running] = WeakSet()  # one that its consumer drops ends itself
-        self._busy: WeakSet[Reader] = WeakSet()  # of the running passes; an interrupted one may lose its reader
+        self._busy: WeakSet[EpochReader] = WeakSet()  # of the running passes; an interrupted one may lose its reader
         self._past_stats = Stats()
         self._past_skipped: list[SkippedChunk] = []
         self.closed = False
@@ -66,17 +84,7 @@ class ReaderPool:
         ClosedError
             If another thread closed the dataset meanwhile.
         """
-        if self._idle:
-            reader = self._idle.pop()
-        else:
-            reader = Reader(
-                self._fields,
-                batch_size=self._batch_size,
-                num_threads=resources.memory.num_threads,
-                memory=resources.memory,
-                arrays=arrays,
-                policy=self._policy,
-            )
+        reader = self._idle.pop() if self._idle else self._make(resources, arrays)
         # Before it starts, so that a thread that closes the dataset from now on ends it.
         running.reader = reader
         self._busy.add(reader)
@@ -90,7 +98,7 @@ class ReaderPool:
             running.close()
             raise
 
-    def take_back(self, ended: Running, reader: Reader) -> None:
+    def take_back(self, ended: Running, reader: EpochReader) -> None:
         """Keep the reader of a pass that ended for the next one; once, however often it is closed."""
         self._running.discard(ended)
         if reader not in self._busy:
@@ -123,9 +131,9 @@ class ReaderPool:
             self._retire(reader)
         self._idle.clear()
 
-    def _retire(self, reader: Reader) -> None:
+    def _retire(self, reader: EpochReader) -> None:
         self._past_stats = self._past_stats + reader.stats()
         self._past_skipped += reader.skipped
 
-    def _readers(self) -> list[Reader]:
+    def _readers(self) -> list[EpochReader]:
         return [*self._idle, *self._busy]

@@ -29,10 +29,9 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
-from zarrfeed.base.native import core
-from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, wait_for_threads
+from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, RequestSource, wait_for_threads
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.blocking_reads import BlockingReads
+from zarrfeed.storage.blocking_reads import blocking_reads
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
@@ -63,17 +62,21 @@ class StoreBridge:
         Chunks that zarr-python decodes at once, where it does.
     policy
         How often reads are tried, and whether the engine goes on after errors.
+    caches_all
+        Whether all that is read goes through the node cache here. The engine reads its own chunks through its own.
     """
 
     def __init__(
         self,
-        engine: core.Engine,
+        engine: RequestSource,
         sources: Mapping[int, StoreSource],
         *,
         max_decodes: int = 1,
         policy: Faults = _DEFAULT_POLICY,
+        caches_all: bool = False,
     ) -> None:
         self._engine = engine
+        self.caches_all = caches_all
         self.policy = policy
         self._max_decodes = max_decodes
         self._sources = {n: source.reopened() if source.is_forked else source for n, source in sources.items()}
@@ -131,7 +134,7 @@ class _Session:
     def __init__(
         self,
         bridge: StoreBridge,
-        engine: core.Engine,
+        engine: RequestSource,
         sources: Mapping[int, StoreSource],
         max_decodes: int,
     ) -> None:
@@ -140,7 +143,8 @@ class _Session:
         self._counts = bridge.counts
         self._policy = bridge.policy
         self._readers = {
-            n: ChunkReader(source, bridge.policy, bridge.counts, is_watched=True) for n, source in sources.items()
+            n: ChunkReader(source, bridge.policy, bridge.counts, is_watched=True, caches_all=bridge.caches_all)
+            for n, source in sources.items()
         }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
@@ -152,7 +156,8 @@ class _Session:
         self._closing = False
         self._idle = threading.Event()
         self._threads: FetchThreads | None = None
-        self._reads = {n: BlockingReads(source) for n, source in sources.items() if BlockingReads.serves(source)}
+        by_threads = {} if bridge.caches_all else sources  # the node cache is read on the loop
+        self._reads = {n: reads for n, source in by_threads.items() if (reads := blocking_reads(source)) is not None}
 
     async def open(self) -> None:
         """Watch for requests."""

@@ -27,8 +27,8 @@ from zarrfeed.plan.selection import Int64
 #: The skipped slots of a batch, as the engine reports them: the slots, their samples, and the chunks that could not be
 #: read or decoded, each as (field, index along the sample axis, key, class of the error, errno, message).
 Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
-#: One field of a batch: uint8 of shape (rows, bytes of a sample).
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: One field of a batch: uint8 of shape (rows, bytes of a sample); of objects as they are, an array of these.
+Bytes: TypeAlias = npt.NDArray[Any]
 #: Reads samples; returns the bytes of each field, and the skipped slots among them.
 ReadSamples: TypeAlias = Callable[[Int64], tuple[tuple[Bytes, ...], Skipped | None]]
 

@@ -32,7 +32,7 @@ def is_mapper(source: object) -> bool:
     """Return whether this is a mapper of fsspec: a store, though it is a Mapping, too."""
     if "fsspec" not in sys.modules:
         return False
-    from fsspec.mapping import FSMap  # type: ignore[import-untyped]
+    from fsspec.mapping import FSMap
 
     return isinstance(source, FSMap)
 
@@ -54,7 +54,7 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
     if isinstance(source, str | Path):
         return open_node(source)
     store = _as_store(source)
-    return source if store is None else _open_store(store, access)
+    return source if store is None else open_store(store, access)
 
 
 def check_storage_options(access: StoreAccess, *sources: Any) -> None:
@@ -85,7 +85,14 @@ def _as_store(source: Any) -> Store | None:
     return FsspecStore.from_mapper(source, read_only=True) if is_mapper(source) else None
 
 
-def _open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:
+def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:
+    """Open the array or the group at the root of a store, for reading.
+
+    Raises
+    ------
+    StoreReadError
+        If there is none, or it cannot be read.
+    """
     name = printable(store)
     try:
         return wrap_node(access.ask(lambda: open_async(store=store, mode="r"), name))

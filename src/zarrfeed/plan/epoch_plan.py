@@ -166,9 +166,9 @@ class Schedule:
         whole = self.order
         dealing = Dealing.of(whole, num_nodes, blocks_together(self.fields, whole, num_nodes))
         fewest_blocks, shortest = dealing.fewest_blocks, whole.length // num_nodes
-        hardest = replace(whole, selection=dealing.part(dealing.hardest), lanes=1, mix=1, strip=1)
         lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
         mix = None if self.mix_is_chosen else min(whole.mix, fewest_blocks)
+        hardest = replace(whole, selection=dealing.part(dealing.hardest), lanes=1, mix=mix or 1, strip=1)
         mixed = self._mixed(hardest, lanes, mix)
         order = replace(
             mixed,
@@ -374,6 +374,8 @@ class Schedule:
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
         """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""
+        if self.fields.are_objects:
+            return 1  # they are asked for in the order of the batches, whatever blocks they lie in
         return open_batches(order, self.engine_batch_size, self._stride(order, consumer))
 
     def _in_runs(self, lanes: int) -> bool:

@@ -184,9 +184,31 @@ class VlenField:
         return self.spec.sample_shape
 
 
+@dataclass(frozen=True)
+class ObjectField:
+    """Objects as they are, one a sample: batches have lists of them. `engine/object_reader.py` reads them.
+
+    Attributes
+    ----------
+    num_samples
+        Objects.
+    digest
+        Of their keys.
+    mean_bytes
+        Of an object, as stored.
+    """
+
+    num_samples: int
+    digest: str
+    mean_bytes: int
+    name: str = "objects"
+
+    sample_shape: tuple[int, ...] = ()
+
+
 #: What the engine reads; a list is an index to it.
 TensorField: TypeAlias = StoredField | ResidentField | IndexField
-Field: TypeAlias = TensorField | VlenField
+Field: TypeAlias = TensorField | VlenField | ObjectField
 
 
 def _window_shape(window: Window | None) -> tuple[int, ...]:
@@ -201,6 +223,8 @@ def dtype_name(field: Field) -> str:
     """Return what batches have of a field: the name of the dtype (of records that of their bytes), "str" or "bytes"."""
     if isinstance(field, VlenField):
         return field.spec.item_type
+    if isinstance(field, ObjectField):
+        return f"keys {field.digest}"
     if isinstance(field, IndexField):
         return "int64"
     if field.conversion is not None:
@@ -212,6 +236,8 @@ def sample_bytes(field: Field) -> int:
     """Return the bytes of one sample in a batch of the engine, which of a list has the index alone."""
     if isinstance(field, VlenField):
         return item_bytes("int64")
+    if isinstance(field, ObjectField):
+        return field.mean_bytes
     return math.prod(field.sample_shape) * item_bytes_of(field)
 
 
@@ -281,6 +307,11 @@ class FieldSet:
     def num_samples(self) -> int:
         """Of every field."""
         return self.fields[0].num_samples
+
+    @property
+    def are_objects(self) -> bool:
+        """Whether samples are objects as they are, and no rows of arrays."""
+        return isinstance(self.fields[0], ObjectField)
 
     @property
     def windows(self) -> list[Window | None]:

@@ -1,4 +1,4 @@
-"""Objects of object stores, read by calls that block the thread and not Python.
+"""Objects of object stores, and files of folders, read by calls that block the thread and not Python.
 
 A request of obstore's that blocks costs half of what one costs that an event loop awaits, and it releases the GIL. So
 threads read through this where it can be used. What cannot be told here, such as errors, is left to the event loop.
@@ -6,18 +6,68 @@ threads read through this where it can be used. What cannot be told here, such a
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from zarr.storage import ObjectStore
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.storage import LocalStore, ObjectStore
 
-from zarrfeed.storage.errors import array_is_gone
+from zarrfeed.storage.errors import array_is_gone, is_transient
+from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.request_limiter import RequestLimiter
 from zarrfeed.storage.urls import UrlStore
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+#: Files that are read at once: at first, and where more are faster, as on network file systems.
+_FIRST_FILES, MOST_FILES = 4, 64
+
+
+class Blocking(Protocol):
+    """Reads objects, one a call.
+
+    Attributes
+    ----------
+    limiter
+        What reads wait for their turn at.
+    """
+
+    limiter: RequestLimiter
+
+    def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
+        """Return bytes of an object, or None if there is none. As of `BlockingReads.get`."""
+
+
+def blocking_reads(source: StoreSource) -> Blocking | None:
+    """Return what reads the objects of a source by calls that block; None where the event loop has to read them."""
+    if BlockingReads.serves(source):
+        return BlockingReads(source)
+    if type(source.store) is LocalStore and source.decoder is None and not source.metadata_key:
+        return BlockingFiles(Path(source.store.root), source.prefix)
+    return None
+
+
+class BlockingFiles:
+    """Reads files that are objects of their own. The engine itself reads those of arrays.
+
+    Parameters
+    ----------
+    root, prefix
+        The folder, and what stands before all keys.
+    """
+
+    def __init__(self, root: Path, prefix: str) -> None:
+        self.limiter = RequestLimiter(MOST_FILES, is_transient, _FIRST_FILES)
+        self._root = root
+        self._prefix = prefix
+
+    def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
+        """Return bytes of a file, or None if there is none. As of `BlockingReads.get`."""
+        part = None if end is None else RangeByteRequest(begin, end)
+        return read_chunk_file(self._root, self._prefix + key, part or (SuffixByteRequest(-begin) if begin else None))
 
 
 class BlockingReads:

@@ -92,6 +92,10 @@ class Listing(Sequence[StoredObject]):
         begin = int(self._ends[index - 1]) if index else 0
         return self._blob[begin : int(self._ends[index])].decode("utf-8", "surrogateescape")
 
+    def take(self, indices: Int64) -> Listing:
+        """Return the listing of some of the objects, in the order given."""
+        return Listing.of((self.key(int(i)), int(self.sizes[i])) for i in indices)
+
     @property
     def total_bytes(self) -> int:
         """Bytes of all objects whose size is known."""

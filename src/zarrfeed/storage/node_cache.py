@@ -22,15 +22,20 @@ from zarrfeed.storage.object_versions import find_versions, name_store
 
 def with_cache(source: StoreSource, spec: ArraySpec, access: StoreAccess) -> StoreSource:
     """Return where the chunks of an array are, with what they are called in the cache, if there is to be one."""
-    return source if access.cache is None else replace(source, cached=_name_array(source, spec, access))
+    return source if access.cache is None else replace(source, cached=_named(source, spec.name, spec, access))
 
 
-def _name_array(source: StoreSource, spec: ArraySpec, access: StoreAccess) -> ArrayCache:
+def with_cached_objects(source: StoreSource, name: str, access: StoreAccess) -> StoreSource:
+    """Return the same for objects that are read as they are; messages call them `name`."""
+    return source if access.cache is None else replace(source, cached=_named(source, name, None, access))
+
+
+def _named(source: StoreSource, name: str, spec: ArraySpec | None, access: StoreAccess) -> ArrayCache:
     options = access.cache
     assert options is not None
     named = name_store(source.store)
     if named is None:
-        return ArrayCache(options, why_off=f"{spec.name}: a {type(source.store).__name__} is not cached")
+        return ArrayCache(options, why_off=f"{name}: a {type(source.store).__name__} is not cached")
     store, path = named
     made = ArrayCache(options, store, f"{path}/{source.prefix}" if path else source.prefix)
     if options.version is not None:
@@ -38,6 +43,6 @@ def _name_array(source: StoreSource, spec: ArraySpec, access: StoreAccess) -> Ar
     try:
         found = find_versions(source.store, source.prefix, spec, access)
     except StoreReadError as error:
-        return replace(made, why_off=f"{spec.name}: versions of objects cannot be told: {error.strerror}")
-    why_off = found.why and f"{spec.name}: {found.why}"
+        return replace(made, why_off=f"{name}: versions of objects cannot be told: {error.strerror}")
+    why_off = found.why and f"{name}: {found.why}"
     return replace(made, versions=found.versions, objects=StoredObjects.of(found.sizes), why_off=why_off)

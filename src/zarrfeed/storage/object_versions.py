@@ -92,8 +92,10 @@ class FoundVersions:
     sizes: npt.NDArray[np.int64] | None = None
 
 
-def find_versions(store: Store, prefix: str, spec: ArraySpec, access: StoreAccess) -> FoundVersions:
+def find_versions(store: Store, prefix: str, spec: ArraySpec | None, access: StoreAccess) -> FoundVersions:
     """Return the versions of the objects below a prefix by their keys there.
+
+    `spec` is the array whose objects they are; without it, a web server cannot be asked, as it has no listing.
 
     Raises
     ------
@@ -111,7 +113,10 @@ def find_versions(store: Store, prefix: str, spec: ArraySpec, access: StoreAcces
         return FoundVersions(why=f"a {type(store).__name__} does not tell versions of objects; {_DECLARE}")
     try:
         found = _listed(store, prefix, access) if type(store.store).__name__ != "HTTPStore" else None
+        if found is None and spec is None:
+            return FoundVersions(why=f"a web server has no listing that tells versions; {_DECLARE}")
         if found is None:
+            assert spec is not None
             keys = list(itertools.islice(object_keys(spec), _MOST_HEADS + 1))
             if len(keys) > _MOST_HEADS:
                 return FoundVersions(why=f"more than {_MOST_HEADS} objects would each cost a HEAD request; {_DECLARE}")

@@ -110,6 +110,10 @@ class ChunkDecoder:
             raise self._mismatch(values)
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
 
+    def shaped(self, decoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Return what `decode` returned in the shape and the dtype of a chunk."""
+        return decoded.view(self._chunk.dtype.to_native_dtype().newbyteorder("=")).reshape(self._chunk.shape)
+
     async def decode_items(self, stored: Buffer | None) -> npt.NDArray[Any]:
         """Return the items of a chunk of text or bytes; of a chunk that does not exist, fill values.
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
-from zarrfeed.engine.reader import Reader
-from zarrfeed.engine.reader_pool import ReaderPool
+from zarrfeed.engine.reader_pool import EpochReader, ReaderPool
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.state import EpochState
 from zarrfeed.storage.eviction import Lease
@@ -26,7 +25,7 @@ class Pass(Iterator[Batch]):
     """Batches of one pass; gives its reader back when it ends for whatever reason."""
 
     # Of the class, as construction may be interrupted before anything is set.
-    reader: Reader | None = None
+    reader: EpochReader | None = None
     cursor: Cursor | None = None
     _leases: tuple[Lease, ...] = ()
 

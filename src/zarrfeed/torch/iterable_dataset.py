@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
-import torch
-import torch.utils.data
-
-from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.native import core
 from zarrfeed.base.suggestions import refuses_moved_names
-from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.engine.stats import Stats
-from zarrfeed.engine.substitution import SkippedChunk
+from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import disposable_in, hold_opened
@@ -22,18 +14,14 @@ from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
-from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.state import EpochState
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.spec.field import FieldSet
-from zarrfeed.torch.batch import Batch, BatchAssembler
-from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate
-from zarrfeed.torch.distributed import RankFinder, RankSource, end_with_training_process, in_worker
-from zarrfeed.torch.epoch_iterator import Pass, SamplePass
+from zarrfeed.torch.batch import BatchAssembler
+from zarrfeed.torch.distributed import RankFinder, RankSource
 from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import (
     MOVED_TO_DATA,
@@ -45,13 +33,14 @@ from zarrfeed.torch.options import (
     schedule_options,
 )
 from zarrfeed.torch.session import Session, SessionOptions
+from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.transform import Transform, prepare_transform
 from zarrfeed.torch.versions import Planning, Versions
 
 _INT64_MAX = 2**63 - 1
 
 
-class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
+class ZarrIterableDataset(StreamingDataset):
     """Stream samples of Zarr arrays, shuffled and batched by a compiled engine.
 
     Parameters
@@ -196,50 +185,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
         return Schedule.make(fields, order, options)
 
-    @property
-    def session(self) -> Session:
-        """The epochs of this dataset in this process: for loaders, and not for users."""
-        return self._session
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch, or of samples for `batch_size=None`, on this rank."""
-        check_length(self._session)
-        return self._session.num_batches()
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Return a pass over the next epoch, or the one that `set_epoch` named; it begins with its first batch."""
-        session = self._session
-        session.check_open()
-        unasked = check_iteration(session)
-        group = None
-        if in_worker():
-            end_with_training_process()
-            info = torch.utils.data.get_worker_info()
-            assert info is not None
-            group = f"{os.getppid()}/{info.seed - info.id}"
-        name = session.name_pass(group)
-        new_pass = (SamplePass if session.batch_size is None else Pass)(session, name)
-        if name is not None or unasked:
-            new_pass.settle()  # a loader may ask for the worker's state before its first batch
-        return new_pass
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise ConfigError(f"got the index {index!r}, but samples come as a stream: use ZarrDataset, or Data.split")
-
-    def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that the next pass reads: any int from 0. One under way is not changed.
-
-        In the training process this is enough for DataLoader workers too, also for persistent ones. Right after
-        `load_state_dict` with a state of that very epoch, the rest of the epoch is read.
-        """
-        check_int("epoch", epoch, 0, _INT64_MAX)
-        session = self._session
-        session.check_process()
-        loaded = session.upcoming()
-        hint = hears_accelerate(session)  # after resuming it counts from 0, so it never leads back
-        if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):
-            session.name_next(EpochState(int(epoch)))
-
     def refresh(self) -> None:
         """Look at a store that grows before the next pass does, so that `len()` and `explain()` are of that pass.
 
@@ -255,53 +200,6 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """
         self._session.refresh()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
-
-        What counts is what was handed out, on this rank, and on all others as many batches; so save between two
-        steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's beginning is
-        returned. With DataLoader workers use `ZarrDataLoader.state_dict()`.
-
-        Raises
-        ------
-        ConfigError
-            If the batches were handed out by DataLoader workers, so that this process cannot know how many.
-        """
-        return self._session.make_state_dict(self._session.state())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.
-
-        Raises
-        ------
-        ConfigError
-            If the state is of another dataset, selection or order; the message says what differs.
-        MemoryBudgetError
-            If the state's lanes need more memory than there is.
-        StoreReadError
-            If a store that grows no longer holds the version of the state.
-        """
-        self._session.load(state)
-
-    def sample_order(self, epoch: int | None = None) -> Int64:
-        """List the global sample indices in the order of delivery on this rank, without reading data.
-
-        Parameters
-        ----------
-        epoch
-            Which epoch, from its beginning; the next one to be read, unless given.
-
-        Returns
-        -------
-        int64 array of shape (samples delivered on this rank,). DataLoader workers deliver the same samples, but each
-        worker the batches of its own share.
-        """
-        if epoch is None:
-            epoch = self._session.upcoming().epoch
-        check_int("epoch", epoch, 0, _INT64_MAX)
-        order: Int64 = core.sample_order(self._session.plan_of_rank(int(epoch)).to_core())
-        return order
-
     def explain(self) -> Explanation:
         """Describe how this dataset is read: arrays, blocks, lanes, amplification, memory, quality of the shuffle.
 
@@ -309,24 +207,10 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
         """
         return self._session.explain()
 
-    def stats(self) -> Stats:
-        """Return counters since this dataset was made (in this process)."""
-        return self._session.stats()
-
-    def skipped_chunks(self) -> list[SkippedChunk]:
-        """Return what was skipped since this dataset was made (in this process): array, key, epoch and cause."""
-        return self._session.skipped_chunks()
-
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
-        self._session.close()
+        super().close()
         self._leases = ()
-
-    def __enter__(self) -> ZarrIterableDataset:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def data(self) -> Data:
@@ -344,8 +228,3 @@ class ZarrIterableDataset(torch.utils.data.IterableDataset[Batch]):
     def _repr_html_(self) -> str:
         schedule = self._session.schedule
         return dataset_html(schedule.fields, schedule.order, schedule.batch_size)
-
-    @property
-    def batch_size(self) -> int | None:
-        """Samples of a batch; None for single samples."""
-        return self._session.batch_size

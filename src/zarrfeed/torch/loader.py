@@ -18,7 +18,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.batch import Batch
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.worker_shutdown import with_flags
 
 #: Seconds that the loader waits for torch's SIGCHLD handler. If a worker is killed while it sends a batch, this process
@@ -40,7 +40,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     Parameters
     ----------
     dataset
-        A dataset that has a `batch_size`.
+        A `ZarrIterableDataset`, or an `ObjectIterableDataset`, that has a `batch_size`.
     num_workers
         Number of worker processes. They share the threads and the memory budget of the dataset.
     pin_memory
@@ -52,7 +52,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     Raises
     ------
     ConfigError
-        If the dataset is not a `ZarrIterableDataset`, or has no batch size.
+        If the dataset is neither of these, or has no batch size.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     @checks_option_names
     def __init__(
         self,
-        dataset: ZarrIterableDataset,
+        dataset: StreamingDataset,
         *,
         num_workers: int = 0,
         pin_memory: bool | None = None,
@@ -86,7 +86,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
     ) -> None:
-        if not isinstance(dataset, ZarrIterableDataset):
+        if not isinstance(dataset, StreamingDataset):
             raise ConfigError(f"dataset is a {type(dataset).__name__}, must be a ZarrIterableDataset")
         check_int("num_workers", num_workers, 0)
         if dataset.batch_size is None:
@@ -112,12 +112,12 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         return f"ZarrDataLoader({self.dataset!r}, num_workers={self.num_workers})"
 
     @property
-    def _zarr_dataset(self) -> ZarrIterableDataset:
-        return cast(ZarrIterableDataset, self.dataset)
+    def _stream(self) -> StreamingDataset:
+        return cast(StreamingDataset, self.dataset)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch on this rank."""
-        return len(self._zarr_dataset)
+        return len(self._stream)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Return a pass over the next epoch; it begins, and starts workers, with its first batch."""
@@ -128,7 +128,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads."""
         self._cursor = None
-        self._zarr_dataset.set_epoch(epoch)
+        self._stream.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
@@ -138,8 +138,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         the same samples in other batches.
         """
         if self._cursor is not None:
-            return self._zarr_dataset.session.make_state_dict(self._cursor.state())
-        return self._zarr_dataset.state_dict()
+            return self._stream.session.make_state_dict(self._cursor.state())
+        return self._stream.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`.
@@ -150,14 +150,14 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             If the state is of another dataset, selection or order.
         """
         self._cursor = None
-        self._zarr_dataset.load_state_dict(state)
+        self._stream.load_state_dict(state)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
         asking = asking_accelerator()
         if asking is not None:
-            self._preparation = preparation(asking, self._zarr_dataset.session.rank_info())
+            self._preparation = preparation(asking, self._stream.session.rank_info())
         return self._preparation is not None
 
     @_is_accelerate_prepared.setter
@@ -168,12 +168,12 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         """Return a pass over the next epoch, whatever library prepared the loader."""
         if self.num_workers == 0:
             self._cursor = None
-            return iter(self._zarr_dataset)
+            return iter(self._stream)
         return self._worker_batches()
 
     def count_delivered(self) -> Cursor:
         """Return the cursor of the pass that was just begun, for the caller to count from now on what is delivered."""
-        begun = self._cursor or self._zarr_dataset.session.cursor
+        begun = self._cursor or self._stream.session.cursor
         assert begun is not None
         self._cursor = replace(begun, delivered=0, ended=False)
         return self._cursor
@@ -183,9 +183,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
             init.new_group()
             self.multiprocessing_context = with_flags(self.multiprocessing_context)
-        cursor = self._zarr_dataset.session.settle_for_workers(init.name_pass(), self.num_workers)
+        cursor = self._stream.session.settle_for_workers(init.name_pass(), self.num_workers)
         self._cursor = cursor
-        leases = self._zarr_dataset.session.hold(cursor.begin.version)  # until all workers have their own, and longer
+        leases = self._stream.session.hold(cursor.begin.version)  # until all workers have their own, and longer
         try:
             for batch in super().__iter__():
                 cursor.delivered += 1
@@ -206,7 +206,7 @@ class _EpochHint(torch.utils.data.Sampler[None]):
     order of epoch 0 again. Others count from 0 after resuming, so a hint never leads back, and never ends a rest.
     """
 
-    def __init__(self, dataset: ZarrIterableDataset) -> None:
+    def __init__(self, dataset: StreamingDataset) -> None:
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[None]:
@@ -243,7 +243,7 @@ class _WorkerInit:
         """Run in a worker."""
         info = torch.utils.data.get_worker_info()
         assert info is not None
-        if self._passes and isinstance(info.dataset, ZarrIterableDataset):  # else another loader's workers call this
+        if self._passes and isinstance(info.dataset, StreamingDataset):  # else another loader's workers call this
             info.dataset.session.join_group(self._group)
         if self._function is not None:
             self._function(worker)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from zarrfeed.base.errors import ClosedError, ConfigError
 from zarrfeed.engine.arrays import BatchArrays
-from zarrfeed.engine.reader_pool import ReaderPool, Running
+from zarrfeed.engine.reader import Reader
+from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.cursor import Cursor
-from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict, version_in
@@ -252,8 +254,18 @@ class Session:
         return schedule if place.num_nodes == 1 else schedule.for_node(place.node, place.num_nodes)
 
     def _new_readers(self) -> ReaderPool:
-        schedule = self.schedule
-        return ReaderPool(schedule.fields.fields, batch_size=schedule.engine_batch_size, policy=self.options.policy)
+        return ReaderPool(partial(self._make_reader, self.schedule))
+
+    def _make_reader(self, schedule: Schedule, resources: Resources, arrays: BatchArrays) -> EpochReader:
+        """Return a reader of what a schedule reads."""
+        return Reader(
+            schedule.fields.fields,
+            batch_size=schedule.engine_batch_size,
+            num_threads=resources.memory.num_threads,
+            memory=resources.memory,
+            arrays=arrays,
+            policy=self.options.policy,
+        )
 
     def _parsed(self, json: State) -> EpochState:
         """Return the state that a document of the table holds."""

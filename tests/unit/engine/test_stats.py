@@ -106,7 +106,7 @@ def test_every_counter_of_the_engine_is_the_one_of_its_name(tmp_path: Path) -> N
     with ZarrIterableDataset(array, batch_size=4) as dataset:
         next(iter(dataset))
         (reader,) = dataset.session.readers._readers()
-        names = list(reader._engine.stats())
+        names = list(reader._engine.stats())  # type: ignore[attr-defined]
     stats = Stats.from_core({name: 10**9 * (1 + number) for number, name in enumerate(names)})
     for number, name in enumerate(names):
         if name.endswith("_ns"):

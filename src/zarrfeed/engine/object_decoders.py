@@ -1,0 +1,127 @@
+"""What becomes of the bytes of an object: the user's function, or a decoder that is known by a name.
+
+What holds: a decoder is called in threads, several at once, with a read-only view of the bytes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+from zarr.buffer import cpu
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.storage.zarr_decoder import ChunkDecoder
+from zarrfeed.storage.zarr_internals import sync
+
+DecoderName: TypeAlias = Literal["bytes", "image", "npy", "zarr-chunk"]
+DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
+#: What a user may give: a function of the bytes (a memoryview), or of these and the key.
+Decode: TypeAlias = Callable[..., Any] | DecoderName | None
+#: What is called: with the bytes and the key.
+Decoder: TypeAlias = Callable[[memoryview, str], Any]
+
+
+def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder | None:
+    """Return what is called with the bytes and the key of each object; None: the bytes are delivered as they are.
+
+    Parameters
+    ----------
+    decode
+        As the user gave it.
+    chunks
+        Returns the decoder of the Zarr array whose chunks the objects are; called for "zarr-chunk" alone.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be called so, names no decoder, or the decoder's library is not installed.
+    """
+    if decode is None:
+        return None
+    if isinstance(decode, str):
+        if decode not in DECODER_NAMES:
+            names = ", ".join(map(repr, DECODER_NAMES))
+            raise ConfigError(f"decode = {decode!r}, must be a function or one of {names}{_similar(decode)}")
+        if decode == "image":
+            _check_pillow()
+        if decode == "zarr-chunk":
+            return _ZarrChunk(chunks())
+        return {"bytes": _to_bytes, "image": decode_image, "npy": decode_npy}[decode]
+    if not callable(decode):
+        raise ConfigError(f"decode = {decode!r}, must be a function or one of {', '.join(map(repr, DECODER_NAMES))}")
+    try:
+        parameters = inspect.signature(decode).parameters.values()
+    except (TypeError, ValueError):  # of some builtins
+        return _OfBytes(decode)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is p.empty]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if len(required) == 2:
+        return decode
+    if len(required) == 1 or (not required and (positional or variadic)):
+        return _OfBytes(decode)
+    raise ConfigError(f"decode requires {len(required)} arguments, must take the bytes, or the bytes and the key")
+
+
+def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
+    """Decode JPEG, PNG, TIFF and what else Pillow reads: uint8 of shape (channels, height, width).
+
+    Grey images have one channel; palettes and other modes become RGB.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        has_channels = image.mode in ("L", "RGB", "RGBA")
+        pixels = np.asarray(image if has_channels else image.convert("RGB"))
+    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
+
+
+def decode_npy(data: memoryview, _: str = "") -> npt.NDArray[Any]:
+    """Decode what `numpy.save` wrote, without Python objects."""
+    array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of several arrays (.npz), not one (.npy)")
+    return array
+
+
+def _to_bytes(data: memoryview, _: str = "") -> bytes:
+    return bytes(data)
+
+
+@dataclass(frozen=True)
+class _OfBytes:
+    """Calls a function of the bytes alone."""
+
+    function: Callable[[memoryview], Any]
+
+    def __call__(self, data: memoryview, _: str) -> Any:
+        return self.function(data)
+
+
+@dataclass(frozen=True)
+class _ZarrChunk:
+    """Decodes the chunks of a Zarr array; those at its ends have the fill value, or anything, beyond it."""
+
+    decoder: ChunkDecoder
+
+    def __call__(self, data: memoryview, _: str) -> npt.NDArray[Any]:
+        stored = cpu.Buffer.from_array_like(np.frombuffer(data, np.uint8))
+        return self.decoder.shaped(sync(self.decoder.decode(stored)))
+
+
+def _check_pillow() -> None:
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("decode = 'image' needs Pillow: pip install pillow") from error
+
+
+def _similar(name: str) -> str:
+    return did_you_mean(name, DECODER_NAMES)

@@ -1,0 +1,310 @@
+"""Fetches objects by their number in a listing: many at once, large ones in ranges, decoded in threads.
+
+Requests go through the store bridge: the same threads, limits, retries and hedged requests as those of chunks.
+
+Invariants: each object that was asked for becomes `done` exactly once, with a value or an error, unless the epoch ends
+before that. Its bytes are written before it is done, and by nobody afterwards. A decoder never runs in a thread that
+fetches, so a slow decoder does not hold up requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import CorruptChunkError, StoreReadError, ZarrfeedError
+from zarrfeed.engine.cache_stats import CacheStats
+from zarrfeed.engine.fetch_threads import Request
+from zarrfeed.engine.object_decoders import Decoder
+from zarrfeed.engine.object_requests import Answer, ObjectRequests
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.store_bridge import StoreBridge
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.listing import Listing
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.object_source import ObjectSource
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+#: Larger objects are fetched in ranges of this size: some 0.1 s of a fast connection, many times the latency.
+_RANGE_BYTES = 16 << 20
+#: How often those that wait look whether the store is silent.
+_LOOK_S = 0.5
+_THREADS_NAME = "zarrfeed-decode"
+
+
+@dataclass(slots=True, eq=False)
+class Fetched:
+    """An object that was asked for.
+
+    Attributes
+    ----------
+    sample
+        Its number in the listing.
+    key
+        Below the source.
+    value
+        What the decoder made of it; without one, its bytes: uint8 of shape (bytes,).
+    error
+        Why there is no value.
+    done
+        Whether there is a value or an error.
+    parts_left
+        Ranges that are not here yet.
+    buffer
+        Where ranges are put together.
+    stored_bytes, value_bytes
+        Bytes as stored, and about how many the value takes; 0 before they are known.
+    """
+
+    sample: int
+    key: str
+    value: Any = None
+    error: ZarrfeedError | None = None
+    done: bool = False
+    parts_left: int = 1
+    buffer: Bytes | None = None
+    stored_bytes: int = 0
+    value_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was fetched; written under the fetcher's lock."""
+
+    objects: int = 0
+    stored_bytes: int = 0
+    value_bytes: int = 0
+    decode_s: float = 0.0
+    answered_at: float = field(default_factory=time.monotonic)
+
+
+class ObjectFetcher:
+    """Fetches the objects of one listing.
+
+    Parameters
+    ----------
+    source
+        What messages call objects.
+    stored
+        Where they are.
+    listing
+        Their keys.
+    decoder
+        Called with the bytes and the key; None: the bytes are the value.
+    num_threads
+        Threads that decode.
+    policy
+        How often a read is tried, and how long the store may be silent.
+    """
+
+    def __init__(
+        self,
+        source: ObjectSource,
+        stored: StoreSource,
+        listing: Listing,
+        decoder: Decoder | None,
+        *,
+        num_threads: int,
+        policy: Faults,
+    ) -> None:
+        self._source = source
+        self._stored = stored
+        self._listing = listing
+        self._decoder = decoder
+        self._num_threads = num_threads
+        self._policy = policy
+        self._changed = threading.Condition()
+        self._pending: dict[int, tuple[Fetched, int]] = {}  # request id -> object, first byte of the range
+        self._counts = _Counts()
+        self._requests = ObjectRequests(self._on_answer)
+        caches = stored.cached is not None and stored.cached.versions is not None
+        self._bridge = StoreBridge(self._requests, {0: stored}, policy=policy, caches_all=caches)
+        self._threads: ThreadPoolExecutor | None = None
+
+    def open(self) -> None:
+        """Begin an epoch.
+
+        Raises
+        ------
+        StoreReadError
+            If the store cannot be opened.
+        ConfigError
+            If it does not live in a forked process.
+        """
+        self._bridge.start()
+        if self._decoder is not None:
+            self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
+
+    def close(self) -> None:
+        """End the epoch: nothing is fetched any more, and threads that decode have ended."""
+        self._bridge.stop_engine()
+        with self._changed:
+            self._pending.clear()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            # The garbage collector may call on a thread that decodes, which cannot wait for itself.
+            is_here = threading.current_thread().name.startswith(_THREADS_NAME)
+            threads.shutdown(wait=not is_here, cancel_futures=True)
+
+    def fetch(self, samples: Sequence[int] | npt.NDArray[np.int64], *, first: bool = False) -> list[Fetched]:
+        """Ask for objects, by their numbers; with `first` before all that wait. `wait` waits for them."""
+        objects, requests = [], []
+        with self._changed:
+            if not self._pending:
+                self._counts.answered_at = time.monotonic()  # nobody waited for the store until now
+            for sample in samples:
+                one = Fetched(int(sample), self._listing.key(int(sample)))
+                objects.append(one)
+                requests += self._requests_for(one)
+        self._requests.post(requests, first=first)
+        return objects
+
+    def wait(self, objects: Sequence[Fetched]) -> None:
+        """Wait until objects are done.
+
+        Raises
+        ------
+        StoreReadError
+            If the store answers no request for as long as the timeout.
+        """
+        with self._changed:
+            while not all(one.done for one in objects):
+                self._changed.wait(_LOOK_S)
+                silent_s = time.monotonic() - self._counts.answered_at
+                if self._pending and silent_s > self._policy.timeout:
+                    late, _ = self._pending[min(self._pending)]
+                    what = f"the store did not answer within {self._policy.timeout:g} s (timeout)"
+                    raise StoreReadError(errno.ETIMEDOUT, f"{self._source.named(late.key)}: {what}")
+
+    @property
+    def expansion(self) -> float:
+        """How many bytes a value takes for each stored byte: what was seen so far, and at least 1."""
+        counts = self._counts
+        return max(1.0, counts.value_bytes / counts.stored_bytes) if counts.stored_bytes else 1.0
+
+    def stats(self) -> Stats:
+        """Return the counters since this was made."""
+        counts, reads = self._counts, self._bridge.counts
+        cached = self._stored.cached
+        troubles = () if cached is None or not cached.trouble() else (cached.trouble(),)
+        return Stats(
+            chunks_read=counts.objects,
+            bytes_read=counts.stored_bytes,
+            bytes_decoded=counts.value_bytes,
+            decode_s=counts.decode_s,
+            requests=reads.requests,
+            retries=reads.retries,
+            hedges=reads.hedges,
+            hedges_won=reads.hedges_won,
+            concurrency=self._bridge.concurrency,
+            cache=CacheStats.of_python(reads.cache) + CacheStats(troubles=troubles),
+        )
+
+    def _requests_for(self, one: Fetched) -> list[Request]:
+        """Return the requests for an object: one, or of a large object one a range."""
+        size = int(self._listing.sizes[one.sample])
+        if size <= 2 * _RANGE_BYTES:
+            spans: list[tuple[int, int | None]] = [(0, None)]
+        else:
+            spans = [(begin, min(size, begin + _RANGE_BYTES)) for begin in range(0, size, _RANGE_BYTES)]
+            one.parts_left = len(spans)
+            one.stored_bytes = size
+        ids = self._requests.new_ids(len(spans))
+        self._pending.update((request_id, (one, begin)) for request_id, (begin, _) in zip(ids, spans, strict=True))
+        return [(0, one.key, False, [(i, *span)]) for i, span in zip(ids, spans, strict=True)]
+
+    def _on_answer(self, request_id: int, answer: Answer) -> None:
+        """Take the answer to a request, on any thread."""
+        with self._changed:
+            found = self._pending.pop(request_id, None)
+            self._counts.answered_at = time.monotonic()
+            if found is None:
+                return
+            one, begin = found
+            if one.done:  # another range of it failed
+                return
+            if isinstance(answer, np.ndarray) and one.stored_bytes and one.buffer is None:
+                one.buffer = np.empty(one.stored_bytes, np.uint8)
+        if answer is None:
+            answer = StoreReadError(errno.ENOENT, "is gone: it was deleted after it was listed")
+        if not isinstance(answer, np.ndarray):
+            self._fail(one, answer)
+            return
+        if one.buffer is not None:
+            one.buffer[begin : begin + len(answer)] = answer
+        with self._changed:
+            one.parts_left -= 1
+            if one.parts_left or one.done:
+                return
+        data = answer if one.buffer is None else one.buffer
+        one.buffer = None
+        one.stored_bytes = len(data)
+        threads = self._threads
+        if self._decoder is None:
+            self._finish(one, data, 0.0)
+        elif threads is not None:
+            with contextlib.suppress(RuntimeError):  # it was shut down: the epoch ended
+                threads.submit(self._decode, self._decoder, one, data)
+
+    def _decode(self, decoder: Decoder, one: Fetched, data: Bytes) -> None:
+        begin = time.perf_counter()
+        try:
+            value = decoder(data.data, one.key)
+        except Exception as error:  # noqa: BLE001 (of any class: it is the user's function)
+            failed = CorruptChunkError(f"decode raised {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self._fail(one, failed)
+        except BaseException as error:  # noqa: BLE001 (what is not passed on is a hang)
+            failed = CorruptChunkError(f"decode ended with {type(error).__name__}")
+            failed.__cause__ = error
+            self._fail(one, failed)
+        else:
+            self._finish(one, value, time.perf_counter() - begin)
+
+    def _finish(self, one: Fetched, value: Any, decode_s: float) -> None:
+        value_bytes = bytes_of(value)
+        with self._changed:
+            one.value, one.done, one.value_bytes = value, True, value_bytes
+            self._counts.objects += 1
+            self._counts.stored_bytes += one.stored_bytes
+            self._counts.value_bytes += value_bytes
+            self._counts.decode_s += decode_s
+            self._changed.notify_all()
+
+    def _fail(self, one: Fetched, error: StoreReadError | CorruptChunkError) -> None:
+        text = error.strerror if isinstance(error, StoreReadError) else str(error)
+        named = f"{self._source.named(one.key)}: {text}"
+        made: ZarrfeedError
+        if isinstance(error, StoreReadError):
+            made = StoreReadError(error.errno or errno.EIO, named)
+        else:
+            made = CorruptChunkError(named)
+        made.__cause__ = error.__cause__
+        if isinstance(made, StoreReadError | CorruptChunkError) and made.__cause__ is None:
+            self._bridge.explain(made)
+        with self._changed:
+            one.error, one.done, one.buffer = made, True, None
+            self._changed.notify_all()
+
+
+def bytes_of(value: Any) -> int:
+    """Return about how many bytes a decoded object takes."""
+    size = getattr(value, "nbytes", None)  # arrays, tensors, views
+    if isinstance(size, int):
+        return size
+    if isinstance(value, dict):
+        return sum(map(bytes_of, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(bytes_of, value))
+    return sys.getsizeof(value)
