@@ -199,7 +199,7 @@ def open(
 
 
 def _given(key: str | tuple[str, int]) -> tuple[str, int]:
-    name, size = (key, UNKNOWN_SIZE) if isinstance(key, str) else key
+    name, size = key if isinstance(key, tuple) and len(key) == 2 else (key, UNKNOWN_SIZE)
     if not isinstance(name, str) or not name or name.startswith("/"):
         raise ConfigError(f"got the key {name!r}, must be text below the source, such as 'train/1.jpg'")
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < UNKNOWN_SIZE:

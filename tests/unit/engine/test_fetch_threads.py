@@ -103,7 +103,7 @@ class Run:
         self.left: list[tuple[Request, FailedAttempt | None]] = []
         self.provided: dict[int, Bytes] = {}
         self.counts = ReadCounts()
-        self.threads = FetchThreads(self.engine, {0: reads}, self.provided, self.counts, self.leave)  # type: ignore[arg-type, dict-item]
+        self.threads = FetchThreads(self.engine, {0: reads}, self.provided, self.counts, self.leave)  # type: ignore[arg-type]
         self.threads.start()
 
     def leave(self, request: Request, failed: FailedAttempt | None) -> None:
