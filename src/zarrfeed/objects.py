@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from zarrfeed.report.object_explain import ObjectExplanation
     from zarrfeed.storage.list_objects import list_objects
     from zarrfeed.storage.listing import Listing, StoredObject
+    from zarrfeed.tools.objects_to_zarr import to_zarr
     from zarrfeed.torch.object_iterable_dataset import ObjectIterableDataset
     from zarrfeed.torch.object_map_dataset import ObjectDataset
 
@@ -23,6 +24,7 @@ __all__ = [
     "StoredObject",
     "list_objects",
     "open",
+    "to_zarr",
 ]
 
 #: Public name -> the module that defines it.
@@ -33,6 +35,7 @@ _MODULES = {
     "ObjectIterableDataset": "torch.object_iterable_dataset",
     "Objects": "metadata.objects",
     "open": "metadata.objects",
+    "to_zarr": "tools.objects_to_zarr",
     "StoredObject": "storage.listing",
     "list_objects": "storage.list_objects",
 }

@@ -24,11 +24,10 @@ from zarr.storage import ObjectStore
 import zarrfeed
 from tests.support.oracle import AnyArray, assert_parity, numbered, read_all
 from tests.support.real_servers import (
-    AMBIENT,
-    CLOSED,
     SERVERS,
     Endpoint,
     NotHereError,
+    isolate,
     reading_without_signature,
 )
 from zarrfeed import CorruptChunkError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset, verify
@@ -84,14 +83,7 @@ def _write(directory: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _only_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    _isolate(monkeypatch)
-
-
-def _isolate(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in AMBIENT:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in CLOSED.items():
-        monkeypatch.setenv(name, value)
+    isolate(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -99,7 +91,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("store")
     _write(directory)
     with pytest.MonkeyPatch.context() as monkeypatch, contextlib.ExitStack() as stack:
-        _isolate(monkeypatch)
+        isolate(monkeypatch)
         try:
             endpoint = stack.enter_context(SERVERS[request.param](directory))
         except NotHereError as error:

@@ -30,6 +30,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.harness.nginx import NoNginxError, serve
 
 PATIENCE_S = 60.0
@@ -60,6 +62,14 @@ CLOSED = {
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
 }
+
+
+def isolate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients find no credentials of the user's, and look for none elsewhere."""
+    for name in AMBIENT:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in CLOSED.items():
+        monkeypatch.setenv(name, value)
 
 
 class NotHereError(Exception):
@@ -94,6 +104,8 @@ class Endpoint:
         Whether the server sends parts of objects.
     says_no_bucket
         Whether the server says of a bucket that it does not exist.
+    lists
+        Whether the server tells which objects it has.
     """
 
     url: str
@@ -107,6 +119,7 @@ class Endpoint:
     put: Callable[[str, bytes], None] = lambda _key, _data: None
     reads_ranges: bool = True
     says_no_bucket: bool = True
+    lists: bool = True
 
 
 def _upload(directory: Path, *puts: Callable[[str, bytes], None]) -> None:
@@ -401,7 +414,7 @@ def _nginx(directory: Path) -> Iterator[str]:
 def serving_nginx(directory: Path) -> Iterator[Endpoint]:
     """Start nginx, as a web server."""
     with _nginx(directory) as url:
-        yield Endpoint(url, put=_put_file(directory))
+        yield Endpoint(url, put=_put_file(directory), lists=False)
 
 
 @contextlib.contextmanager
@@ -409,9 +422,8 @@ def serving_nginx_as_s3(directory: Path) -> Iterator[Endpoint]:
     """Start nginx, as an S3 endpoint for requests that are not signed."""
     with _nginx(directory.parent) as url:
         options = {"endpoint_url": url, "anon": True, "region": _REGION, "allow_http": True}
-        yield Endpoint(
-            f"s3://{directory.name}", options, f"s3://{NO_BUCKET}", put=_put_file(directory), says_no_bucket=False
-        )
+        url = f"s3://{directory.name}"
+        yield Endpoint(url, options, f"s3://{NO_BUCKET}", put=_put_file(directory), says_no_bucket=False, lists=False)
 
 
 @contextlib.contextmanager
@@ -422,7 +434,7 @@ def serving_http_server(directory: Path) -> Iterator[Endpoint]:
     with _started(command) as server:
         words = _first_line(server, "port").split()
         url = f"http://127.0.0.1:{words[words.index('port') + 1]}"
-        yield Endpoint(url, put=_put_file(directory), reads_ranges=False)
+        yield Endpoint(url, put=_put_file(directory), reads_ranges=False, lists=False)
 
 
 #: Name of a server -> what starts it.

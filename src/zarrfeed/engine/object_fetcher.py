@@ -193,6 +193,11 @@ class ObjectFetcher:
         counts = self._counts
         return max(1.0, counts.value_bytes / counts.stored_bytes) if counts.stored_bytes else 1.0
 
+    @property
+    def concurrency(self) -> int:
+        """How many requests may be under way at once now."""
+        return self._bridge.concurrency
+
     def stats(self) -> Stats:
         """Return the counters since this was made."""
         counts, reads = self._counts, self._bridge.counts
@@ -207,7 +212,7 @@ class ObjectFetcher:
             retries=reads.retries,
             hedges=reads.hedges,
             hedges_won=reads.hedges_won,
-            concurrency=self._bridge.concurrency,
+            concurrency=self.concurrency,
             cache=CacheStats.of_python(reads.cache) + CacheStats(troubles=troubles),
         )
 

@@ -28,8 +28,11 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.listing import Listing
 from zarrfeed.storage.retry import is_of_chunk
 
-#: Objects that are asked for ahead of the next batch, at most: each takes some 600 bytes beside its own.
-_MOST_AHEAD = 4096
+#: Batches that are asked for at once. The other one is fetched while the consumer is busy with the first.
+_BATCHES_AHEAD = 2
+#: And so many objects for each request that the store takes at once: enough to see whether more requests pay. More
+#: would only take memory that is not in the caches of the processor.
+_AHEAD_OF_REQUESTS = 4
 #: What an object of unknown size is taken for.
 _UNKNOWN_BYTES = 1 << 20
 
@@ -154,7 +157,8 @@ class ObjectReader:
         """Ask for the next objects, as far as the budget allows, and for the whole of the next batch."""
         wanted, room, left = self._asked, self._budget / self._fetcher.expansion, len(self._order)
         ahead = len(self._ahead)
-        while wanted < left and ahead < max(_MOST_AHEAD, self._batch_size):
+        most = _BATCHES_AHEAD * self._batch_size + _AHEAD_OF_REQUESTS * self._fetcher.concurrency
+        while wanted < left and ahead < most:
             size = int(self._sizes[self._order[wanted]])
             if ahead >= self._batch_size and self._ahead_bytes + size > room:
                 break

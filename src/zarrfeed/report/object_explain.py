@@ -42,7 +42,7 @@ class ObjectExplanation(Page):
     num_threads
         Threads that decode.
     ahead_bytes
-        Memory for objects that are read ahead of the batches.
+        Memory that objects which are read ahead of the batches may take.
     requested_by
         Who asks for the objects: "threads" or "the event loop".
     most_requests
@@ -83,7 +83,7 @@ class ObjectExplanation(Page):
             ("order", "all objects in random order, anew in each epoch" if self.shuffle else "as listed"),
             ("decode", f"{self.decode}, {self.num_threads} threads" if self.decode else "none: bytes as stored"),
             ("requests", f"up to {self.most_requests} at once, by {self.requested_by}; as many as pay"),
-            ("memory", f"{format_bytes(self.ahead_bytes)} for objects that are read ahead"),
+            ("memory", f"at most {format_bytes(self.ahead_bytes)} for objects that are read ahead"),
         ]
         if self.cache_trouble:
             rows.append(("node cache", self.cache_trouble))

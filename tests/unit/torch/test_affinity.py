@@ -126,6 +126,11 @@ def test_options_work_together(make: Make, options: dict[str, Any]) -> None:
         assert sorted(delivered) == wanted
 
 
+def test_an_explicit_mix_of_explicit_lanes_stays(make: Make) -> None:
+    datasets = [make(node, 2, 1, mixing={"lanes": 4, "mix": 3}) for node in range(2)]
+    assert {(d.explain().lanes, d.explain().mix) for d in datasets} == {(4, 3)}
+
+
 def test_whole_shards_are_dealt_where_they_are_the_blocks(make: Make, tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "s", data=np.arange(96)[:, None].repeat(3, 1), chunks=(2, 3), shards=(8, 3))
     made = [make(rank, 3, 1, str(tmp_path / "s"), block="shard", even="off") for rank in range(3)]
