@@ -110,6 +110,13 @@ def test_a_large_object_is_read_in_ranges(served: Served, monkeypatch: pytest.Mo
     dataset = ObjectIterableDataset(objects, decode="bytes", batch_size=1)
     assert list(dataset) == [[served.large]]
     assert dataset.stats().requests == RANGES
+    missing = zarrfeed.objects.open(
+        f"{served.endpoint.url}/large",
+        keys=[("nowhere", len(served.large))],
+        storage_options=served.endpoint.options or None,
+    )
+    with pytest.raises(zarrfeed.StoreReadError, match="large/nowhere: "):
+        list(ObjectIterableDataset(missing, batch_size=1))
 
 
 def test_what_is_not_there_is_named(served: Served) -> None:

@@ -4,18 +4,20 @@ Requests go through the store bridge: the same threads, limits, retries and hedg
 
 Invariants: each object that was asked for becomes `done` exactly once, with a value or an error, unless the epoch ends
 before that. Its bytes are written before it is done, and by nobody afterwards. A decoder never runs in a thread that
-fetches, so a slow decoder does not hold up requests.
+fetches, so a slow decoder does not hold up requests. The ranges of an object are of one version of it: the store is
+asked for the version before the first range, and after the last one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -30,9 +32,12 @@ from zarrfeed.engine.object_requests import Answer, ObjectRequests
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.chunk_reader import ReadFailure
 from zarrfeed.storage.listing import Listing
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.object_source import ObjectSource
+from zarrfeed.storage.object_versions import ObjectVersion, look_up
+from zarrfeed.storage.zarr_internals import sync
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -63,6 +68,8 @@ class Fetched:
         Ranges that are not here yet.
     buffer
         Where ranges are put together.
+    version
+        Which version of the object the ranges are of; None: it is not read in ranges, or the store tells none.
     stored_bytes, value_bytes
         Bytes as stored, and about how many the value takes; 0 before they are known.
     """
@@ -74,6 +81,7 @@ class Fetched:
     done: bool = False
     parts_left: int = 1
     buffer: Bytes | None = None
+    version: ObjectVersion | None = None
     stored_bytes: int = 0
     value_bytes: int = 0
 
@@ -131,6 +139,9 @@ class ObjectFetcher:
         caches = stored.cached is not None and stored.cached.versions is not None
         self._bridge = StoreBridge(self._requests, {0: stored}, policy=policy, caches_all=caches)
         self._threads: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looking: set[Future[None]] = set()  # what asks for versions
+        self._epoch = 0
 
     def open(self) -> None:
         """Begin an epoch.
@@ -143,6 +154,7 @@ class ObjectFetcher:
             If it does not live in a forked process.
         """
         self._bridge.start()
+        self._loop = sync(_running_loop())
         if self._decoder is not None:
             self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
 
@@ -150,7 +162,11 @@ class ObjectFetcher:
         """End the epoch: nothing is fetched any more, and threads that decode have ended."""
         self._bridge.stop_engine()
         with self._changed:
+            self._epoch += 1
             self._pending.clear()
+            looking = list(self._looking)
+        for one in looking:
+            one.cancel()
         threads, self._threads = self._threads, None
         if threads is not None:
             # The garbage collector may call on a thread that decodes, which cannot wait for itself.
@@ -159,15 +175,23 @@ class ObjectFetcher:
 
     def fetch(self, samples: Sequence[int] | npt.NDArray[np.int64], *, first: bool = False) -> list[Fetched]:
         """Ask for objects, by their numbers; with `first` before all that wait. `wait` waits for them."""
-        objects, requests = [], []
+        objects: list[Fetched] = []
+        large: list[Fetched] = []
+        requests: list[Request] = []
         with self._changed:
             if not self._pending:
                 self._counts.answered_at = time.monotonic()  # nobody waited for the store until now
             for sample in samples:
                 one = Fetched(int(sample), self._listing.key(int(sample)))
                 objects.append(one)
-                requests += self._requests_for(one)
+                if self._listing.sizes[one.sample] > 2 * _RANGE_BYTES:
+                    large.append(one)
+                else:
+                    requests += self._requests_for(one, [(0, None)])
+            epoch = self._epoch
         self._requests.post(requests, first=first)
+        for one in large:
+            self._look(self._ask_for_ranges(one, epoch))
         return objects
 
     def wait(self, objects: Sequence[Fetched]) -> None:
@@ -216,18 +240,57 @@ class ObjectFetcher:
             cache=CacheStats.of_python(reads.cache) + CacheStats(troubles=troubles),
         )
 
-    def _requests_for(self, one: Fetched) -> list[Request]:
-        """Return the requests for an object: one, or of a large object one a range."""
-        size = int(self._listing.sizes[one.sample])
-        if size <= 2 * _RANGE_BYTES:
-            spans: list[tuple[int, int | None]] = [(0, None)]
-        else:
-            spans = [(begin, min(size, begin + _RANGE_BYTES)) for begin in range(0, size, _RANGE_BYTES)]
-            one.parts_left = len(spans)
-            one.stored_bytes = size
+    def _requests_for(self, one: Fetched, spans: Sequence[tuple[int, int | None]]) -> list[Request]:
+        """Return the requests for parts of an object; with the lock."""
+        one.parts_left = len(spans)
         ids = self._requests.new_ids(len(spans))
         self._pending.update((request_id, (one, begin)) for request_id, (begin, _) in zip(ids, spans, strict=True))
         return [(0, one.key, False, [(i, *span)]) for i, span in zip(ids, spans, strict=True)]
+
+    def _look(self, work: Coroutine[Any, Any, None]) -> None:
+        """Ask the store for a version, on zarr-python's event loop."""
+        assert self._loop is not None
+        try:
+            looking = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed: the interpreter is about to exit
+            work.close()
+            return
+        with self._changed:
+            self._looking.add(looking)
+        looking.add_done_callback(self._looked)
+
+    def _looked(self, looking: Future[None]) -> None:
+        with self._changed:
+            self._looking.discard(looking)
+            self._counts.answered_at = time.monotonic()
+
+    async def _ask_for_ranges(self, one: Fetched, epoch: int) -> None:
+        """Ask for a large object, once it is known which version there is."""
+        try:
+            version = await look_up(self._source, one.key, self._policy)
+        except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+            self._fail(one, ReadFailure.of(error).named(""))
+            return
+        size = int(self._listing.sizes[one.sample]) if version is None else version.size
+        with self._changed:
+            if epoch != self._epoch:
+                return
+            one.version, one.stored_bytes = version, size
+            ends = [min(size, begin + _RANGE_BYTES) for begin in range(0, max(1, size), _RANGE_BYTES)]
+            requests = self._requests_for(one, list(zip([0, *ends], ends, strict=False)))
+        self._requests.post(requests)
+
+    async def _check_version(self, one: Fetched, data: Bytes) -> None:
+        """Deliver an object that was read in ranges if it is still the same one."""
+        try:
+            now = await look_up(self._source, one.key, self._policy)
+        except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
+            self._fail(one, ReadFailure.of(error).named(""))
+            return
+        if now != one.version:
+            self._fail(one, StoreReadError(errno.EIO, "was replaced while its ranges were read"))
+        else:
+            self._deliver(one, data)
 
     def _on_answer(self, request_id: int, answer: Answer) -> None:
         """Take the answer to a request, on any thread."""
@@ -255,6 +318,13 @@ class ObjectFetcher:
         data = answer if one.buffer is None else one.buffer
         one.buffer = None
         one.stored_bytes = len(data)
+        if one.version is None:
+            self._deliver(one, data)
+        else:
+            self._look(self._check_version(one, data))
+
+    def _deliver(self, one: Fetched, data: Bytes) -> None:
+        """Decode an object, or hand its bytes out as they are."""
         threads = self._threads
         if self._decoder is None:
             self._finish(one, data, 0.0)
@@ -301,6 +371,10 @@ class ObjectFetcher:
         with self._changed:
             one.error, one.done, one.buffer = made, True, None
             self._changed.notify_all()
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
 
 
 def bytes_of(value: Any) -> int:

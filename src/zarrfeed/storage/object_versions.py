@@ -14,20 +14,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 from zarr.abc.store import Store
-from zarr.storage import FsspecStore, ObjectStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.local_files import METADATA_NAMES
+from zarrfeed.storage.object_source import ObjectSource
+from zarrfeed.storage.retry import reading
 from zarrfeed.storage.zarr_internals import sync, unwrapped
 
 #: Where a server has no listing, each object costs a HEAD request when the array is opened: so many objects at most.
@@ -136,6 +140,35 @@ def find_versions(store: Store, prefix: str, spec: ArraySpec | None, access: Sto
     sizes = [one.size for one in known if one.key.rpartition("/")[2] not in METADATA_NAMES]
     versions = core.ObjectVersions([(one.key, one.version) for one in known])
     return FoundVersions(versions, why, np.array(sizes, np.int64))
+
+
+@dataclass(frozen=True)
+class ObjectVersion:
+    """Which version of an object a store has: its size in bytes, and what changes when it is written again."""
+
+    size: int
+    version: str
+
+
+async def look_up(source: ObjectSource, key: str, policy: Faults) -> ObjectVersion | None:
+    """Return the version of an object that is there now; None if the store tells none.
+
+    Raises
+    ------
+    StoreReadError
+        If the store does not answer in time, or after retries. And whatever it raises.
+    """
+    if isinstance(source.store, LocalStore):
+        status = (Path(source.store.root) / key).stat()
+        return ObjectVersion(status.st_size, f"{status.st_ino} {status.st_mtime_ns}")
+    if not isinstance(source.store, ObjectStore):
+        return None
+    import obstore
+
+    inner = source.store.store
+    meta: Any = await reading(policy, lambda: obstore.head_async(inner, key), is_far=True)
+    tag, changed = meta.get("e_tag") or meta.get("version"), meta["last_modified"]
+    return ObjectVersion(int(meta["size"]), f"{tag or ''} {changed}")
 
 
 def object_keys(spec: ArraySpec) -> Iterator[str]:

@@ -120,8 +120,7 @@ class ObjectIterableDataset(StreamingDataset):
 
     Notes
     -----
-    Large objects are read in ranges side by side. The objects must not change while they are read: an object that
-    becomes shorter is an error, but a large one whose bytes change may be a mixture.
+    Large objects are read in ranges side by side; one that is replaced meanwhile is an error.
 
     Examples
     --------

@@ -290,10 +290,35 @@ def test_large_objects_are_read_in_ranges(tmp_path: Path, monkeypatch: pytest.Mo
         keys = [(str(i), len(data)) for i, data in enumerate(contents)]
         dataset = ObjectIterableDataset(zarrfeed.objects.open(server.url, keys=keys), decode="bytes", batch_size=3)
         assert [one for batch in dataset for one in batch] == contents
-        assert len(server.requests) == 4 + 3 + 10 + 124
-        (tmp_path / "6").write_bytes(contents[6][:50_000])
-        with pytest.raises((StoreReadError, CorruptChunkError), match=r"/6: "):
+        assert sum(method == "GET" for method, *_ in server.requests) == 4 + 3 + 10 + 124
+        assert sum(method == "HEAD" for method, *_ in server.requests) == 2 * 3
+        (tmp_path / "6").write_bytes(contents[6][:50_000])  # since it was listed
+        assert [one for batch in dataset for one in batch] == [*contents[:6], contents[6][:50_000]]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_an_object_that_is_replaced_while_its_ranges_are_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    monkeypatch.setattr(object_fetcher, "_RANGE_BYTES", 1000)
+    (tmp_path / "a").write_bytes(bytes(10_000))
+    original = object_fetcher.ObjectFetcher._on_answer
+    answers = []
+
+    def on_answer(self: Any, request_id: int, answer: Any) -> None:
+        answers.append(request_id)
+        if len(answers) == 3:
+            (tmp_path / "b").write_bytes(b"1" * 10_001)
+            (tmp_path / "b").replace(tmp_path / "a")
+        original(self, request_id, answer)
+
+    monkeypatch.setattr(object_fetcher.ObjectFetcher, "_on_answer", on_answer)
+    with FaultServer(tmp_path) as server:
+        found = zarrfeed.objects.open(tmp_path if local else server.url, keys=[("a", 10_000)])
+        dataset = ObjectIterableDataset(found, batch_size=1)
+        with pytest.raises(StoreReadError, match="/a: was replaced while its ranges were read"):
             list(dataset)
+        assert [len(one) for one in next(iter(dataset))] == [10_001]
 
 
 def test_what_is_asked_for_ahead_keeps_to_the_budget(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
