@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file: what was there before stays until the new content is on the disk.
 
     Parameters
@@ -35,7 +35,7 @@ def write_whole(path: Path, content: bytes) -> None:
         raise OSError(error.errno or errno.EIO, f"{path}: cannot be written: {why}") from error
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes | memoryview) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:

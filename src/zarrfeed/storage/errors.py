@@ -88,9 +88,11 @@ def says_no_bucket(error: BaseException) -> bool:
 
 def says_no_permission(error: BaseException) -> bool:
     """Return whether a server refused the credentials, or the lack of any."""
-    return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(
-        error, PermissionError
-    )
+    if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
+        return True
+    text = str(error)
+    status = _STATUS.search(text.partition(_DUMP)[0]) if _DUMP in text else None  # as obstore says it of a listing
+    return status is not None and status[1] in ("401", "403")
 
 
 def asks_for_credentials(error: BaseException) -> bool:

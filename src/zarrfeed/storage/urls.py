@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import zarr
+from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
 from zarr.storage import ObjectStore
 
@@ -76,7 +77,7 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
     except FileNotFoundError as error:
         raise StoreReadError(errno.ENOENT, f"{store}: {_what_is_missing(store, access)}") from error
     except (BaseError, OSError) as error:
-        raise StoreReadError(errno_of(error), f"{store}: {_what_is_wrong(store, error)}") from error
+        raise StoreReadError(errno_of(error), f"{store}: {what_is_wrong(store, error)}") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(store.url, error) from error
 
@@ -86,12 +87,13 @@ def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
     return zarr.Group(node) if isinstance(node, zarr.AsyncGroup) else zarr.Array(node)
 
 
-def _what_is_wrong(store: UrlStore, error: BaseException) -> str:
+def what_is_wrong(store: Store, error: BaseException) -> str:
+    """Return why a store cannot be read, and what mends it where that is known."""
     if not says_no_permission(error):
         return f"cannot be read: {reason_of(error)}"
     remedy = (
         "requests have no credentials: set them in storage_options or in the environment"
-        if store.is_unsigned
+        if getattr(store, "is_unsigned", False)
         else "the credentials do not allow to read it, or are wrong"
     )
     return f"permission denied, as {reason_of(error)}; {remedy}"

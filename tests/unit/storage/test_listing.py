@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
 
-from zarrfeed.storage.listing import Listing, StoredObject
+import zarrfeed
+from zarrfeed.storage.listing import Listing, PackedKeys, StoredObject
 
 OBJECTS = [("a.npy", 100), ("b/ü.npy", 0), ("b/\udcff", -1), ("c", 2**40)]
 
@@ -55,3 +57,51 @@ def test_a_million_objects_take_less_than_a_hundred_megabytes() -> None:
     assert len(pickle.dumps(listing)) < 60 * number
     assert listing.key(number - 1) == f"train/shard-0017/image-{number - 1:08d}.jpeg"
     assert np.array_equal(listing.sizes, np.arange(number))
+
+
+def test_keys_that_the_user_names() -> None:
+    objects: list[str | tuple[str, SupportsIndex]] = ["b", ("a", 3), ("c", np.int64(0)), "d/e"]
+    listing = Listing.of_keys(iter(objects))
+    assert [(one.key, one.size) for one in listing] == [("b", -1), ("a", 3), ("c", 0), ("d/e", -1)]
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ("abc", "must be a list of keys"),
+        ([3], r"objects\[0\] = 3, must be a key"),
+        (["a", ("b", "c")], r"objects\[1\] = \('b', 'c'\), must be a key, or a key and its size"),
+        ([("b", True)], "must be a key, or a key and its size"),
+        ([("b", 1, 2)], "must be a key, or a key and its size"),
+        ([""], "must not be empty"),
+        (["/a"], "begin with a slash"),
+        ([("a", -2)], "a size must be at least 0"),
+        (["a", "b", ("a", 1)], "the key 'a' is there twice"),
+    ],
+)
+def test_keys_that_cannot_be_read_are_refused(objects: Any, message: str) -> None:
+    with pytest.raises(zarrfeed.ConfigError, match=message):
+        Listing.of_keys(objects)
+
+
+def test_parts_are_joined() -> None:
+    parts = [PackedKeys.of(["b", "a\udcff"], [1, 2]), PackedKeys.of([], []), PackedKeys.of(["é"], [-1])]
+    assert Listing.joined(parts) == Listing.of([("b", 1), ("a\udcff", 2), ("é", -1)])
+    assert Listing.joined([]) == Listing.of([])
+
+
+def test_the_order_is_that_of_bytes_and_the_last_of_equal_keys_stays() -> None:
+    listing = Listing.of([("b", 1), ("a", 2), ("\udcff", 3), ("é", 4), ("a", 5), ("\U0001f600", 6)]).sorted()
+    assert [(one.key, one.size) for one in listing] == [("a", 5), ("b", 1), ("é", 4), ("\U0001f600", 6), ("\udcff", 3)]
+    assert Listing.of([]).sorted() == Listing.of([])
+
+
+def test_some_objects_alone() -> None:
+    listing = Listing.of(OBJECTS)
+    assert listing.take(np.array([3, 1])) == Listing.of([OBJECTS[3], OBJECTS[1]])
+    assert listing.where(lambda one: one.size > 0) == Listing.of([OBJECTS[0], OBJECTS[3]])
+
+
+def test_keys_are_found_by_bisection() -> None:
+    listing = Listing.of(OBJECTS).sorted()
+    assert [listing.find(key) for key in ("", "a.npy", "a.npy\0", "b/", "c", "d")] == [0, 0, 1, 1, 3, 4]
