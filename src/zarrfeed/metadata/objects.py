@@ -131,7 +131,7 @@ def open(
     listing_file: str | Path | None = None,
     refresh: bool = False,
     requests: int = 16,
-    progress: bool | None = False,
+    progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
@@ -180,7 +180,7 @@ def open(
         for name, value in (("glob", glob), ("filter", filter), ("listing_file", listing_file)):
             if value is not None:
                 raise ConfigError(f"{name} = {value!r} is for sources that are listed, and keys are given")
-        listing = Listing.of(map(_given, keys))
+        listing = Listing.of_keys(keys)
     else:
         listing = list_source(
             found,
@@ -196,15 +196,6 @@ def open(
         raise ConfigError(f"{found.name}: no object is there" + " that glob and filter keep" * bool(glob or filter))
     stored = with_cached_objects(StoreSource(found.store, "", ""), found.name, access)
     return Objects(found, stored, listing, access)
-
-
-def _given(key: str | tuple[str, int]) -> tuple[str, int]:
-    name, size = key if isinstance(key, tuple) and len(key) == 2 else (key, UNKNOWN_SIZE)
-    if not isinstance(name, str) or not name or name.startswith("/"):
-        raise ConfigError(f"got the key {name!r}, must be text below the source, such as 'train/1.jpg'")
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < UNKNOWN_SIZE:
-        raise ConfigError(f"{name}: size = {size!r}, must be bytes, or -1 if it is not known")
-    return name, int(size)
 
 
 def _positions(objects: slice | npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:

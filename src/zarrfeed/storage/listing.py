@@ -193,10 +193,6 @@ class Listing(Sequence[StoredObject]):
         """Return the three arrays that make the listing, by the names of the arguments."""
         return {"blob": np.frombuffer(self._blob, np.uint8), "ends": self._ends, "sizes": self.sizes}
 
-    def take(self, indices: Int64) -> Listing:
-        """Return the listing of some of the objects, in the order given."""
-        return Listing.of((self.key(int(i)), int(self.sizes[i])) for i in indices)
-
     @property
     def total_bytes(self) -> int:
         """Bytes of all objects whose size is known."""
@@ -236,7 +232,7 @@ class Listing(Sequence[StoredObject]):
 def _checked(number: int, one: Any) -> tuple[str, int]:
     """Return an object that the user names as key and size."""
     key, size = one if isinstance(one, tuple) and len(one) == 2 else (one, UNKNOWN_SIZE)
-    where = f"objects[{number}]"
+    where = f"keys[{number}]"
     if not isinstance(key, str) or isinstance(size, bool) or not isinstance(size, int | np.integer):
         raise ConfigError(f"{where} = {one!r}, must be a key, or a key and its size in bytes")
     if not key or key.startswith("/"):

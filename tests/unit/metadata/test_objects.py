@@ -70,11 +70,13 @@ def test_given_keys_are_not_listed() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"keys": ["/a"]}, "got the key '/a'"),
-        ({"keys": [""]}, "got the key ''"),
-        ({"keys": [("a", -2)]}, "size = -2"),
-        ({"keys": [("a", True)]}, "size = True"),
-        ({"keys": [7]}, "7"),
+        ({"keys": ["/a"]}, r"keys\[0\] = '/a': a key must not be empty or begin with a slash"),
+        ({"keys": [""]}, "a key must not be empty"),
+        ({"keys": [("a", -2)]}, "a size must be at least 0"),
+        ({"keys": [("a", True)]}, "must be a key, or a key and its size"),
+        ({"keys": [7]}, "= 7, must be a key"),
+        ({"keys": "abc"}, "got the text 'abc', must be a list of keys"),
+        ({"keys": ["a", "b", "a"]}, "the key 'a' is there twice"),
         ({"keys": ["a"], "glob": "*.npy"}, "glob = .* keys are given"),
         ({"keys": []}, "no object is there"),
         ({"refresh": 1}, "refresh = 1, must be True or False"),

@@ -69,8 +69,8 @@ def test_keys_that_the_user_names() -> None:
     ("objects", "message"),
     [
         ("abc", "must be a list of keys"),
-        ([3], r"objects\[0\] = 3, must be a key"),
-        (["a", ("b", "c")], r"objects\[1\] = \('b', 'c'\), must be a key, or a key and its size"),
+        ([3], r"keys\[0\] = 3, must be a key"),
+        (["a", ("b", "c")], r"keys\[1\] = \('b', 'c'\), must be a key, or a key and its size"),
         ([("b", True)], "must be a key, or a key and its size"),
         ([("b", 1, 2)], "must be a key, or a key and its size"),
         ([""], "must not be empty"),
