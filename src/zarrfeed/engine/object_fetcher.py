@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.errors import CorruptChunkError, StoreReadError, ZarrfeedError
+from zarrfeed.base.errors import ClosedError, CorruptChunkError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.fetch_threads import Request
 from zarrfeed.engine.object_decoders import Decoder
@@ -138,6 +138,7 @@ class ObjectFetcher:
         self._requests = ObjectRequests(self._on_answer)
         caches = stored.cached is not None and stored.cached.versions is not None
         self._bridge = StoreBridge(self._requests, {0: stored}, policy=policy, caches_all=caches)
+        self._awaited: set[Fetched] = set()  # whoever waits is woken when the last of them is done
         self._threads: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looking: set[Future[None]] = set()  # what asks for versions
@@ -165,6 +166,7 @@ class ObjectFetcher:
             self._epoch += 1
             self._pending.clear()
             looking = list(self._looking)
+            self._changed.notify_all()
         for one in looking:
             one.cancel()
         threads, self._threads = self._threads, None
@@ -195,18 +197,23 @@ class ObjectFetcher:
         return objects
 
     def wait(self, objects: Sequence[Fetched]) -> None:
-        """Wait until objects are done.
+        """Wait until objects are done. One thread at a time waits.
 
         Raises
         ------
         StoreReadError
             If the store answers no request for as long as the timeout.
+        ClosedError
+            If another thread ends the epoch meanwhile.
         """
         with self._changed:
-            while not all(one.done for one in objects):
+            epoch, self._awaited = self._epoch, {one for one in objects if not one.done}
+            while self._awaited:
                 self._changed.wait(_LOOK_S)
+                if epoch != self._epoch:
+                    raise ClosedError("this dataset was closed")
                 silent_s = time.monotonic() - self._counts.answered_at
-                if self._pending and silent_s > self._policy.timeout:
+                if self._awaited and self._pending and silent_s > self._policy.timeout:
                     late, _ = self._pending[min(self._pending)]
                     what = f"the store did not answer within {self._policy.timeout:g} s (timeout)"
                     raise StoreReadError(errno.ETIMEDOUT, f"{self._source.named(late.key)}: {what}")
@@ -302,21 +309,24 @@ class ObjectFetcher:
             one, begin = found
             if one.done:  # another range of it failed
                 return
-            if isinstance(answer, np.ndarray) and one.stored_bytes and one.buffer is None:
+            is_range = one.stored_bytes > 0
+            if is_range and one.buffer is None:
                 one.buffer = np.empty(one.stored_bytes, np.uint8)
+            buffer = one.buffer
         if answer is None:
             answer = StoreReadError(errno.ENOENT, "is gone: it was deleted after it was listed")
         if not isinstance(answer, np.ndarray):
             self._fail(one, answer)
             return
-        if one.buffer is not None:
-            one.buffer[begin : begin + len(answer)] = answer
-        with self._changed:
-            one.parts_left -= 1
-            if one.parts_left or one.done:
-                return
-        data = answer if one.buffer is None else one.buffer
-        one.buffer = None
+        data = answer
+        if buffer is not None:
+            buffer[begin : begin + len(answer)] = answer
+            with self._changed:
+                one.parts_left -= 1
+                if one.parts_left or one.done:
+                    return
+                one.buffer = None
+            data = buffer
         one.stored_bytes = len(data)
         if one.version is None:
             self._deliver(one, data)
@@ -355,7 +365,7 @@ class ObjectFetcher:
             self._counts.stored_bytes += one.stored_bytes
             self._counts.value_bytes += value_bytes
             self._counts.decode_s += decode_s
-            self._changed.notify_all()
+            self._wake(one)
 
     def _fail(self, one: Fetched, error: StoreReadError | CorruptChunkError) -> None:
         text = error.strerror if isinstance(error, StoreReadError) else str(error)
@@ -370,7 +380,14 @@ class ObjectFetcher:
             self._bridge.explain(made)
         with self._changed:
             one.error, one.done, one.buffer = made, True, None
-            self._changed.notify_all()
+            self._wake(one)
+
+    def _wake(self, one: Fetched) -> None:
+        """Wake whoever waits if this object was the last one; with the lock."""
+        if one in self._awaited:
+            self._awaited.discard(one)
+            if not self._awaited:
+                self._changed.notify_all()
 
 
 async def _running_loop() -> asyncio.AbstractEventLoop:

@@ -20,7 +20,7 @@ import zarrfeed
 import zarrfeed.objects
 from tests.support.fault_server import Fault, FaultServer, refusal
 from tests.support.objects import content, key_of, number_of, write_objects
-from zarrfeed import ChunkSkippedWarning, ConfigError, CorruptChunkError, MemoryBudgetError, StoreReadError
+from zarrfeed import ChunkSkippedWarning, ClosedError, ConfigError, CorruptChunkError, MemoryBudgetError, StoreReadError
 from zarrfeed.engine import object_fetcher, object_reader
 from zarrfeed.objects import ObjectIterableDataset, Objects
 
@@ -278,6 +278,31 @@ def test_a_silent_server_is_an_error_after_the_timeout(server: FaultServer) -> N
     end.set()
     assert caught.value.errno == errno.ETIMEDOUT
     assert ".bin: " in str(caught.value)
+
+
+@pytest.mark.parametrize("decode", ["bytes", None])
+def test_a_thread_may_close_a_dataset_that_another_one_waits_for(server: FaultServer, decode: Any) -> None:
+    end = threading.Event()
+    server.fault = Fault(lambda *_: _wait(end))
+    dataset = ObjectIterableDataset(on_server(server), batch_size=20, decode=decode)
+    closing = threading.Timer(0.3, dataset.close)
+    closing.start()
+    with pytest.raises(ClosedError):
+        next(iter(dataset))
+    end.set()
+    closing.join()
+    with pytest.raises(ClosedError):
+        iter(dataset)
+
+
+def test_a_pass_that_is_left_ends_its_threads(objects: Objects) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    for _ in range(3):
+        for batch in ObjectIterableDataset(objects, batch_size=4, decode="bytes"):
+            assert len(batch) == 4
+            break
+    left = [one for one in threading.enumerate() if one.ident not in before and one.name.startswith("zarrfeed")]
+    assert left == []
 
 
 def test_large_objects_are_read_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
