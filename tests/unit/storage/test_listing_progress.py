@@ -25,7 +25,10 @@ def test_nothing_is_shown_unless_somebody_looks(folder: Path, capsys: pytest.Cap
     assert capsys.readouterr() == ("", "")
 
 
-def test_it_is_shown_to_whoever_asks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_shown_to_whoever_asks(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # else a long path makes rich shorten the line
     list_objects(folder, progress=True)
     out, err = capsys.readouterr()
     assert out == ""
