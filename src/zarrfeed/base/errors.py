@@ -39,6 +39,14 @@ class StoreReadError(ZarrfeedError, OSError):
     """The store could not be read; `errno` tells why."""
 
 
+class StoreWriteError(ZarrfeedError, OSError):
+    """The store could not be written; `errno` tells why."""
+
+
+class CorruptCheckpointError(ZarrfeedError, ValueError):
+    """A checkpoint whose bytes are not those that were written, or that has no checksums to tell."""
+
+
 class ChunkSkippedWarning(UserWarning):
     """A chunk could not be read or decoded, and other samples are delivered in place of its own."""
 

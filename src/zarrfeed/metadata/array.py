@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 import zarr
@@ -26,7 +25,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.local_files import check_metadata_files
+from zarrfeed.storage.local_files import check_metadata_files, local_path
 from zarrfeed.storage.location import place_array
 from zarrfeed.storage.node_cache import with_cache
 from zarrfeed.storage.open_errors import open_error
@@ -85,7 +84,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     """
     if "://" in str(source) and urlsplit(str(source)).scheme != "file":
         return open_url(str(source))
-    path = _local_path(source)
+    path = local_path(source)
     check_metadata_files(path)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
@@ -96,15 +95,6 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
         raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(printable(source), error) from error
-
-
-def _local_path(source: str | Path) -> Path:
-    parts = urlsplit(str(source))
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
-        return Path(url2pathname(parts.path))
-    return Path(source)
 
 
 def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess | None = None) -> ArraySpec:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.cache_options import CacheOptions
-from zarrfeed.storage.retry import reading
+from zarrfeed.storage.retry import FailedAttempt, reading
 from zarrfeed.storage.zarr_internals import sync
 
 _T = TypeVar("_T")
@@ -37,7 +37,7 @@ class StoreAccess:
     storage_options: Mapping[str, Any] | None = None
     cache: CacheOptions | None = None
 
-    def ask(self, read: Callable[[], Awaitable[_T]], name: str) -> _T:
+    def ask(self, read: Callable[[], Awaitable[_T]], name: str, failed: FailedAttempt | None = None) -> _T:
         """Return what `read` does on zarr-python's event loop, within the timeout and with retries.
 
         Parameters
@@ -46,6 +46,8 @@ class StoreAccess:
             Makes one attempt.
         name
             What messages call the array, the group or the store.
+        failed
+            The first attempt, if the caller made it.
 
         Raises
         ------
@@ -54,7 +56,7 @@ class StoreAccess:
         """
         timeout, name = self.policy.timeout, printable(name)
         try:
-            return sync(reading(self.policy, read, is_far=True), timeout=timeout + _GRACE_S)
+            return sync(reading(self.policy, read, is_far=True, failed=failed), timeout=timeout + _GRACE_S)
         except StoreReadError as error:
             raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error.__cause__
         except TimeoutError as error:

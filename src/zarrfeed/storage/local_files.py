@@ -11,6 +11,8 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,22 @@ METADATA_NAMES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 #: Consolidated metadata of ten thousand arrays have about a third of this.
 MOST_METADATA_BYTES = 64 << 20
+
+
+def local_path(source: str | Path) -> Path:
+    """Return the path that a path or a file:// URL names.
+
+    Raises
+    ------
+    ConfigError
+        If the URL is of another host.
+    """
+    parts = urlsplit(str(source))
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
+        return Path(url2pathname(parts.path))
+    return Path(source)
 
 
 def check_metadata_files(node: Path) -> None:

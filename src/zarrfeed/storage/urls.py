@@ -123,8 +123,8 @@ def _what_is_missing(store: UrlStore, access: StoreAccess) -> str:
     return nothing
 
 
-def make_store(url: str, access: StoreAccess) -> UrlStore:
-    """Return the store at a URL, without asking it for anything.
+def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore:
+    """Return the store at a URL, without asking it for anything; with `root`, that of the whole bucket or server.
 
     Raises
     ------
@@ -149,6 +149,8 @@ def make_store(url: str, access: StoreAccess) -> UrlStore:
     except ImportError as error:
         raise ConfigError(f"{url}: URLs need obstore: pip install 'zarrfeed[remote]'") from error
     options = _connection_options(url, parts, access)
+    if root:
+        url = f"{parts.scheme}://{parts.netloc}"
     try:
         made = from_url(url, **options)
     except Exception as error:  # of any class: configuration is parsed by each store in its own way

@@ -1,0 +1,284 @@
+"""Where a checkpoint is: a local file, or an object of a store; and how bytes of it are read.
+
+What holds: all bytes that a `Source` returns are of one version of the file or object. If it is replaced meanwhile, the
+former version is read to its end (a file), or reading fails (an object).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, printable
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checkpoint_format import Bytes
+from zarrfeed.storage.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.local_files import local_path
+from zarrfeed.storage.retry import FailedAttempt
+from zarrfeed.storage.urls import make_store
+
+
+@dataclass(frozen=True)
+class LocalPlace:
+    """A local file.
+
+    Attributes
+    ----------
+    path
+        Of the file, without links.
+    name
+        What messages call it.
+    """
+
+    path: Path
+    name: str
+    access: StoreAccess = field(default_factory=StoreAccess)
+
+
+@dataclass(frozen=True)
+class ObjectPlace:
+    """An object of a store of obstore's.
+
+    Attributes
+    ----------
+    store
+        The store.
+    key
+        Of the object in the store.
+    name
+        What messages call it.
+    access
+        How the store is asked.
+    """
+
+    store: Any
+    key: str
+    name: str
+    access: StoreAccess = field(default_factory=StoreAccess)
+
+
+Place: TypeAlias = LocalPlace | ObjectPlace
+
+
+def find_place(
+    where: str | os.PathLike[str],
+    store: Any,
+    storage_options: Mapping[str, Any] | None,
+    policy: Faults,
+    *,
+    client_retries: int = 0,
+) -> Place:
+    """Return where a checkpoint is, without asking any store for it.
+
+    Parameters
+    ----------
+    where
+        A path, a URL, or a key of `store`.
+    store
+        A store of obstore's; None: `where` is no key.
+    storage_options
+        For the store of a URL.
+    policy
+        How often and for how long the store is asked.
+    client_retries
+        How often the client of a URL's store retries a request by itself. It has to where it alone has the bytes, as of
+        the parts of an upload.
+
+    Raises
+    ------
+    ConfigError
+        If `where` names no object, or the options are not those of such a store.
+    UnsupportedError
+        If the scheme of the URL is not known.
+    """
+    if not isinstance(where, str | os.PathLike):
+        raise ConfigError(f"got a {type(where).__name__}, the place of a checkpoint must be a path or a URL")
+    text = os.fspath(where)
+    if not isinstance(text, str):
+        raise ConfigError(f"{text!r}: got {type(text).__name__}, the place of a checkpoint must be text")
+    if store is not None:
+        return _in_store(text, store, storage_options, policy)
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme != "file":
+        retries = {"retry_config": {"max_retries": client_retries}}
+        parts = urlsplit(text)
+        key = parts.path.strip("/")
+        if not key or parts.path.endswith("/"):
+            raise ConfigError(f"{printable(text)}: names no object, must end in the name of one")
+        options = retries | dict(storage_options or {})
+        made = make_store(text, StoreAccess(policy, options), root=True)
+        return ObjectPlace(made.store, key, printable(text), StoreAccess(policy, storage_options))
+    if storage_options:
+        raise ConfigError(f"{text}: is a local file, storage_options are for the stores of URLs")
+    path = local_path(text)
+    if not path.name or text.endswith("/"):
+        raise ConfigError(f"{text!r}: names no file")
+    return LocalPlace(path.resolve(), printable(path), StoreAccess(policy))
+
+
+def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, policy: Faults) -> ObjectPlace:
+    from obstore import store as stores
+
+    kinds = (
+        stores.S3Store,
+        stores.GCSStore,
+        stores.AzureStore,
+        stores.HTTPStore,
+        stores.LocalStore,
+        stores.MemoryStore,
+    )
+    if not isinstance(store, kinds):
+        raise ConfigError(f"store = {printable(store)}, must be a store of obstore's")
+    if storage_options:
+        raise ConfigError("storage_options are for URLs; a store has its own options already")
+    if not key.strip("/") or "://" in key:
+        raise ConfigError(f"{printable(key)}: is no key of a store")
+    return ObjectPlace(store, key, printable(f"{store}/{key}"), StoreAccess(policy))
+
+
+class Source(Protocol):
+    """The stored bytes of a checkpoint, for reading. Safe for threads."""
+
+    size: int
+    name: str
+
+    def read(self, begin: int, end: int) -> Bytes:
+        """Return the stored bytes [begin, end).
+
+        Raises
+        ------
+        StoreReadError
+            If they cannot be read, or the object was replaced.
+        CorruptCheckpointError
+            If they are not there.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        ...
+
+
+def open_source(place: Place) -> Source:
+    """Return the stored bytes of a checkpoint.
+
+    Raises
+    ------
+    StoreReadError
+        If there is none, or the store does not answer.
+    """
+    return _LocalSource(place) if isinstance(place, LocalPlace) else _ObjectSource(place)
+
+
+class _LocalSource:
+    def __init__(self, place: LocalPlace) -> None:
+        self.name = place.name
+        self._access = place.access
+        try:
+            self._descriptor = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe has no writer
+        except OSError as error:
+            raise _cannot_be_read(self.name, error) from error
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise StoreReadError(errno.EINVAL, f"{self.name}: is no regular file")
+
+    def read(self, begin: int, end: int) -> Bytes:
+        def attempt() -> Bytes:
+            content = np.empty(end - begin, np.uint8)
+            done = 0
+            while done < len(content):
+                read = os.preadv(self._descriptor, [content[done:].data], begin + done)
+                if read == 0:
+                    raise CorruptCheckpointError(f"{self.name}: was cut at byte {begin + done} while it was read")
+                done += read
+            return content
+
+        started = time.monotonic()
+        try:
+            return attempt()
+        except OSError as error:
+            again: Bytes = _read_again(self._access, lambda: asyncio.to_thread(attempt), self.name, error, started)
+            return again
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _ObjectSource:
+    def __init__(self, place: ObjectPlace) -> None:
+        import obstore
+
+        self.name = place.name
+        self._place = place
+        try:
+            found = place.access.ask(lambda: obstore.head_async(place.store, place.key), self.name)
+        except (StoreReadError, ConfigError):
+            raise
+        except Exception as error:  # of any class: obstore's errors have no base that says more
+            raise _cannot_be_read(self.name, error) from error
+        self.size = int(found["size"])
+        tag = found["e_tag"]
+        # A weak tag is equal to no other one, as If-Match compares them.
+        self._wanted: dict[str, Any] = {} if not tag or tag.startswith("W/") else {"if_match": tag}
+
+    def read(self, begin: int, end: int) -> Bytes:
+        import obstore
+
+        store, key = self._place.store, self._place.key
+        options: Any = {"range": (begin, end), **self._wanted}
+
+        async def attempt() -> Any:
+            return await (await obstore.get_async(store, key, options=options)).bytes_async()
+
+        started = time.monotonic()
+        found: Any
+        try:
+            found = obstore.get(store, key, options=options).bytes()
+        except Exception as error:  # noqa: BLE001 (of any class: obstore's errors have no base that says more)
+            found = _read_again(self._place.access, attempt, self.name, error, started)
+        content = np.frombuffer(found, np.uint8)
+        if len(content) != end - begin:
+            raise CorruptCheckpointError(f"{self.name}: the store gave {len(content)} bytes of {end - begin}")
+        return content
+
+    def close(self) -> None:
+        pass
+
+
+def _read_again(access: StoreAccess, attempt: Any, name: str, error: Exception, started: float) -> Any:
+    """Return what a further attempt brings, as the policy allows."""
+    if type(error).__name__ == "PreconditionError":
+        raise StoreReadError(errno.ESTALE, f"{name}: another checkpoint replaced it while it was read") from error
+    if not is_transient(error):
+        raise _cannot_be_read(name, error) from error
+    try:
+        return access.ask(attempt, name, FailedAttempt(error, started))
+    except (StoreReadError, CorruptCheckpointError):
+        raise
+    except Exception as last:  # of any class: obstore's errors have no base that says more
+        raise _cannot_be_read(name, last) from last
+
+
+def _cannot_be_read(name: str, error: BaseException) -> StoreReadError:
+    if isinstance(error, FileNotFoundError):
+        return StoreReadError(errno.ENOENT, f"{name}: no checkpoint is there")
+    return StoreReadError(errno_of(error), f"{name}: cannot be read: {_why(error)}")
+
+
+def _why(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or reason_of(error)

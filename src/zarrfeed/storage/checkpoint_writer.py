@@ -1,0 +1,138 @@
+"""Checkpoints as files that are written: whole or not there, with a checksum of each part.
+
+What holds: a checkpoint appears whole, when its `with` block ends without an error, or not at all. Until then, and if
+the block raises or the process is killed, an older one of the same name stays as it was. A writer takes no more memory
+for bytes of the checkpoint than its budget.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import TracebackType
+from typing import Any, Self
+
+from zarrfeed.base.errors import ClosedError, ConfigError, StoreWriteError
+from zarrfeed.storage.checkpoint_format import Checksum, Footer, FooterBuilder, as_bytes
+from zarrfeed.storage.checkpoint_sink import Sink
+
+#: The sums of a piece are made, and the piece is stored, while the processor has it in its cache.
+_PIECE_BYTES = 1 << 20
+
+
+class CheckpointWriter:
+    """A binary file for writing, in order. `writer` makes it; see there."""
+
+    mode = "wb"
+
+    def __init__(self, sink: Sink, checksum: Checksum, name: str) -> None:
+        self.name = name
+        self._sink = sink
+        self._builder = FooterBuilder(checksum)
+        self._footer: Footer | None = None
+        self._closed = self._failed = False
+        self._pid = os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` or `abort` was called."""
+        return self._closed
+
+    @property
+    def digest(self) -> str:
+        """The digest of what was written, once it is complete: 64 hexadecimal digits, equal for equal content."""
+        if self._footer is None:
+            raise ConfigError(f"{self.name}: has no digest before the writer was closed")
+        return self._footer.digest
+
+    def write(self, data: Any) -> int:
+        """Write the bytes of any contiguous buffer, which may be changed afterwards; return how many these are.
+
+        Raises
+        ------
+        ClosedError
+            After `close` or `abort`, and in a process that was forked from the one that made the writer.
+        StoreWriteError
+            If they cannot be stored; then the checkpoint cannot be completed any more.
+        """
+        self._check_open()
+        view = as_bytes(data)
+        try:
+            for begin in range(0, len(view), _PIECE_BYTES):
+                piece = view[begin : begin + _PIECE_BYTES]
+                self._builder.add(piece)
+                self._sink.write(piece)
+        except BaseException:
+            self._fail()
+            raise
+        return len(view)
+
+    def flush(self) -> None:
+        """Do nothing: a checkpoint appears when the writer is closed."""
+        self._check_open()
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._builder.length
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readable(self) -> bool:
+        """Return False."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return False."""
+        return False
+
+    def close(self) -> None:
+        """Complete the checkpoint: when this returns, it is there, whole. Without effect after `close` or `abort`.
+
+        Raises
+        ------
+        StoreWriteError
+                If it cannot be completed, or a write failed; then the former one is there, or the new one, whole.
+        """
+        if self._failed:
+            raise StoreWriteError(errno.EIO, f"{self.name}: was not written, since a write failed before")
+        if self._closed:
+            return
+        self._check_open()
+        footer = self._builder.finish()
+        self._closed = self._failed = True
+        self._sink.commit(footer.pack())
+        self._failed = False
+        self._footer = footer
+
+    def abort(self) -> None:
+        """Let nothing of the checkpoint appear. Without effect after `close` or `abort`."""
+        if not self._closed:
+            self._closed = True
+            if os.getpid() == self._pid:
+                self._sink.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __repr__(self) -> str:
+        return f"CheckpointWriter({self.name!r})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.name}: this writer was closed, or failed before")
+        if os.getpid() != self._pid:
+            raise ClosedError(f"{self.name}: this writer was made by the process that forked this one")
+
+    def _fail(self) -> None:
+        self.abort()
+        self._failed = True
