@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -22,11 +22,15 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, printable
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.checkpoint_format import Bytes
+from zarrfeed.storage.checkpoint_format import Bytes, Checksum
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.retry import FailedAttempt
 from zarrfeed.storage.urls import make_store
+
+#: Answers are taken in pieces of so many bytes. The memory of a whole one would be new each time, which costs as much
+#: again; and a piece is summed while the processor has it in its cache.
+_PIECE_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,8 @@ class Source(Protocol):
     size: int
     name: str
 
-    def read(self, begin: int, end: int) -> Bytes:
-        """Return the stored bytes [begin, end).
+    def read(self, begin: int, target: Bytes, checksum: Checksum) -> bytes:
+        """Fill a buffer with the stored bytes from `begin`, and return their checksum.
 
         Raises
         ------
@@ -166,7 +170,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Let go of what is open; reads that began go on."""
         ...
 
 
@@ -181,42 +185,53 @@ def open_source(place: Place) -> Source:
     return _LocalSource(place) if isinstance(place, LocalPlace) else _ObjectSource(place)
 
 
+class _Descriptor:
+    """An open file, which closes when its last user has let go of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may have no writer
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
 class _LocalSource:
     def __init__(self, place: LocalPlace) -> None:
         self.name = place.name
         self._access = place.access
         try:
-            self._descriptor = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe has no writer
+            self._file: _Descriptor | None = _Descriptor(place.path)
         except OSError as error:
             raise _cannot_be_read(self.name, error) from error
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self._file.number)
         self.size = status.st_size
         if not stat.S_ISREG(status.st_mode):
-            self.close()
             raise StoreReadError(errno.EINVAL, f"{self.name}: is no regular file")
 
-    def read(self, begin: int, end: int) -> Bytes:
-        def attempt() -> Bytes:
-            content = np.empty(end - begin, np.uint8)
-            done = 0
-            while done < len(content):
-                read = os.preadv(self._descriptor, [content[done:].data], begin + done)
+    def read(self, begin: int, target: Bytes, checksum: Checksum) -> bytes:
+        file = self._file
+        assert file is not None
+
+        def attempt() -> bytes:
+            running, done = checksum.new(), 0
+            while done < len(target):
+                read = os.preadv(file.number, [target[done : done + _PIECE_BYTES].data], begin + done)
                 if read == 0:
                     raise CorruptCheckpointError(f"{self.name}: was cut at byte {begin + done} while it was read")
+                running.update(target[done : done + read])
                 done += read
-            return content
+            return running.digest()
 
         started = time.monotonic()
         try:
             return attempt()
         except OSError as error:
-            again: Bytes = _read_again(self._access, lambda: asyncio.to_thread(attempt), self.name, error, started)
-            return again
+            return _read_again(self._access, lambda: asyncio.to_thread(attempt), self.name, error, started)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file = None
 
 
 class _ObjectSource:
@@ -236,32 +251,45 @@ class _ObjectSource:
         # A weak tag is equal to no other one, as If-Match compares them.
         self._wanted: dict[str, Any] = {} if not tag or tag.startswith("W/") else {"if_match": tag}
 
-    def read(self, begin: int, end: int) -> Bytes:
+    def read(self, begin: int, target: Bytes, checksum: Checksum) -> bytes:
         import obstore
 
         store, key = self._place.store, self._place.key
-        options: Any = {"range": (begin, end), **self._wanted}
+        options: Any = {"range": (begin, begin + len(target)), **self._wanted}
 
-        async def attempt() -> Any:
-            return await (await obstore.get_async(store, key, options=options)).bytes_async()
+        async def attempt() -> bytes:
+            answer = await obstore.get_async(store, key, options=options)
+            return self._fill(target, [await answer.bytes_async()], checksum)
 
         started = time.monotonic()
-        found: Any
         try:
-            found = obstore.get(store, key, options=options).bytes()
+            return self._fill(target, obstore.get(store, key, options=options).stream(_PIECE_BYTES), checksum)
+        except CorruptCheckpointError:
+            raise
         except Exception as error:  # noqa: BLE001 (of any class: obstore's errors have no base that says more)
-            found = _read_again(self._place.access, attempt, self.name, error, started)
-        content = np.frombuffer(found, np.uint8)
-        if len(content) != end - begin:
-            raise CorruptCheckpointError(f"{self.name}: the store gave {len(content)} bytes of {end - begin}")
-        return content
+            return _read_again(self._place.access, attempt, self.name, error, started)
+
+    def _fill(self, target: Bytes, pieces: Iterable[Any], checksum: Checksum) -> bytes:
+        running, done = checksum.new(), 0
+        for piece in pieces:
+            content = np.frombuffer(piece, np.uint8)
+            if done + len(content) > len(target):
+                raise CorruptCheckpointError(f"{self.name}: the store gave more than {len(target)} bytes")
+            running.update(content)
+            target[done : done + len(content)] = content
+            done += len(content)
+        if done < len(target):
+            raise CorruptCheckpointError(f"{self.name}: the store gave {done} bytes of {len(target)}")
+        return running.digest()
 
     def close(self) -> None:
         pass
 
 
-def _read_again(access: StoreAccess, attempt: Any, name: str, error: Exception, started: float) -> Any:
-    """Return what a further attempt brings, as the policy allows."""
+def _read_again(
+    access: StoreAccess, attempt: Callable[[], Awaitable[bytes]], name: str, error: Exception, started: float
+) -> bytes:
+    """Return what a further attempt returns, as the policy allows."""
     if type(error).__name__ == "PreconditionError":
         raise StoreReadError(errno.ESTALE, f"{name}: another checkpoint replaced it while it was read") from error
     if not is_transient(error):

@@ -10,11 +10,15 @@ import io
 import os
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from zarrfeed.base.errors import ClosedError, CorruptCheckpointError, MemoryBudgetError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.storage.checkpoint_format import (
+    NO_CHECKSUM,
     PART_BYTES,
     TRAILER_BYTES,
     Bytes,
@@ -32,6 +36,15 @@ _LIKELY_FOOTER_BYTES = 64 << 10
 _PEEK_BYTES = 8192
 
 
+@dataclass
+class _Part:
+    """A part that is here or comes: its content is right once the future has a result."""
+
+    future: Future[None]
+    content: Bytes
+    buffer: Bytes
+
+
 class CheckpointReader(io.BufferedIOBase):
     """A binary file for reading, seekable. `reader` makes it; see there."""
 
@@ -43,7 +56,7 @@ class CheckpointReader(io.BufferedIOBase):
         self._footer = read_footer(source, allow_plain=allow_plain)
         self._part_bytes = PART_BYTES if self._footer is None else self._footer.part_bytes
         self._length = source.size if self._footer is None else self._footer.length
-        self._most = memory_budget // self._part_bytes
+        self._most = min(memory_budget // self._part_bytes, concurrency + 1)
         if self._most < 2:
             raise MemoryBudgetError(
                 f"memory_budget = {format_bytes(memory_budget)}, must be at least "
@@ -52,8 +65,9 @@ class CheckpointReader(io.BufferedIOBase):
         self._ahead = 1  # parts to read ahead, more while they are read in order
         self._last = -1
         self._position = 0
-        self._parts: OrderedDict[int, Future[Bytes]] = OrderedDict()  # the one that was used last at the end
-        self._threads = ThreadPoolExecutor(min(concurrency, self._most - 1), "zarrfeed-checkpoint")
+        self._parts: OrderedDict[int, _Part] = OrderedDict()  # the one that was used last at the end
+        self._free: list[Bytes] = []
+        self._threads = ThreadPoolExecutor(self._most - 1, "zarrfeed-checkpoint")
         self._pid = os.getpid()
 
     @property
@@ -141,11 +155,9 @@ class CheckpointReader(io.BufferedIOBase):
     def close(self) -> None:
         """Let go of memory and threads."""
         if not self.closed and hasattr(self, "_threads"):
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            running = [part for part in self._parts.values() if not part.done()]
-            if os.getpid() == self._pid:
-                wait(running)  # they use the file
+            self._threads.shutdown(wait=False, cancel_futures=True)  # a server that does not answer is left behind
             self._parts.clear()
+            self._free.clear()
             self._source.close()
         super().close()
 
@@ -159,52 +171,73 @@ class CheckpointReader(io.BufferedIOBase):
             raise ClosedError(f"{self.name}: this reader was made by the process that forked this one")
 
     def _next(self, end: int) -> Bytes:
-        """Return bytes from the position to `end`, or to the end of the part, which were checked."""
-        part, offset = divmod(self._position, self._part_bytes)
-        future = self._ask(part)
-        if part != self._last:
-            self._ahead = min(2 * self._ahead, self._most - 1) if part == self._last + 1 else 1
-            self._last = part
-        wanted = -(-end // self._part_bytes) - part  # a long read is one in order
-        for ahead in range(part + 1, min(self._num_parts, part + 1 + max(self._ahead, wanted))):
-            if not self._has_room(part):
-                break
-            self._ask(ahead)
-        self._parts.move_to_end(part)
-        return future.result()[offset : offset + end - self._position]
+        """Return bytes from the position to `end`, or to the end of the part, which were checked.
+
+        They are right until the next call.
+        """
+        number, offset = divmod(self._position, self._part_bytes)
+        part = self._ask(number)
+        if number != self._last:
+            self._ahead = min(2 * self._ahead, self._most - 1) if number == self._last + 1 else 1
+            self._last = number
+        wanted = -(-end // self._part_bytes) - number  # a long read is one in order
+        for ahead in range(number + 1, min(self._num_parts, number + 1 + max(self._ahead, wanted))):
+            if ahead not in self._parts:
+                if not self._make_room(number):
+                    break
+                self._begin(ahead)
+        self._parts.move_to_end(number)
+        try:
+            part.future.result()
+        except BaseException:
+            self._drop(number)  # so that it is read anew when it is asked for again
+            raise
+        return part.content[offset : offset + end - self._position]
 
     @property
     def _num_parts(self) -> int:
         return -(-self._length // self._part_bytes)
 
-    def _ask(self, part: int) -> Future[Bytes]:
-        """Return a part that is here, or comes."""
-        found = self._parts.get(part)
-        if found is None:
-            while not self._has_room(part):
-                wait(self._parts.values(), return_when="FIRST_COMPLETED")
-            found = self._parts[part] = self._threads.submit(self._read_part, part)
-        return found
+    def _extent(self, number: int) -> tuple[int, int]:
+        return number * self._part_bytes, min(self._length, (number + 1) * self._part_bytes)
 
-    def _has_room(self, current: int) -> bool:
-        """Return whether one more part has room, perhaps in place of one before the current one, or far behind it."""
+    def _ask(self, number: int) -> _Part:
+        """Return a part that is here, or comes."""
+        if number not in self._parts:
+            while not self._make_room(number):
+                wait([part.future for part in self._parts.values()], return_when="FIRST_COMPLETED")
+            self._begin(number)
+        return self._parts[number]
+
+    def _make_room(self, current: int) -> bool:
+        """Return whether one more part has room, perhaps in place of one that is not about to be read."""
         if len(self._parts) < self._most:
             return True
-        for part, future in self._parts.items():
-            if not current <= part < current + self._most and future.done():
-                del self._parts[part]
+        for number, part in self._parts.items():
+            if not current <= number < current + self._most and part.future.done():
+                self._drop(number)
                 return True
         return False
 
-    def _read_part(self, part: int) -> Bytes:
+    def _drop(self, number: int) -> None:
+        part = self._parts.pop(number)
+        if part.future.done():
+            self._free.append(part.buffer)
+
+    def _begin(self, number: int) -> None:
+        buffer = self._free.pop() if self._free else np.empty(self._part_bytes, np.uint8)
+        begin, end = self._extent(number)
+        content = buffer[: end - begin]
+        self._parts[number] = _Part(self._threads.submit(self._read_part, number, content), content, buffer)
+
+    def _read_part(self, number: int, target: Bytes) -> None:
+        begin, end = self._extent(number)
         if self._footer is None:
-            begin = part * self._part_bytes
-            return self._source.read(begin, min(self._length, begin + self._part_bytes))
+            self._source.read(begin, target, NO_CHECKSUM)
+            return
         for _ in range(_READS_OF_WRONG_PART):
-            content = self._source.read(*self._footer.extent(part))
-            if self._footer.is_right(part, content):
-                return content
-        begin, end = self._footer.extent(part)
+            if self._source.read(begin, target, self._footer.checksum) == self._footer.sum_of(number):
+                return
         raise CorruptCheckpointError(f"{self.name}: bytes {begin} to {end} are not those that were written")
 
 
@@ -226,8 +259,7 @@ def read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
 
 
 def _read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
-    begin = max(0, source.size - _LIKELY_FOOTER_BYTES)
-    tail = source.read(begin, source.size).tobytes() if source.size else b""
+    tail = _read_last(source, min(source.size, _LIKELY_FOOTER_BYTES))
     size = footer_bytes(source.size, tail[-TRAILER_BYTES:], source.name)
     if size is None:
         if allow_plain:
@@ -237,5 +269,12 @@ def _read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
             "allow_plain=True reads it, unchecked"
         )
     if size > len(tail):
-        tail = source.read(source.size - size, source.size).tobytes()
+        tail = _read_last(source, size)
     return parse_footer(tail[-size:], source.name)
+
+
+def _read_last(source: Source, size: int) -> bytes:
+    target = np.empty(size, np.uint8)
+    if size:
+        source.read(source.size - size, target, NO_CHECKSUM)
+    return target.tobytes()

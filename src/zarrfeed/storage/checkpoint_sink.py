@@ -181,7 +181,8 @@ class _GivenUpError(Exception):
 class _ObjectSink:
     """One request, or a multipart upload on a thread of its own, which obstore completes or gives up.
 
-    Buffers go round: a new one is made while fewer than `_most` exist, and one comes back when obstore lets go of it.
+    Buffers go round: one comes back when obstore lets go of it, and a new one is made if none is back and there are
+    fewer than `_most`.
     """
 
     def __init__(self, place: ObjectPlace, memory_budget: int, concurrency: int) -> None:
@@ -228,6 +229,8 @@ class _ObjectSink:
         self._buffer = None
 
     def _take_buffer(self) -> Bytes:
+        with contextlib.suppress(queue.Empty):
+            return self._free.get_nowait()
         if self._made < self._most:
             self._made += 1
             return np.empty(self._part_bytes, np.uint8)

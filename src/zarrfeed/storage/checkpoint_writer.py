@@ -17,7 +17,7 @@ from zarrfeed.storage.checkpoint_format import Checksum, Footer, FooterBuilder, 
 from zarrfeed.storage.checkpoint_sink import Sink
 
 #: The sums of a piece are made, and the piece is stored, while the processor has it in its cache.
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 256 << 10
 
 
 class CheckpointWriter:
