@@ -15,6 +15,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.open import open_store
+from zarrfeed.plan.selection import Select, select_samples
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
@@ -59,21 +60,21 @@ class Objects:
         """Return the number of objects."""
         return len(self.listing)
 
-    def select(self, objects: slice | npt.ArrayLike) -> Objects:
+    def select(self, objects: Select) -> Objects:
         """Choose objects by their positions.
 
         Parameters
         ----------
         objects
-            A slice, distinct indices (negative ones count from the end), or a mask (bool) with a flag for each object.
-            They are numbered anew, in the order given.
+            A slice, distinct indices in any order (negative ones count from the end), or a mask (bool) with a flag for
+            each object. Objects stay in the order of the listing, and are numbered anew.
 
         Raises
         ------
         ConfigError
             If nothing is chosen, an index comes twice or is out of range, or a mask has another length.
         """
-        chosen = _positions(objects, len(self))
+        chosen = np.asarray(select_samples(objects, len(self)), dtype=np.int64)
         return replace(self, listing=self.listing.take(chosen))
 
     @cached_property
@@ -196,26 +197,3 @@ def open(
         raise ConfigError(f"{found.name}: no object is there" + " that glob and filter keep" * bool(glob or filter))
     stored = with_cached_objects(StoreSource(found.store, "", ""), found.name, access)
     return Objects(found, stored, listing, access)
-
-
-def _positions(objects: slice | npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
-    if isinstance(objects, slice):
-        chosen = np.arange(length, dtype=np.int64)[objects]
-    else:
-        given = np.asarray(objects)
-        if given.ndim != 1 or given.dtype.kind not in "iub":
-            raise ConfigError(f"got {given.ndim}-d {given.dtype}, must be a slice, a 1-d sequence of ints, or a mask")
-        if given.dtype == bool and len(given) != length:
-            raise ConfigError(f"got a mask of {len(given)} flags, for {length} objects")
-        if given.dtype == bool:
-            chosen = np.flatnonzero(given)
-        else:
-            outside = np.flatnonzero((given < -length) | (given >= length))
-            if len(outside):
-                raise ConfigError(f"got the index {given[outside[0]]}, must be in [{-length}, {length - 1}]")
-            chosen = given.astype(np.int64) % length
-            if len(np.unique(chosen)) < len(chosen):
-                raise ConfigError("an index comes twice: each object is one sample")
-    if not len(chosen):
-        raise ConfigError("no object is chosen")
-    return chosen

@@ -11,8 +11,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64, Selection
+
+
+def positions_of(indices: npt.NDArray[Any], length: int) -> Int64:
+    """Return the positions that indices name, each in [0, length).
+
+    Raises
+    ------
+    ConfigError
+        If they are no 1-d array of integers.
+    IndexError
+        If one is out of range; negative ones count from the end.
+    """
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        raise ConfigError(
+            f"got indices of shape {indices.shape} and dtype {indices.dtype}, must be an int or a 1-d sequence of ints"
+        )
+    outside = np.flatnonzero((indices < -length) | (indices >= length))
+    if len(outside):
+        raise IndexError(f"index {indices[outside[0]]}, must be in [{-length}, {length - 1}]")
+    return indices.astype(np.int64) % length
 
 
 def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:

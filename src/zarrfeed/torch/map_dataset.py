@@ -31,7 +31,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import hold_opened
-from zarrfeed.plan.batch_request import plan_request
+from zarrfeed.plan.batch_request import plan_request, positions_of
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.selection import Int64
@@ -228,15 +228,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     def _checked(self, named: npt.NDArray[Any]) -> Int64:
         """Return the samples, by their index in the array, that indices name."""
-        if named.ndim != 1 or (named.size and named.dtype.kind not in "iu"):
-            raise ConfigError(
-                f"got indices of shape {named.shape} and dtype {named.dtype}, must be an int or a 1-d sequence of ints"
-            )
-        n = len(self)
-        outside = np.flatnonzero((named < -n) | (named >= n))
-        if len(outside):
-            raise IndexError(f"index {named[outside[0]]}, must be in [{-n}, {n - 1}]")
-        positions = named.astype(np.int64) % n
+        positions = positions_of(named, len(self))
         return positions if self._selection is None else self._selection.samples_at(positions)
 
     def _reader_for(self, rows: int) -> Reader:

@@ -20,6 +20,7 @@ from zarrfeed.engine.object_decoders import Decode
 from zarrfeed.engine.object_fetcher import Fetched, ObjectFetcher
 from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.objects import Objects
+from zarrfeed.plan.batch_request import positions_of
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.torch.object_batch import as_tensor, makes_tensors, open_and_decode
@@ -117,16 +118,7 @@ class ObjectDataset(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, indices: npt.ArrayLike) -> list[Any]:
         """Return the objects at some indices."""
-        wanted = np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise ConfigError(
-                f"got indices of shape {wanted.shape} and dtype {wanted.dtype}, must be an int or a sequence of ints"
-            )
-        n = len(self)
-        outside = np.flatnonzero((wanted < -n) | (wanted >= n))
-        if len(outside):
-            raise IndexError(f"index {wanted[outside[0]]}, must be in [{-n}, {n - 1}]")
-        found = self._read(wanted.astype(np.int64) % n)
+        found = self._read(positions_of(np.asarray(indices), len(self)))
         return [as_tensor(one.value) for one in found] if self._as_tensors else [one.value for one in found]
 
     def stats(self) -> Stats:

@@ -37,21 +37,21 @@ def test_all_objects_of_a_folder(objects: Objects) -> None:
 @pytest.mark.parametrize(
     "choice", [slice(3, None, 2), [4, 1, -1], np.arange(N) % 3 == 0, np.array([7]), slice(None, None, -1)]
 )
-def test_chosen_objects_are_in_the_order_given(objects: Objects, choice: Any) -> None:
+def test_chosen_objects_stay_in_the_order_of_the_listing(objects: Objects, choice: Any) -> None:
     expected = np.array(keys_of(objects))[choice].tolist()
-    assert keys_of(objects.select(choice)) == expected
+    assert keys_of(objects.select(choice)) == sorted(expected)
 
 
 @pytest.mark.parametrize(
     ("choice", "text"),
     [
         ([N], f"index {N}, must be in"),
-        ([1, 1], "an index comes twice"),
-        ([1, 1 - N], "an index comes twice"),
-        ([], "no object|must be a slice"),
-        (slice(5, 5), "no object is chosen"),
-        (np.zeros(N, bool), "no object is chosen"),
-        (np.ones(N + 1, bool), f"mask of {N + 1} flags, for {N} objects"),
+        ([1, 1], "more than once"),
+        ([1, 1 - N], "more than once"),
+        ([], "selects nothing"),
+        (slice(5, 5), "selects nothing"),
+        (np.zeros(N, bool), "selects nothing"),
+        (np.ones(N + 1, bool), f"mask of {N + 1} flags, must have one a sample, {N}"),
         ([0.5], "must be a slice"),
         ([[1]], "must be a slice"),
     ],

@@ -83,7 +83,7 @@ def test_what_is_refused(folder: Path) -> None:
     dataset = ObjectDataset(folder)
     wrong: Any
     for wrong in ("key", [1.5], [[1]]):
-        with pytest.raises(ConfigError, match="must be an int or a sequence of ints"):
+        with pytest.raises(ConfigError, match="must be an int or a 1-d sequence of ints"):
             dataset[wrong]
     with pytest.raises(ConfigError, match="cannot be replaced"):
         ObjectDataset(folder, faults={"on_error": "skip"})
