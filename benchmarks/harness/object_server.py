@@ -257,7 +257,7 @@ class ObjectServer:
 
     def _save(self, exchange: _Exchange, act: Act | None) -> Bytes:
         content = exchange.body()
-        if act is not None and act.what == "flip" and content:
+        if act is not None and act.what == "flip" and len(content):
             content[min(len(content) - 1, int(act.share * len(content)))] ^= 1 << self.hits % 8
         if act is not None and act.what == "cut":
             content = content[: int(act.share * len(content))]

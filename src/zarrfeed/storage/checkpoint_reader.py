@@ -11,7 +11,7 @@ import os
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -45,13 +45,19 @@ class _Part:
     buffer: Bytes
 
 
-class CheckpointReader(io.BufferedIOBase):
+if TYPE_CHECKING:
+
+    class _BinaryFile(io.BufferedIOBase, BinaryIO):
+        """What type checkers take a reader for, so that `torch.load` takes it, too."""
+
+else:
+    _BinaryFile = io.BufferedIOBase
+
+
+class CheckpointReader(_BinaryFile):
     """A binary file for reading, seekable. `reader` makes it; see there."""
 
-    mode = "rb"
-
     def __init__(self, source: Source, memory_budget: int, concurrency: int, *, allow_plain: bool) -> None:
-        self.name = source.name
         self._source = source
         self._footer = read_footer(source, allow_plain=allow_plain)
         self._part_bytes = PART_BYTES if self._footer is None else self._footer.part_bytes
@@ -69,6 +75,16 @@ class CheckpointReader(io.BufferedIOBase):
         self._free: list[Bytes] = []
         self._threads = ThreadPoolExecutor(self._most - 1, "zarrfeed-checkpoint")
         self._pid = os.getpid()
+
+    @property
+    def mode(self) -> str:
+        """Always "rb"."""
+        return "rb"
+
+    @property
+    def name(self) -> str:
+        """The path or the URL."""
+        return self._source.name
 
     @property
     def digest(self) -> str | None:
@@ -235,10 +251,15 @@ class CheckpointReader(io.BufferedIOBase):
         if self._footer is None:
             self._source.read(begin, target, NO_CHECKSUM)
             return
+        reason: Exception | None = None
         for _ in range(_READS_OF_WRONG_PART):
-            if self._source.read(begin, target, self._footer.checksum) == self._footer.sum_of(number):
-                return
-        raise CorruptCheckpointError(f"{self.name}: bytes {begin} to {end} are not those that were written")
+            try:
+                if self._source.read(begin, target, self._footer.checksum) == self._footer.sum_of(number):
+                    return
+            except CorruptCheckpointError as error:  # fewer bytes came
+                reason = error
+        text = f"{self.name}: bytes {begin} to {end} are not those that were written"
+        raise CorruptCheckpointError(text) from reason
 
 
 def read_footer(source: Source, *, allow_plain: bool) -> Footer | None:

@@ -7,31 +7,50 @@ for bytes of the checkpoint than its budget.
 
 from __future__ import annotations
 
-import errno
+import io
 import os
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from zarrfeed.base.errors import ClosedError, ConfigError, StoreWriteError
 from zarrfeed.storage.checkpoint_format import Checksum, Footer, FooterBuilder, as_bytes
 from zarrfeed.storage.checkpoint_sink import Sink
+from zarrfeed.storage.errors import errno_of
 
 #: The sums of a piece are made, and the piece is stored, while the processor has it in its cache.
 _PIECE_BYTES = 256 << 10
 
 
-class CheckpointWriter:
+if TYPE_CHECKING:
+
+    class _BinaryFile(io.BufferedIOBase, BinaryIO):
+        """What type checkers take a writer for, so that `torch.save` takes it, too."""
+
+else:
+    _BinaryFile = object  # a file of `io` would be closed when it is collected, and so completed
+
+
+class CheckpointWriter(_BinaryFile):
     """A binary file for writing, in order. `writer` makes it; see there."""
 
-    mode = "wb"
-
     def __init__(self, sink: Sink, checksum: Checksum, name: str) -> None:
-        self.name = name
+        self._name = name
         self._sink = sink
         self._builder = FooterBuilder(checksum)
         self._footer: Footer | None = None
-        self._closed = self._failed = False
+        self._closed = False
+        self._error: BaseException | None = None  # what the first write that failed raised
         self._pid = os.getpid()
+
+    @property
+    def mode(self) -> str:
+        """Always "wb"."""
+        return "wb"
+
+    @property
+    def name(self) -> str:
+        """The path or the URL."""
+        return self._name
 
     @property
     def closed(self) -> bool:
@@ -62,8 +81,9 @@ class CheckpointWriter:
                 piece = view[begin : begin + _PIECE_BYTES]
                 self._builder.add(piece)
                 self._sink.write(piece)
-        except BaseException:
-            self._fail()
+        except BaseException as error:
+            self.abort()
+            self._error = error
             raise
         return len(view)
 
@@ -95,15 +115,18 @@ class CheckpointWriter:
         StoreWriteError
                 If it cannot be completed, or a write failed; then the former one is there, or the new one, whole.
         """
-        if self._failed:
-            raise StoreWriteError(errno.EIO, f"{self.name}: was not written, since a write failed before")
+        if self._error is not None:
+            raise StoreWriteError(errno_of(self._error), f"{self.name}: a write failed before") from self._error
         if self._closed:
             return
         self._check_open()
         footer = self._builder.finish()
-        self._closed = self._failed = True
-        self._sink.commit(footer.pack())
-        self._failed = False
+        self._closed = True
+        try:
+            self._sink.commit(footer.pack())
+        except BaseException as error:
+            self._error = error
+            raise
         self._footer = footer
 
     def abort(self) -> None:
@@ -121,8 +144,10 @@ class CheckpointWriter:
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self.abort()
+            return
+        self.abort()
+        if self._error is not None and self._error is not error and issubclass(kind, Exception):
+            raise self._error from error  # torch.save raises another error when a write failed, which says less
 
     def __repr__(self) -> str:
         return f"CheckpointWriter({self.name!r})"
@@ -132,7 +157,3 @@ class CheckpointWriter:
             raise ClosedError(f"{self.name}: this writer was closed, or failed before")
         if os.getpid() != self._pid:
             raise ClosedError(f"{self.name}: this writer was made by the process that forked this one")
-
-    def _fail(self) -> None:
-        self.abort()
-        self._failed = True

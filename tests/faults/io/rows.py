@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
-from tests.faults.io import changed, full, local, skip, store, verify, web
+from tests.faults.io import changed, checkpoint, full, local, skip, store, verify, web
 from tests.faults.io.shim import preloaded
 
-ROWS = (*local.ROWS, *changed.ROWS, *skip.ROWS, *store.ROWS, *full.ROWS, *verify.ROWS, *web.ROWS)
+ROWS = (*local.ROWS, *changed.ROWS, *skip.ROWS, *store.ROWS, *full.ROWS, *verify.ROWS, *web.ROWS, *checkpoint.ROWS)
 
 _SHORT = tuple((row, number) for row in ROWS for number in range(row.short_runs))
 
