@@ -12,12 +12,18 @@ if TYPE_CHECKING:
     from zarrfeed.storage.checkpoint_file import reader, writer
     from zarrfeed.storage.checkpoint_reader import CheckpointReader
     from zarrfeed.storage.checkpoint_writer import CheckpointWriter
+    from zarrfeed.torch.loader_state import LoaderState
+    from zarrfeed.torch.shard_reader import ZarrfeedReader
+    from zarrfeed.torch.shard_writer import ZarrfeedWriter
 
 __all__ = [
     "CheckpointReader",
     "CheckpointWriter",
     "CorruptCheckpointError",
+    "LoaderState",
     "StoreWriteError",
+    "ZarrfeedReader",
+    "ZarrfeedWriter",
     "reader",
     "writer",
 ]
@@ -26,6 +32,9 @@ __all__ = [
 _MODULES = {
     "CheckpointReader": "storage.checkpoint_reader",
     "CheckpointWriter": "storage.checkpoint_writer",
+    "LoaderState": "torch.loader_state",
+    "ZarrfeedReader": "torch.shard_reader",
+    "ZarrfeedWriter": "torch.shard_writer",
     "reader": "storage.checkpoint_file",
     "writer": "storage.checkpoint_file",
 }
@@ -36,7 +45,12 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
         """Import a public name when it is first used."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"zarrfeed.{_MODULES[name]}"), name)
+        try:
+            value = getattr(import_module(f"zarrfeed.{_MODULES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "torch":
+                raise
+            raise ImportError(f"zarrfeed.checkpoint.{name} needs torch: pip install torch", name="torch") from error
         globals()[name] = value
         return value
 
