@@ -1,6 +1,6 @@
 """Checkpoints straight to and from an object store or a disk, whole or not there, checked when they are read.
 
-Names are imported when they are first used, so that `writer` and `reader` need no torch.
+Names are imported when they are first used, so that `writer`, `reader`, `retain` and `newest` need no torch.
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from zarrfeed.storage.checkpoint_file import reader, writer
     from zarrfeed.storage.checkpoint_reader import CheckpointReader
     from zarrfeed.storage.checkpoint_writer import CheckpointWriter
+    from zarrfeed.storage.retention import Retained, newest, retain
     from zarrfeed.torch.loader_state import LoaderState
     from zarrfeed.torch.shard_reader import ZarrfeedReader
     from zarrfeed.torch.shard_writer import ZarrfeedWriter
@@ -21,10 +22,13 @@ __all__ = [
     "CheckpointWriter",
     "CorruptCheckpointError",
     "LoaderState",
+    "Retained",
     "StoreWriteError",
     "ZarrfeedReader",
     "ZarrfeedWriter",
+    "newest",
     "reader",
+    "retain",
     "writer",
 ]
 
@@ -33,9 +37,12 @@ _MODULES = {
     "CheckpointReader": "storage.checkpoint_reader",
     "CheckpointWriter": "storage.checkpoint_writer",
     "LoaderState": "torch.loader_state",
+    "Retained": "storage.retention",
     "ZarrfeedReader": "torch.shard_reader",
     "ZarrfeedWriter": "torch.shard_writer",
+    "newest": "storage.retention",
     "reader": "storage.checkpoint_file",
+    "retain": "storage.retention",
     "writer": "storage.checkpoint_file",
 }
 
