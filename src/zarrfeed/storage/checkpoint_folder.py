@@ -186,7 +186,7 @@ class _StoredFolder:
     def remove(self, names: Iterable[str]) -> None:
         import obstore
 
-        for name in names:  # one by one: a bulk request needs a right that not every key has
+        for name in names:  # one by one: of several names, an error does not say which one is not there
             place = self.object_location(name)
             try:
                 self._access.ask(partial(obstore.delete_async, self._store.store, name), place)

@@ -5,7 +5,8 @@ What holds:
 - Only checkpoints that zarrfeed wrote are removed: a file with our footer, or a folder whose `.metadata` is ours. Of
   such a folder, only objects that its manifest names are removed, and objects of ours that an unfinished save left
   there before. Names decide nothing.
-- The newest whole checkpoint stays, and so do `keep_last` checkpoints that are not known to be damaged.
+- The newest whole checkpoint stays, and so do `keep_last` checkpoints that are not known to be damaged. Stores count in
+  seconds: a checkpoint of the same second as the oldest of these may be newer, and stays, too.
 - A save under way is not touched: its file does not exist yet, or its folder has no manifest that names its objects. A
   checkpoint that was replaced since it was looked at stays.
 - A folder loses its manifest last. So a removal that is interrupted is finished by the next call.
@@ -70,7 +71,8 @@ def retain(
     location
         The folder that holds the checkpoints: a path, or a URL such as `s3://bucket/run`.
     keep_last
-        How many checkpoints stay, at least 1. A checkpoint that is not whole does not count.
+        How many checkpoints stay, at least 1. A checkpoint that is not whole does not count. More stay where the store
+        says the same second of several.
     verify
         Whether every byte of the newest checkpoint is read before anything is removed; if that checkpoint is damaged,
         of the next one, until one is whole. False: no more than the checksums at the end of each object is read.
@@ -114,8 +116,9 @@ def retain(
     kept: list[str] = []
     damaged: list[str] = []
     removed: list[str] = []
+    oldest = 0.0  # of those that are kept
     for one in found:
-        if len(kept) >= keep_last and not verify:
+        if len(kept) >= keep_last and not verify and one.modified < oldest:
             if one.remove():
                 removed.append(one.location)
             continue
@@ -125,6 +128,7 @@ def retain(
             damaged.append(one.location)
         else:
             verify = False  # one is whole
+            oldest = one.modified
             kept.append(one.location)
     return Retained(tuple(kept), tuple(removed), tuple(damaged))
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from zarrfeed.base.errors import CorruptCheckpointError, StoreReadError
+from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
@@ -109,10 +109,45 @@ class ShardFolder:
         pickled, manifest = decode(content, name)
         return bytes(pickled), manifest
 
-    def write_manifest(self, pickled: bytes, manifest: Manifest) -> None:
-        """Make a checkpoint of objects that are stored; it replaces the previous one atomically."""
+    def replace_manifest(self, pickled: bytes, manifest: Manifest, previous: tuple[bytes, Manifest] | None) -> None:
+        """Make a checkpoint of objects that are stored; it replaces the previous one atomically.
+
+        Parameters
+        ----------
+        pickled
+            Torch's metadata.
+        manifest
+            Of the new checkpoint.
+        previous
+            What `read_manifest` returned. It is put back where a store keeps other bytes than it was given.
+
+        Raises
+        ------
+        StoreWriteError, StoreReadError, CorruptCheckpointError
+            If the store fails, or keeps other bytes.
+        """
+        try:
+            self._write_manifest(pickled, manifest)
+        except StoreWriteError:
+            if self._is_damaged() and previous is not None:
+                self._write_manifest(*previous)
+            raise
+        if self._is_damaged():
+            if previous is not None:
+                self._write_manifest(*previous)
+            name = self._folder.object_location(METADATA_NAME)
+            raise CorruptCheckpointError(f"{name}: the store keeps other bytes than were written")
+
+    def _write_manifest(self, pickled: bytes, manifest: Manifest) -> None:
         with self._transfer.write(self._folder.object_location(METADATA_NAME)) as file:
             file.write(encode(pickled, manifest))
+
+    def _is_damaged(self) -> bool:
+        try:
+            self.read_manifest()
+        except (ConfigError, CorruptCheckpointError):
+            return True
+        return False
 
     def write_object(self, name: str) -> CheckpointWriter:
         """Return the writer of an object."""
@@ -160,8 +195,8 @@ class ShardFolder:
 
 
 def is_missing(error: StoreReadError) -> bool:
-    """Return whether an error says that there is no such object."""
-    return error.errno == errno.ENOENT
+    """Return whether an error says that there is no such object, perhaps after a retry."""
+    return error.errno == errno.ENOENT or isinstance(error.__cause__, FileNotFoundError)
 
 
 def check_same(file: CheckpointReader, one: ShardObject, name: str) -> None:

@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from zarrfeed.base.errors import CorruptCheckpointError, StoreWriteError, UnsupportedError
+from zarrfeed.base.validate import check_flags
 from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer
 from zarrfeed.torch.saving import save_object
@@ -56,6 +57,10 @@ class ZarrfeedWriter(StorageWriter):
         A folder: a path, or a URL such as `s3://bucket/run/step-100`. `checkpoint_id=` of `dcp.save` replaces it.
     storage_options
         Of the object store, as in `zarrfeed.open`.
+    read_back
+        Whether each rank reads what it wrote, and compares every byte, before the manifest is written. Without it, the
+        length and the checksums at the end of each object are compared. A byte that changed on its way to the store is
+        then found when the checkpoint is loaded: too late for the previous one.
     memory_budget
         Bytes that wait to be written, on each rank: `"256MiB"` or a number.
     concurrency
@@ -89,12 +94,15 @@ class ZarrfeedWriter(StorageWriter):
         location: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, Any] | None = None,
+        read_back: bool = False,
         memory_budget: int | str = "256MiB",
         concurrency: int | None = None,
         retries: int = 5,
         timeout: float = 300.0,
     ) -> None:
         super().__init__()
+        check_flags(read_back=read_back)
+        self._read_back = read_back
         self._transfer = Transfer(storage_options, memory_budget, concurrency, retries, timeout)
         self._location = location
         self._folder()  # refuses what cannot work
@@ -148,7 +156,8 @@ class ZarrfeedWriter(StorageWriter):
     def _write_items(self, items: Iterable[WriteItem], planner: SavePlanner) -> list[WriteResult]:
         name = new_object_name(_rank())
         ranges: list[tuple[MetadataIndex, int, int]] = []
-        with self._folder().write_object(name) as file:
+        folder = self._folder()
+        with folder.write_object(name) as file:
             for item in items:
                 begin = file.tell()
                 data = planner.resolve_data(item)
@@ -160,6 +169,8 @@ class ZarrfeedWriter(StorageWriter):
                     save_object(_without_rest_of_storage(data.detach().cpu()), file)
                 ranges.append((item.index, begin, file.tell() - begin))
         one = ShardObject(name, file.tell(), file.digest)
+        if self._read_back:
+            folder.check_objects([one], every_byte=True)
         return [WriteResult(index, length, _Written(one, begin, length)) for index, begin, length in ranges]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -169,6 +180,8 @@ class ZarrfeedWriter(StorageWriter):
         ------
         CorruptCheckpointError
             If an item was not written, or an object is not stored as it was written. The previous checkpoint stays.
+        StoreReadError, StoreWriteError
+            If the store fails. The previous checkpoint stays, or the new one is there.
         """
         folder = self._folder()
         written = {result.index: result.storage_data for of_rank in results for result in of_rank}
@@ -183,7 +196,7 @@ class ZarrfeedWriter(StorageWriter):
             storage_meta=self.storage_meta(),
         )
         previous = folder.read_manifest()
-        folder.write_manifest(pickle.dumps(complete), Manifest(self._save_id, tuple(objects.values())))
+        folder.replace_manifest(pickle.dumps(complete), Manifest(self._save_id, tuple(objects.values())), previous)
         if previous is not None:
             _remove_objects(folder, previous[1])
 

@@ -82,10 +82,14 @@ def test_older_checkpoints_are_removed_and_the_newest_stay(tmp_path: Path) -> No
     assert retain(tmp_path, keep_last=3) == Retained(done.kept, (), ())
 
 
-def test_of_one_second_the_larger_number_is_the_newer(tmp_path: Path) -> None:
+def test_of_one_second_none_is_taken_for_older(tmp_path: Path) -> None:
     for step in (9, 10, 100, 11):
         save_file(tmp_path / f"step-{step}.pt", at=100)
-    assert names(retain(tmp_path, keep_last=2).kept) == ["step-100.pt", "step-11.pt"]
+    save_file(tmp_path / "step-8.pt", at=99)
+    done = retain(tmp_path, keep_last=2)
+    assert names(done.kept) == ["step-100.pt", "step-11.pt", "step-10.pt", "step-9.pt"]
+    assert names(done.removed) == ["step-8.pt"]
+    assert newest(tmp_path) == str(tmp_path / "step-100.pt"), "the larger number, not the larger text"
 
 
 def test_what_zarrfeed_did_not_write_stays(tmp_path: Path) -> None:

@@ -411,6 +411,11 @@ def test_arguments_that_cannot_work_are_refused(
     assert of.validate_checkpoint_id("s3://b/x")
 
 
+def test_read_back_is_a_flag(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="read_back = 1, must be True or False"):
+        ZarrfeedWriter(tmp_path, read_back=1)  # type: ignore[arg-type]
+
+
 def test_a_writer_and_a_reader_travel_to_other_processes(tmp_path: Path) -> None:
     """As an asynchronous save in a process of its own does."""
     writer = pickle.loads(pickle.dumps(ZarrfeedWriter(tmp_path, retries=2)))
