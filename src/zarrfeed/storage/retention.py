@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError
 from zarrfeed.base.validate import check_flags, check_int
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_folder import CheckpointFolder, Entry
 from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, Manifest, is_object_name
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer, is_missing
@@ -58,8 +59,8 @@ def retain(
     keep_last: int,
     verify: bool = True,
     storage_options: Mapping[str, Any] | None = None,
-    retries: int = 5,
-    timeout: float = 300.0,
+    retries: int = DEFAULT_RETRIES,
+    timeout: float = DEFAULT_TIMEOUT_S,
 ) -> Retained:
     """Keep the newest checkpoints of a folder, and remove older ones.
 
@@ -137,8 +138,8 @@ def newest(
     location: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, Any] | None = None,
-    retries: int = 5,
-    timeout: float = 300.0,
+    retries: int = DEFAULT_RETRIES,
+    timeout: float = DEFAULT_TIMEOUT_S,
 ) -> str | None:
     """Return the path or URL of the newest checkpoint of a folder that is whole; None if there is none.
 

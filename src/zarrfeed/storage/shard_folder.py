@@ -36,6 +36,9 @@ class Transfer:
     timeout: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
+        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
+            kind = type(self.storage_options).__name__
+            raise ConfigError(f"storage_options: got a {kind}, must be a dict of names to values")
         Faults(retries=self.retries, timeout=self.timeout)
         parse_bytes(self.memory_budget)
         if self.concurrency is not None:
@@ -52,11 +55,12 @@ class Transfer:
             timeout=self.timeout,
         )
 
-    def read(self, location: str) -> CheckpointReader:
+    def read(self, location: str, *, allow_plain: bool = False) -> CheckpointReader:
         """Return `zarrfeed.checkpoint.reader` of a path or URL."""
         return reader(
             location,
             storage_options=self.storage_options,
+            allow_plain=allow_plain,
             memory_budget=self.memory_budget,
             concurrency=self.concurrency,
             retries=self.retries,

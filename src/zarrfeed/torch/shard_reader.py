@@ -21,6 +21,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from zarrfeed.base.errors import CorruptCheckpointError, StoreReadError
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint_manifest import Manifest
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer, check_same
 
@@ -74,10 +76,10 @@ class ZarrfeedReader(StorageReader):
         location: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, Any] | None = None,
-        memory_budget: int | str = "256MiB",
+        memory_budget: int | str = DEFAULT_BUDGET,
         concurrency: int | None = None,
-        retries: int = 5,
-        timeout: float = 300.0,
+        retries: int = DEFAULT_RETRIES,
+        timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         super().__init__()
         self._transfer = Transfer(storage_options, memory_budget, concurrency, retries, timeout)

@@ -31,6 +31,8 @@ from torch.futures import Future
 
 from zarrfeed.base.errors import CorruptCheckpointError, StoreWriteError, UnsupportedError
 from zarrfeed.base.validate import check_flags
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer
 from zarrfeed.torch.saving import save_object
@@ -95,10 +97,10 @@ class ZarrfeedWriter(StorageWriter):
         *,
         storage_options: Mapping[str, Any] | None = None,
         read_back: bool = False,
-        memory_budget: int | str = "256MiB",
+        memory_budget: int | str = DEFAULT_BUDGET,
         concurrency: int | None = None,
-        retries: int = 5,
-        timeout: float = 300.0,
+        retries: int = DEFAULT_RETRIES,
+        timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         super().__init__()
         check_flags(read_back=read_back)
