@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.support.dcp import dcp
 from tests.support.paths import ROOT
+from zarrfeed.checkpoint import ZarrfeedReader
 
 EXAMPLES = ROOT / "examples"
 EXACT = "each sample exactly once"
@@ -37,6 +43,53 @@ def test_plain_pytorch_stops_and_goes_on(tmp_path: Path) -> None:
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", out)]
     assert losses[-1] < 0.1 * losses[0], "the model learns"
     assert not list(tmp_path.glob("**/train.zarr")), "what it made is gone"
+
+
+def weights_of(checkpoint: Path) -> torch.Tensor:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.Linear(8, 1)).double()
+    state = {"model": model.state_dict()}
+    dcp.load(state, storage_reader=ZarrfeedReader(checkpoint), no_dist=True)
+    return torch.cat([value.flatten() for value in state["model"].values()])
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_run_that_is_killed_goes_on_exactly_on_another_number_of_ranks(tmp_path: Path) -> None:
+    """Model and data: the samples of each step and the final weights are those of a run that was not killed."""
+
+    def command(ranks: int, run_name: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
+            *(str(EXAMPLES / "checkpoint_torchrun.py"), "--data", str(tmp_path / "train.zarr")),
+            *("--checkpoints", str(tmp_path / run_name), "--epochs", "1", "--save-every", "3"),
+        ]
+
+    whole = run(*command(1, "whole")).splitlines()[-1]
+    assert re.fullmatch(r"done after 32 steps, trail [0-9a-f]{64}", whole)
+    draw = random.Random()
+    killed_at, delay = draw.randrange(1, 6), draw.random() * 0.05
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(command(2, "run"), stdout=subprocess.PIPE, text=True, env=environment) as first:
+        assert first.stdout is not None
+        for _ in range(killed_at):
+            assert first.stdout.readline().startswith("saved step")
+        time.sleep(delay)
+        for rank in children(first.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+        assert "done" not in first.stdout.read(), f"killed {delay} s after checkpoint {killed_at}"
+        assert first.wait(60) != 0
+    second = run(*command(1, "run")).splitlines()
+    assert int(re.findall(r"continuing on 1 ranks after step (\d+)", second[0])[0]) >= 3 * killed_at
+    assert second[-1] == whole, f"killed {delay} s after checkpoint {killed_at}"
+    # Sums over two ranks are rounded otherwise than sums over one.
+    final = [weights_of(tmp_path / name / "step-32") for name in ("whole", "run")]
+    assert torch.allclose(*final, rtol=1e-9, atol=1e-12)
+    assert not torch.equal(final[0], torch.zeros_like(final[0]))
+    assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == ["step-30", "step-32"], "retention"
 
 
 def torchrun(ranks: int, directory: Path, *arguments: str) -> str:
