@@ -104,7 +104,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/options.py": ("robustness/test_bad_input.py",),
     "compat/lightning.py": ("integration/test_lightning_checkpoints.py",),
     "storage/shard_folder.py": ("unit/torch/test_shard_writer.py", "unit/storage/test_retention.py"),
-    "torch/saving.py": ("unit/torch/test_shard_writer.py",),
     "torch/shard_reader.py": ("unit/torch/test_shard_writer.py", "process/test_distributed_checkpoint.py"),
     "torch/worker_shutdown.py": ("process/test_process_life.py",),
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),

@@ -18,7 +18,7 @@ from tests.support.dcp import dcp
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.base.errors import StoreWriteError
 from zarrfeed.checkpoint import LoaderState, ZarrfeedReader, ZarrfeedWriter
-from zarrfeed.storage.checkpoint_writer import CheckpointWriter
+from zarrfeed.storage.checkpoint_sink import _LocalSink
 
 #: Rows of the sharded tensor: no multiple of any world size of the tests.
 ROWS, COLUMNS = 131, 64
@@ -91,24 +91,25 @@ def load_alone(location: str, **options: Any) -> int:
 
 def save_and_fail(location: str, value: int, rank: int, how: str) -> str:
     """Save, while one rank fails after it wrote a part of its object; return what the save raised here."""
-    write = CheckpointWriter.write
+    write, written = _LocalSink.write, 0
 
-    def failing(self: CheckpointWriter, data: Any) -> int:
-        if self.tell() > 0:
+    def failing(self: _LocalSink, data: Any) -> None:
+        nonlocal written
+        written += 1
+        if written > 2:
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            self.abort()
             raise StoreWriteError(5, "this rank's disk is broken")
-        return write(self, data)
+        write(self, data)
 
     if dist.get_rank() == rank:
-        CheckpointWriter.write = failing  # type: ignore[method-assign]
+        _LocalSink.write = failing  # type: ignore[method-assign]
     try:
         save(location, value)
     except BaseException as error:  # noqa: BLE001 (the test looks at it)
         return f"{type(error).__name__}: {error}"
     finally:
-        CheckpointWriter.write = write  # type: ignore[method-assign]
+        _LocalSink.write = write  # type: ignore[method-assign]
     return ""
 
 

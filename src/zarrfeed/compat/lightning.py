@@ -19,7 +19,6 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.shard_folder import Transfer
-from zarrfeed.torch.saving import save_object
 
 try:
     from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
@@ -96,7 +95,7 @@ class ZarrfeedCheckpointIO(CheckpointIO):
             If it cannot be written; an older checkpoint of that name stays.
         """
         with self._transfer_of(storage_options).write(os.fspath(path)) as file:
-            save_object(checkpoint, file)
+            torch.save(checkpoint, cast(IO[bytes], file))
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: MapLocation = None, weights_only: bool | None = None

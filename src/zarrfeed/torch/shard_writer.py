@@ -19,7 +19,7 @@ import pickle
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import distributed
@@ -35,7 +35,6 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer
-from zarrfeed.torch.saving import save_object
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class ZarrfeedWriter(StorageWriter):
                     file.write(data.getbuffer())
                 else:
                     assert isinstance(data, torch.Tensor)
-                    save_object(_without_rest_of_storage(data.detach().cpu()), file)
+                    torch.save(_without_rest_of_storage(data.detach().cpu()), cast(IO[bytes], file))
                 ranges.append((item.index, begin, file.tell() - begin))
         one = ShardObject(name, file.tell(), file.digest)
         if self._read_back:

@@ -23,7 +23,7 @@ from zarrfeed.base.errors import ConfigError, StoreWriteError, UnsupportedError
 from zarrfeed.checkpoint import ZarrfeedReader, ZarrfeedWriter
 from zarrfeed.storage.checkpoint_folder import open_folder
 from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, decode
-from zarrfeed.storage.checkpoint_writer import CheckpointWriter
+from zarrfeed.storage.checkpoint_sink import _LocalSink
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -219,15 +219,14 @@ class Failure:
 
 
 def fail_writes(monkeypatch: pytest.MonkeyPatch, at: int) -> Failure:
-    failure, write = Failure(at), CheckpointWriter.write
+    failure, write = Failure(at), _LocalSink.write
 
-    def failing(self: CheckpointWriter, data: Any) -> int:
+    def failing(self: _LocalSink, data: Any) -> None:
         if failure():
-            self.abort()
             raise StoreWriteError(errno.EIO, "a write failed")
-        return write(self, data)
+        write(self, data)
 
-    monkeypatch.setattr(CheckpointWriter, "write", failing)
+    monkeypatch.setattr(_LocalSink, "write", failing)
     return failure
 
 
