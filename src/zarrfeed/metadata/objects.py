@@ -127,6 +127,7 @@ def open(
     source: Any,
     *,
     keys: Iterable[str | tuple[str, int]] | None = None,
+    prefix: str | None = None,
     glob: str | None = None,
     filter: Callable[[StoredObject], bool] | None = None,
     listing_file: str | Path | None = None,
@@ -150,7 +151,7 @@ def open(
     keys
         The objects that are read, below the source, in this order: keys, or pairs of key and size in bytes. None: the
         source is listed, and objects are read in the order of their keys.
-    glob, filter, listing_file, refresh, requests, progress
+    prefix, glob, filter, listing_file, refresh, requests, progress
         As of `list_objects`.
     storage_options, retries, timeout, cache, cache_limit, cache_version
         As of `zarrfeed.open`.
@@ -178,7 +179,7 @@ def open(
     check_flags(refresh=refresh)
     found = ObjectSource.of(source, access)
     if keys is not None:
-        for name, value in (("glob", glob), ("filter", filter), ("listing_file", listing_file)):
+        for name, value in (("prefix", prefix), ("glob", glob), ("filter", filter), ("listing_file", listing_file)):
             if value is not None:
                 raise ConfigError(f"{name} = {value!r} is for sources that are listed, and keys are given")
         listing = Listing.of_keys(keys)
@@ -186,6 +187,7 @@ def open(
         listing = list_source(
             found,
             access,
+            prefix=prefix,
             glob=glob,
             filter=filter,
             requests=requests,
@@ -194,6 +196,8 @@ def open(
             progress=progress,
         )
     if not len(listing):
-        raise ConfigError(f"{found.name}: no object is there" + " that glob and filter keep" * bool(glob or filter))
+        raise ConfigError(
+            f"{found.name}: no object is there" + " that prefix, glob and filter keep" * bool(prefix or glob or filter)
+        )
     stored = with_cached_objects(StoreSource(found.store, "", ""), found.name, access)
     return Objects(found, stored, listing, access)

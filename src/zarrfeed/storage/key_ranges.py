@@ -53,7 +53,7 @@ class KeyRange:
     is_done
         Whether all keys were listed.
     families
-        Of the range that has no end: beginnings of keys, long ones first. Each is a place to cut it, behind the keys
+        Of the last range: beginnings of keys, long ones first. Each is a place to cut it, behind the keys
         that begin so.
     """
 
@@ -66,6 +66,15 @@ class KeyRange:
     families: list[str] = field(default_factory=list)
 
 
+def keys_that_begin(beginning: str) -> KeyRange:
+    """Return a range with all keys that begin so, and few others."""
+    if not beginning:
+        return KeyRange()
+    before = beginning[:-1] + chr(max(0, ord(beginning[-1]) - 1)) + _LAST
+    after = before if _is_path(before) and not "\ud800" <= before[-2] <= "\udfff" else beginning[:-1].rstrip("/")
+    return KeyRange(after, beginning + _LAST, seen=after)
+
+
 @dataclass(eq=False)
 class KeyRanges:
     """The ranges of one listing. Not safe for threads.
@@ -74,6 +83,8 @@ class KeyRanges:
     ----------
     workers
         How many workers list at once.
+    ranges
+        At the beginning one, of all keys that are wanted.
     """
 
     workers: int
@@ -83,6 +94,9 @@ class KeyRanges:
     _page_size: int = 1
     _characters: list[set[str]] = field(default_factory=list)
     _heeds_offsets: bool = True
+
+    def __post_init__(self) -> None:
+        self._end = self.ranges[-1].until
 
     @property
     def is_done(self) -> bool:
@@ -112,7 +126,7 @@ class KeyRanges:
             one.is_done = one.is_done or one.seen == one.until
             one.first = keys[begin]
             same = takewhile(lambda pair: pair[0] == pair[1], zip(one.first, one.seen, strict=False))
-            shared = sum(1 for _ in same) if one.until is None else -1
+            shared = sum(1 for _ in same) if one.until == self._end else -1
             one.families = [one.seen[:length] for length in range(shared, -1, -1)]
         self._listed += max(0, end - begin)
         self._page_size = max(self._page_size, len(keys))
@@ -126,7 +140,7 @@ class KeyRanges:
         return self._steal_end() or self._steal_half()
 
     def _steal_end(self) -> KeyRange | None:
-        """Cut the range without an end behind the keys that begin as those of its last page.
+        """Cut the last range behind the keys that begin as those of its last page.
 
         Where keys begin alike, their middle is far above all of them. Such cuts tell in one round of requests how many
         characters all keys share.
@@ -134,7 +148,7 @@ class KeyRanges:
         last = self.ranges[-1]
         while last.families and not last.is_done:
             middle = last.families.pop(0) + (_LAST_ASCII if last.seen.isascii() else _LAST)
-            if middle > last.seen and _is_path(middle):
+            if middle > last.seen and (self._end is None or middle < self._end) and _is_path(middle):
                 return self._cut(last, middle)
         return None
 

@@ -32,6 +32,7 @@ _MAX_REQUESTS = 1024
 def list_objects(
     source: Any,
     *,
+    prefix: str | None = None,
     glob: str | None = None,
     filter: Callable[[StoredObject], bool] | None = None,
     requests: int = DEFAULT_REQUESTS,
@@ -52,6 +53,9 @@ def list_objects(
     source
         A URL (s3://, gs://, az://, file://), the path of a folder, a store of obstore, or a mapper of fsspec. Keys are
         below it.
+    prefix
+        Text that wanted keys begin with, such as "train/cat-"; it need not end at a folder. Only such keys are listed
+        where the server lists from any key on, else those of its folders. None: all keys.
     glob
         Pattern of the keys that are wanted, such as "train/**/*.jpg"; `*` stays inside of a name, `**` is any number of
         folders. Only the folders before the first name with a wildcard are listed. None: all keys.
@@ -62,7 +66,7 @@ def list_objects(
         Number of requests that are made at once, 16 by default; fewer are made while the server says that there are too
         many. For stores of obstore or fsspec that you made, their own settings apply as well.
     listing_file
-        Path of a file that keeps the listing (with `glob`, without `filter`). If it is there, the source is not listed
+        Path of a file that keeps the listing, before `filter` is applied. If it is there, the source is not listed
         again, unless the first page of keys or what lies behind the last key differ, which takes two requests. Objects
         that were added or removed elsewhere are not noticed, and of folders nothing is: use `refresh` then.
     refresh
@@ -104,6 +108,7 @@ def list_objects(
     return list_source(
         ObjectSource.of(source, access),
         access,
+        prefix=prefix,
         glob=glob,
         filter=filter,
         requests=requests,
@@ -117,6 +122,7 @@ def list_source(
     source: ObjectSource,
     access: StoreAccess,
     *,
+    prefix: str | None = None,
     glob: str | None = None,
     filter: Callable[[StoredObject], bool] | None = None,
     requests: int = DEFAULT_REQUESTS,
@@ -132,10 +138,12 @@ def list_source(
     if listing_file is not None and not isinstance(listing_file, str | os.PathLike):
         raise ConfigError(f"listing_file = {listing_file!r}, must be the path of a file")
     pattern = None if glob is None else KeyGlob.of(glob)
-    work = _Work(source, access, pattern, int(requests), progress)
+    if prefix is not None and (not isinstance(prefix, str) or prefix.startswith("/")):
+        raise ConfigError(f'prefix = {prefix!r}, must be text such as "train/cat-", without a slash at its beginning')
+    work = _Work(source, access, prefix or "", pattern, int(requests), progress)
     if listing_file is None:
         return work.listing(filter)
-    file = ListingFile(Path(listing_file).expanduser(), source.name, glob)
+    file = ListingFile(Path(listing_file).expanduser(), source.name, prefix or "", glob)
     known = file.load()  # also to refresh: what is no listing is not replaced
     if known is None or refresh or not work.is_like(known):
         known = work.listing(None)
@@ -147,11 +155,18 @@ class _Work:
     """The listing of one source."""
 
     def __init__(
-        self, source: ObjectSource, access: StoreAccess, glob: KeyGlob | None, requests: int, progress: bool | None
+        self,
+        source: ObjectSource,
+        access: StoreAccess,
+        beginning: str,
+        glob: KeyGlob | None,
+        requests: int,
+        progress: bool | None,
     ) -> None:
-        self._source, self._access, self._glob = source, access, glob
+        self._source, self._access, self._beginning, self._glob = source, access, beginning, glob
         self._requests, self._progress = requests, progress
-        self._prefix = "" if glob is None else glob.prefix
+        folders = beginning.rpartition("/")[0]
+        self._prefix = max(folders, "" if glob is None else glob.prefix, key=len)
 
     def listing(self, filter: Callable[[StoredObject], bool] | None) -> Listing:
         """List the source."""
@@ -180,7 +195,7 @@ class _Work:
         if not isinstance(self._source.store, ObjectStore) or not self._bucket().heeds_offsets:
             return True
         bucket = self._bucket()
-        keys, sizes, is_last = Pages(bucket).next()
+        keys, sizes, is_last = Pages(bucket, bucket.whole_range().after).next()
         page = Listing.joined([self._kept(keys, sizes, None)])
         end = len(known) if is_last or not keys else known.find(keys[-1] + "\0")
         if [one for one in page if one.size] != [one for one in islice(known, end) if one.size]:
@@ -191,13 +206,14 @@ class _Work:
         return not self._kept(keys, sizes, None).sizes.any()
 
     def _bucket(self) -> Bucket:
-        return Bucket.of(self._source, self._access, self._prefix, self._requests)
+        return Bucket.of(self._source, self._access, self._prefix, self._beginning, self._requests)
 
     def _kept(self, keys: list[str], sizes: list[int], filter: Callable[[StoredObject], bool] | None) -> PackedKeys:
         """Return the objects that are wanted."""
-        if self._glob is not None or filter is not None:
+        if self._beginning or self._glob is not None or filter is not None:
             matches = self._glob.matches if self._glob is not None else lambda _: True
-            pairs = [(key, size) for key, size in zip(keys, sizes, strict=True) if matches(key)]
+            begins = self._beginning
+            pairs = [(k, n) for k, n in zip(keys, sizes, strict=True) if k.startswith(begins) and matches(k)]
             if filter is not None:
                 pairs = [(key, size) for key, size in pairs if filter(StoredObject(key, size))]
             keys, sizes = [key for key, _ in pairs], [size for _, size in pairs]

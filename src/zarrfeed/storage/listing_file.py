@@ -30,13 +30,13 @@ class ListingFile:
         Of the file; its folder must be there.
     source
         What the source is called.
-    glob
-        Which keys are listed; None: all.
+    prefix, glob
+        Which keys are listed; "" and None: all.
     """
 
-    def __init__(self, path: Path, source: str, glob: str | None) -> None:
+    def __init__(self, path: Path, source: str, prefix: str, glob: str | None) -> None:
         self.path = path
-        self._of = {"what": _MARK, "source": source, "glob": glob}
+        self._of = {"what": _MARK, "source": source, "prefix": prefix, "glob": glob}
 
     def load(self) -> Listing | None:
         """Return the listing in the file; None if there is no file.

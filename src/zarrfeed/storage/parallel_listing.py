@@ -19,7 +19,7 @@ from zarr.storage import ObjectStore
 from zarrfeed.base.errors import StoreReadError, UnsupportedError
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, is_transient, says_no_bucket, says_no_permission
-from zarrfeed.storage.key_ranges import KeyRange, KeyRanges
+from zarrfeed.storage.key_ranges import KeyRange, KeyRanges, keys_that_begin
 from zarrfeed.storage.listing import Listing, PackedKeys
 from zarrfeed.storage.object_source import ObjectSource
 from zarrfeed.storage.request_limiter import RequestLimiter
@@ -50,6 +50,8 @@ class Bucket:
         Where objects are, and how they are reached.
     prefix
         Folders that all keys lie in, without a slash at the end; "" for none.
+    beginning
+        What all wanted keys begin with, with these folders; "" for any. Others may be listed, too.
     limiter
         What requests wait for their turn at.
     """
@@ -57,12 +59,17 @@ class Bucket:
     source: ObjectSource
     access: StoreAccess
     prefix: str
+    beginning: str
     limiter: RequestLimiter
 
     @classmethod
-    def of(cls, source: ObjectSource, access: StoreAccess, prefix: str, requests: int) -> Bucket:
+    def of(cls, source: ObjectSource, access: StoreAccess, prefix: str, beginning: str, requests: int) -> Bucket:
         """Return the bucket of a source, of which so many things are asked at once."""
-        return cls(source, access, prefix, RequestLimiter(requests, is_transient, requests))
+        return cls(source, access, prefix, beginning, RequestLimiter(requests, is_transient, requests))
+
+    def whole_range(self) -> KeyRange:
+        """Return the range of keys that has all wanted ones."""
+        return keys_that_begin(self.beginning if self.heeds_offsets else "")
 
     @property
     def store(self) -> Any:
@@ -285,7 +292,7 @@ class _Listing:
     def __init__(self, bucket: Bucket, keep: Keep, requests: int) -> None:
         self._bucket, self._keep = bucket, keep
         self._requests = requests
-        self._ranges = KeyRanges(requests)
+        self._ranges = KeyRanges(requests, [bucket.whole_range()])
         self._parts: dict[KeyRange, list[PackedKeys]] = {}
         self._changed = threading.Condition()
         self._keeping = threading.Lock()
@@ -294,7 +301,7 @@ class _Listing:
 
     def all(self) -> Listing:
         first = self._ranges.ranges[0]
-        pages = Pages(self._bucket)
+        pages = Pages(self._bucket, first.after)
         self._take_page(first, pages)  # most listings have no second page, and need no thread
         if not first.is_done:
             self._share(first, pages)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarrfeed.storage.key_ranges import KeyRange, KeyRanges
+from zarrfeed.storage.key_ranges import KeyRange, KeyRanges, keys_that_begin
 
 
 class Simulation:
@@ -103,6 +103,15 @@ def test_each_key_is_listed_once_whatever_is_stolen_when(
     assert simulation.found == sorted(keys)
     assert simulation.ranges.is_done
     assert simulation.requests <= 2 * len(keys) / page + 4 * workers + 1
+
+
+@given(keys=KEYS, beginning=PARTS)
+def test_the_keys_that_begin_so_lie_in_one_range(keys: set[str], beginning: str) -> None:
+    for begins in (beginning, f"{beginning}/", *(key[: len(key) // 2] for key in keys)):
+        one = keys_that_begin(begins)
+        inside = {key for key in keys if key > one.after and (one.until is None or key <= one.until)}
+        assert {key for key in keys if key.startswith(begins)} <= inside
+        assert not one.after.endswith("/")
 
 
 PATTERNS: dict[str, Callable[[int], str]] = {

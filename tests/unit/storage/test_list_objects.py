@@ -55,6 +55,8 @@ def test_a_pattern_and_folders_before_it(tmp_path: Path) -> None:
         assert [one.key for one in list_objects(source, glob="b/*")] == ["b/empty", "b/ü.txt"]
         assert [one.key for one in list_objects(source, glob="**/*.npy")] == ["c/d/e.npy"]
         assert len(list_objects(source, glob="nothing/*")) == 0
+        assert [one.key for one in list_objects(source, prefix="b/e")] == ["b/empty"]
+        assert [one.key for one in list_objects(source, prefix="c")] == ["c/d/e.npy"]
 
 
 def test_a_local_store_of_obstore(tmp_path: Path) -> None:
@@ -69,7 +71,16 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"filter": "*.jpg"}, {"listing_file": 3}, {"refresh": 1}, {"glob": ""}, {"retries": -1}, {"timeout": 0}],
+    [
+        {"filter": "*.jpg"},
+        {"listing_file": 3},
+        {"refresh": 1},
+        {"glob": ""},
+        {"prefix": "/a"},
+        {"prefix": 1},
+        {"retries": -1},
+        {"timeout": 0},
+    ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(zarrfeed.ConfigError, match=f"{next(iter(options))} = "):

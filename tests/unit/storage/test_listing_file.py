@@ -15,27 +15,35 @@ LISTING = Listing.of([("a.npy", 100), ("b/ü.npy", 0), ("b/\udcff", -1), ("c" * 
 
 
 def saved(path: Path) -> Path:
-    ListingFile(path, "s3://bucket", "**/*.npy").save(LISTING)
+    ListingFile(path, "s3://bucket", "b", "**/*.npy").save(LISTING)
     return path
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     path = saved(tmp_path / "listing.npz")
-    assert ListingFile(path, "s3://bucket", "**/*.npy").load() == LISTING
+    assert ListingFile(path, "s3://bucket", "b", "**/*.npy").load() == LISTING
     assert [one.name for one in tmp_path.iterdir()] == ["listing.npz"]
-    ListingFile(path, "s3://bucket", "**/*.npy").save(Listing.of([]))
-    assert ListingFile(path, "s3://bucket", "**/*.npy").load() == Listing.of([])
+    ListingFile(path, "s3://bucket", "b", "**/*.npy").save(Listing.of([]))
+    assert ListingFile(path, "s3://bucket", "b", "**/*.npy").load() == Listing.of([])
 
 
 def test_no_file_is_no_listing(tmp_path: Path) -> None:
-    assert ListingFile(tmp_path / "none", "s3://bucket", None).load() is None
+    assert ListingFile(tmp_path / "none", "s3://bucket", "", None).load() is None
 
 
-@pytest.mark.parametrize(("source", "glob"), [("s3://other", "**/*.npy"), ("s3://bucket", None), ("s3://bucket", "*")])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, source: str, glob: str | None) -> None:
+@pytest.mark.parametrize(
+    ("source", "prefix", "glob"),
+    [
+        ("s3://other", "b", "**/*.npy"),
+        ("s3://bucket", "b", None),
+        ("s3://bucket", "b", "*"),
+        ("s3://bucket", "", "**/*.npy"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, source: str, prefix: str, glob: str | None) -> None:
     path = saved(tmp_path / "listing.npz")
-    with pytest.raises(zarrfeed.ConfigError, match=r"listing_file .*: has the listing of (source|glob) = "):
-        ListingFile(path, source, glob).load()
+    with pytest.raises(zarrfeed.ConfigError, match=r"listing_file .*: has the listing of (source|prefix|glob) = "):
+        ListingFile(path, source, prefix, glob).load()
 
 
 @pytest.mark.parametrize("content", [b"", b"precious", b"\x93NUMPY", b"PK\x05\x06" + bytes(18), b"\x80\x04N."])
@@ -53,7 +61,7 @@ def test_a_file_with_pickles_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "listing.npz"
     np.savez(path, about=np.array([{"what": 1}], object), blob=np.array([1]))
     with pytest.raises(zarrfeed.ConfigError, match="is no listing, or is damaged"):
-        ListingFile(path, "s3://bucket", None).load()
+        ListingFile(path, "s3://bucket", "", None).load()
 
 
 def test_a_flipped_byte_is_never_another_listing(tmp_path: Path) -> None:
@@ -63,7 +71,7 @@ def test_a_flipped_byte_is_never_another_listing(tmp_path: Path) -> None:
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
         try:
-            assert ListingFile(path, "s3://bucket", "**/*.npy").load() == LISTING  # such as the time in a header
+            assert ListingFile(path, "s3://bucket", "b", "**/*.npy").load() == LISTING  # such as the time in a header
         except zarrfeed.ConfigError:
             refused += 1
     assert refused > len(content) // 2
@@ -83,7 +91,7 @@ def test_a_flipped_byte_is_never_another_listing(tmp_path: Path) -> None:
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused(tmp_path: Path, listing: Listing) -> None:
-    file = ListingFile(tmp_path / "listing.npz", "s3://bucket", None)
+    file = ListingFile(tmp_path / "listing.npz", "s3://bucket", "", None)
     file.save(listing)
     with pytest.raises(zarrfeed.ConfigError, match="is damaged"):
         file.load()

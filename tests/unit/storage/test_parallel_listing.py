@@ -82,6 +82,22 @@ def test_folders_before_a_wildcard_are_listed_alone() -> None:
         assert server.prefixes == {"train/1/"}
 
 
+@pytest.mark.parametrize(
+    "prefix", ["train/1/image-0", "train/1/", "train/", "train/1/image-01", "tr", "", "zebra", "train/10"]
+)
+@pytest.mark.parametrize("heeds_offsets", [True, False])
+def test_keys_that_begin_so_are_listed_alone(prefix: str, heeds_offsets: bool) -> None:
+    objects = [*KEYS, *((f"other/{i}", 1) for i in range(500)), ("trail", 1), ("train", 1), ("train/1", 1)]
+    with serving(objects) as server:
+        server.heeds_offsets = heeds_offsets
+        expected = [one for one in sorted(objects) if one[0].startswith(prefix)]
+        assert listed(server, prefix=prefix) == expected
+        if heeds_offsets and prefix:
+            assert len(server.requests) <= 2 * len(expected) / PAGE + 4 * 16 + 1
+            assert "" not in server.requests or prefix.endswith("/")
+        assert listed(server, prefix=prefix, glob="**/*-0000?") == [one for one in expected if "-0000" in one[0]]
+
+
 def test_a_filter_is_called_once_for_each_object_and_by_one_thread_at_a_time() -> None:
     active, seen = 0, []
 
