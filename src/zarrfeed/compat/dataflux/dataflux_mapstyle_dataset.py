@@ -34,7 +34,7 @@ class Config(BucketConfig):
     max_composite_object_size, disable_compose
         No effect: objects are never composed.
     num_processes
-        1 lists the bucket by one request after the other; any other number by 16 at once, or by so many if that is more.
+        1 lists the bucket by one request after the other; any other number by 16 at once, or by more if it is more.
     prefix
         Text that the names of the objects begin with. None: all objects.
     max_listing_retries
