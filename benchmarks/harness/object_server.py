@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import html
 import http.server
 import itertools
 import re
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, TypeAlias
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +33,6 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 BUCKET = "bucket"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _BLOCK = re.compile(r"<(?:Latest|Uncommitted|Committed)>([^<]+)</")
-_KEY = re.compile(r"<Key>([^<]+)</Key>")
 _PART = re.compile(r"<PartNumber>(\d+)</PartNumber>")
 #: Listings have so many keys a page.
 _PAGE = 1000
@@ -69,7 +67,7 @@ class Request:
     Attributes
     ----------
     kind
-        "put", "part", "create", "complete", "abort", "get", "head", "list", "delete" or "deletes".
+        "put", "part", "create", "complete", "abort", "get", "head", "list", "copy", "delete" or "delete_all".
     key
         Without the bucket.
     number
@@ -159,6 +157,12 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
             for piece in pieces:
                 self.connection.sendall(piece)
 
+    def handle_expect_100(self) -> bool:
+        """Say at once that the body may come."""
+        is_wanted = super().handle_expect_100()
+        self.wfile.flush()
+        return is_wanted
+
     def leave(self) -> None:
         """Reset the connection."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -237,7 +241,7 @@ class ObjectServer:
         parts = urllib.parse.urlsplit(exchange.path)
         query = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query, keep_blank_values=True).items()}
         key = urllib.parse.unquote(parts.path).lstrip("/").removeprefix("account/").removeprefix(BUCKET).lstrip("/")
-        kind = _kind(exchange.command, key, query)
+        kind = _kind(exchange.command, key, query, is_copy="x-amz-copy-source" in exchange.headers)
         with self._lock:
             request = Request(kind, key, sum(other.kind == kind for other in self.requests))
             self.requests.append(request)
@@ -340,14 +344,27 @@ class ObjectServer:
         is_azure = "x-ms-version" in exchange.headers
         exchange.send((202 if found else 404) if is_azure else 204)
 
-    def _deletes(self, asked: _Asked) -> None:
-        """Answer what S3 calls DeleteObjects, which obstore's client asks for a single object, too."""
-        names = [html.unescape(name) for name in _KEY.findall(bytes(asked.exchange.body()).decode())]
+    def _delete_all(self, asked: _Asked) -> None:
+        names = re.findall(r"<Key>([^<]+)</Key>", asked.exchange.body().tobytes().decode())
         with self._lock:
             for name in names:
-                self.objects.pop(name, None)
-        done = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in names)
-        asked.exchange.send(200, f"<DeleteResult>{done}</DeleteResult>".encode())
+                self.objects.pop(unescape(name), None)
+        found = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+        asked.exchange.send(200, f"<DeleteResult>{found}</DeleteResult>".encode())
+
+    def _copy(self, asked: _Asked) -> None:
+        exchange = asked.exchange
+        exchange.body()
+        source = urllib.parse.unquote(exchange.headers["x-amz-copy-source"]).lstrip("/").removeprefix(f"{BUCKET}/")
+        with self._lock:
+            found = self.objects.get(source)
+        if found is None:
+            exchange.send(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        etag = self._store(asked.key, found.pieces)
+        when = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        body = f"<CopyObjectResult><ETag>{escape(etag)}</ETag>{when}</CopyObjectResult>"
+        self._saved(exchange, asked.act, 200, body.encode())
 
     def _get(self, asked: _Asked) -> None:
         exchange, key, act = asked.exchange, asked.key, asked.act
@@ -402,11 +419,11 @@ class ObjectServer:
         exchange.send(200, f"<ListBucketResult>{head}{token}{found}</ListBucketResult>".encode())
 
 
-def _kind(command: str, key: str, query: dict[str, str]) -> str:
-    if command == "POST" and "delete" in query:
-        return "deletes"
+def _kind(command: str, key: str, query: dict[str, str], *, is_copy: bool) -> str:
     if not key:
-        return "list" if command == "GET" else command.lower()
+        return "list" if command == "GET" else "delete_all" if "delete" in query else command.lower()
+    if is_copy:
+        return "copy"
     if command == "POST" and "uploads" in query:
         return "create"
     if (command == "POST" and "uploadId" in query) or query.get("comp") == "blocklist":
