@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checkpoint_sink import remove_leftovers
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.urls import make_store
@@ -70,6 +71,9 @@ class CheckpointFolder(Protocol):
 
     def remove_if_empty(self) -> None:
         """Remove the folder itself if nothing is in it; object stores have no folders."""
+
+    def remove_partial(self, is_ours: Callable[[str], bool]) -> None:
+        """Remove what killed writers left of objects of these names; object stores keep that to themselves."""
 
     def folder(self, name: str) -> CheckpointFolder:
         """Return a folder inside this one."""
@@ -150,6 +154,12 @@ class _LocalFolder:
         with contextlib.suppress(OSError):  # something else is in it, or it is gone
             self._path.rmdir()
 
+    def remove_partial(self, is_ours: Callable[[str], bool]) -> None:
+        for partial_file in self._path.glob(".*.partial"):
+            name = partial_file.name[1:].removesuffix(".partial").rpartition(".")[0]
+            if is_ours(name):
+                remove_leftovers(self._path / name)
+
     def folder(self, name: str) -> CheckpointFolder:
         return _LocalFolder(self._path / _plain(name))
 
@@ -197,6 +207,9 @@ class _StoredFolder:
                 raise StoreWriteError(errno_of(error), text) from error
 
     def remove_if_empty(self) -> None:
+        pass
+
+    def remove_partial(self, is_ours: Callable[[str], bool]) -> None:
         pass
 
     def folder(self, name: str) -> CheckpointFolder:

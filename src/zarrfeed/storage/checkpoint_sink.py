@@ -92,7 +92,7 @@ class _LocalSink:
                 raise ConfigError(f"{self._name}: is no regular file")
         try:
             _make_directory(self._path.parent)
-            _remove_leftovers(self._path)
+            remove_leftovers(self._path)
             self._descriptor, self._partial = _make_partial(self._path)
             if mode is not None:
                 os.fchmod(self._descriptor, mode)
@@ -158,7 +158,7 @@ def _make_partial(path: Path) -> tuple[int, Path]:
         os.close(descriptor)  # between the two calls another writer took it for a leftover
 
 
-def _remove_leftovers(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove what writers of the same checkpoint left that were killed: their files are not locked any more."""
     for found in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 16}.partial"):
         with contextlib.suppress(OSError):

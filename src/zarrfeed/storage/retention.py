@@ -3,8 +3,8 @@
 What holds:
 
 - Only checkpoints that zarrfeed wrote are removed: a file with our footer, or a folder whose `.metadata` is ours. Of
-  such a folder, only objects that its manifest names are removed, and objects of ours that an unfinished save left
-  there before. Names decide nothing.
+  such a folder, only objects that its manifest names are removed, and what an unfinished save left there before:
+  objects with our footer, and hidden files whose writer is dead, since nobody holds their lock.
 - The newest whole checkpoint stays, and so do `keep_last` checkpoints that are not known to be damaged. Stores count in
   seconds: a checkpoint of the same second as the oldest of these may be newer, and stays, too.
 - A save under way is not touched: its file does not exist yet, or its folder has no manifest that names its objects. A
@@ -235,6 +235,7 @@ class _FolderCheckpoint:
         if not self._is_same():
             return False
         self._folder.remove([METADATA_NAME])
+        self._folder.remove_partial(is_object_name)
         self._folder.remove_if_empty()
         return True
 

@@ -170,12 +170,17 @@ def test_a_save_under_way_is_not_touched(tmp_path: Path) -> None:
 def test_what_an_unfinished_save_left_goes_with_its_folder(tmp_path: Path) -> None:
     save_folder(tmp_path / "step-0", at=100)
     save_folder(tmp_path / "step-1", at=200)
-    left = save_file(tmp_path / "step-0" / new_object_name(1), at=50)
+    save_file(tmp_path / "step-0" / new_object_name(1), at=50)
     of_user = tmp_path / "step-0" / "notes.txt"
     of_user.write_text("mine")
     os.utime(of_user, (50, 50))
-    assert names(retain(tmp_path, keep_last=1).removed) == ["step-0"]
-    assert not left.exists()
+    dead = tmp_path / "step-0" / f".{new_object_name(0)}.0123456789abcdef.partial"
+    dead.write_bytes(b"half an object")
+    with writer(tmp_path / "step-0" / new_object_name(2)) as file:
+        (alive,) = set((tmp_path / "step-0").glob(".*.partial")) - {dead}
+        assert names(retain(tmp_path, keep_last=1).removed) == ["step-0"]
+        assert sorted((tmp_path / "step-0").iterdir()) == sorted([of_user, alive])
+        file.abort()
     assert list((tmp_path / "step-0").iterdir()) == [of_user]
 
 
