@@ -107,6 +107,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/shard_reader.py": ("unit/torch/test_shard_writer.py", "process/test_distributed_checkpoint.py"),
     "torch/worker_shutdown.py": ("process/test_process_life.py",),
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),
+    "compat/dataflux/": ("unit/compat/test_dataflux.py", "integration/test_compat_dataflux.py"),
     "tools/bench/": ("unit/tools/test_bench_command.py",),
     "tools/cache/": ("unit/tools/test_cache_command.py",),
     "tools/demo/": ("unit/tools/test_demo.py",),

@@ -6,7 +6,8 @@ The modules, classes, arguments and defaults are the same; docs/compat.md says w
 bucket of a dataset: there are no composite objects.
 """
 
-from zarrfeed.compat.dataflux import dataflux_iterable_dataset, dataflux_mapstyle_dataset
+from zarrfeed.compat.dataflux import dataflux_checkpoint, dataflux_iterable_dataset, dataflux_mapstyle_dataset
+from zarrfeed.compat.dataflux.dataflux_checkpoint import DatafluxCheckpoint
 from zarrfeed.compat.dataflux.dataflux_iterable_dataset import DataFluxIterableDataset
 from zarrfeed.compat.dataflux.dataflux_mapstyle_dataset import Config, DataFluxMapStyleDataset
 
@@ -14,6 +15,8 @@ __all__ = [
     "Config",
     "DataFluxIterableDataset",
     "DataFluxMapStyleDataset",
+    "DatafluxCheckpoint",
+    "dataflux_checkpoint",
     "dataflux_iterable_dataset",
     "dataflux_mapstyle_dataset",
 ]

@@ -161,7 +161,7 @@ def storage_options_of(client: Any) -> dict[str, Any] | None:
         return dict(client)
     if client is None:
         emulator = os.environ.get(_EMULATOR)
-        return None if not emulator else _of_address(emulator) | {"skip_signature": True}
+        return None if not emulator else _of_address(emulator) | {"bearer_token": "emulator"}
     credentials = getattr(client, "_credentials", None)
     if credentials is None:
         raise ConfigError(
