@@ -223,6 +223,8 @@ class Schedule:
             return replace(state, lanes=1, short_last=consumer.stride > 1 and order.length % order.block_rows != 0)
         if not order.permutes_rows:
             lanes = consumer.stride
+        elif self.fields.are_objects:
+            lanes = order.lanes  # a rank reads none of its objects twice, whatever lane they lie in
         else:
             lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
         leaves_some = part.long_nodes > 0 or part.longest % consumer.num_receivers != 0

@@ -93,6 +93,16 @@ def test_the_shuffle_is_full(tmp_path: Path, count: int) -> None:
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.05
 
 
+@pytest.mark.parametrize("world", [2, 8, 24])
+def test_the_order_is_the_same_for_any_number_of_ranks(objects: Objects, world: int) -> None:
+    def order(rank: int, of: int) -> list[int]:
+        dataset = ObjectIterableDataset(objects, shuffle=True, rank=rank, world_size=of, even="off")
+        return dataset.sample_order(1).tolist()
+
+    whole = order(0, 1)
+    assert [order(rank, world) for rank in range(world)] == [whole[rank::world] for rank in range(world)]
+
+
 @given(
     world=st.integers(1, 5),
     batch_size=st.integers(1, 40),
