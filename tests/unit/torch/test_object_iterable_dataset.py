@@ -97,7 +97,8 @@ def test_the_shuffle_is_full(tmp_path: Path, count: int) -> None:
 def test_the_order_is_the_same_for_any_number_of_ranks(objects: Objects, world: int) -> None:
     def order(rank: int, of: int) -> list[int]:
         dataset = ObjectIterableDataset(objects, shuffle=True, rank=rank, world_size=of, even="off")
-        return dataset.sample_order(1).tolist()
+        found: list[int] = dataset.sample_order(1).tolist()
+        return found
 
     whole = order(0, 1)
     assert [order(rank, world) for rank in range(world)] == [whole[rank::world] for rank in range(world)]
