@@ -48,7 +48,11 @@ class Sink(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let nothing of it appear."""
+        """Let nothing of it appear, and wait until nothing can."""
+        ...
+
+    def abandon(self) -> None:
+        """Let nothing of it appear, and do not wait; from any thread."""
         ...
 
 
@@ -124,6 +128,8 @@ class _LocalSink:
             self._partial.unlink()
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
+
+    abandon = abort
 
 
 def _make_directory(directory: Path) -> None:
@@ -222,10 +228,13 @@ class _ObjectSink:
             raise
 
     def abort(self) -> None:
-        self._given_up = True
-        self._full.put(None)
+        self.abandon()
         if self._thread is not None:
             self._thread.join()
+
+    def abandon(self) -> None:
+        self._given_up = True
+        self._full.put(None)
         self._buffer = None
 
     def _take_buffer(self) -> Bytes:

@@ -149,6 +149,10 @@ class CheckpointWriter(_BinaryFile):
         if self._error is not None and self._error is not error and issubclass(kind, Exception):
             raise self._error from error  # torch.save raises another error when a write failed, which says less
 
+    def __del__(self) -> None:
+        if not self._closed and os.getpid() == self._pid:
+            self._sink.abandon()
+
     def __repr__(self) -> str:
         return f"CheckpointWriter({self.name!r})"
 
