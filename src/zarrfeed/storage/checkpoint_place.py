@@ -11,10 +11,10 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -28,9 +28,10 @@ from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.retry import FailedAttempt
 from zarrfeed.storage.urls import make_store
 
-#: Answers are taken in pieces of so many bytes. The memory of a whole one would be new each time, which costs as much
-#: again; and a piece is summed while the processor has it in its cache.
+#: A piece of a file is summed while the processor has it in its cache.
 _PIECE_BYTES = 256 << 10
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ class Source(Protocol):
     size: int
     name: str
 
-    def read(self, begin: int, target: Bytes, checksum: Checksum) -> bytes:
-        """Fill a buffer with the stored bytes from `begin`, and return their checksum.
+    def read(self, begin: int, end: int, checksum: Checksum) -> tuple[Bytes, bytes]:
+        """Return the stored bytes [begin, end), and their checksum.
 
         Raises
         ------
@@ -203,19 +204,19 @@ class _LocalSource:
         if not stat.S_ISREG(status.st_mode):
             raise StoreReadError(errno.EINVAL, f"{self.name}: is no regular file")
 
-    def read(self, begin: int, target: Bytes, checksum: Checksum) -> bytes:
+    def read(self, begin: int, end: int, checksum: Checksum) -> tuple[Bytes, bytes]:
         file = self._file
         assert file is not None
 
-        def attempt() -> bytes:
-            running, done = checksum.new(), 0
-            while done < len(target):
-                read = os.preadv(file.number, [target[done : done + _PIECE_BYTES].data], begin + done)
+        def attempt() -> tuple[Bytes, bytes]:
+            content, running, done = np.empty(end - begin, np.uint8), checksum.new(), 0
+            while done < len(content):
+                read = os.preadv(file.number, [content[done : done + _PIECE_BYTES].data], begin + done)
                 if read == 0:
                     raise CorruptCheckpointError(f"{self.name}: was cut at byte {begin + done} while it was read")
-                running.update(target[done : done + read])
+                running.update(content[done : done + read])
                 done += read
-            return running.digest()
+            return content, running.digest()
 
         started = time.monotonic()
         try:
@@ -244,44 +245,34 @@ class _ObjectSource:
         # A weak tag is equal to no other one, as If-Match compares them.
         self._wanted: dict[str, Any] = {} if not tag or tag.startswith("W/") else {"if_match": tag}
 
-    def read(self, begin: int, target: Bytes, checksum: Checksum) -> bytes:
+    def read(self, begin: int, end: int, checksum: Checksum) -> tuple[Bytes, bytes]:
         import obstore
 
         store, key = self._place.store, self._place.key
-        options: Any = {"range": (begin, begin + len(target)), **self._wanted}
+        options: Any = {"range": (begin, end), **self._wanted}
 
-        async def attempt() -> bytes:
-            answer = await obstore.get_async(store, key, options=options)
-            return self._fill(target, [await answer.bytes_async()], checksum)
+        async def attempt() -> Any:
+            return await (await obstore.get_async(store, key, options=options)).bytes_async()
 
         started = time.monotonic()
         try:
-            return self._fill(target, obstore.get(store, key, options=options).stream(_PIECE_BYTES), checksum)
-        except CorruptCheckpointError:
-            raise
+            found: Any = obstore.get(store, key, options=options).bytes()
         except Exception as error:  # noqa: BLE001 (of any class: obstore's errors have no base that says more)
-            return _read_again(self._place.access, attempt, self.name, error, started)
-
-    def _fill(self, target: Bytes, pieces: Iterable[Any], checksum: Checksum) -> bytes:
-        running, done = checksum.new(), 0
-        for piece in pieces:
-            content = np.frombuffer(piece, np.uint8)
-            if done + len(content) > len(target):
-                raise CorruptCheckpointError(f"{self.name}: the store gave more than {len(target)} bytes")
-            running.update(content)
-            target[done : done + len(content)] = content
-            done += len(content)
-        if done < len(target):
-            raise CorruptCheckpointError(f"{self.name}: the store gave {done} bytes of {len(target)}")
-        return running.digest()
+            found = _read_again(self._place.access, attempt, self.name, error, started)
+        content = np.frombuffer(found, np.uint8)
+        if len(content) != end - begin:
+            raise CorruptCheckpointError(f"{self.name}: the store gave {len(content)} bytes of {end - begin}")
+        running = checksum.new()
+        running.update(content)
+        return content, running.digest()
 
     def close(self) -> None:
         pass
 
 
 def _read_again(
-    access: StoreAccess, attempt: Callable[[], Awaitable[bytes]], name: str, error: Exception, started: float
-) -> bytes:
+    access: StoreAccess, attempt: Callable[[], Awaitable[_T]], name: str, error: Exception, started: float
+) -> _T:
     """Return what a further attempt returns, as the policy allows."""
     if type(error).__name__ == "PreconditionError":
         raise StoreReadError(errno.ESTALE, f"{name}: another checkpoint replaced it while it was read") from error

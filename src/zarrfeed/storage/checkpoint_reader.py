@@ -10,10 +10,7 @@ import io
 import os
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-import numpy as np
 
 from zarrfeed.base.errors import ClosedError, CorruptCheckpointError, MemoryBudgetError
 from zarrfeed.base.units import format_bytes
@@ -34,15 +31,6 @@ _READS_OF_WRONG_PART = 3
 #: A footer of so many bytes is read in one request: one of 64 KiB belongs to 128 GiB.
 _LIKELY_FOOTER_BYTES = 64 << 10
 _PEEK_BYTES = 8192
-
-
-@dataclass
-class _Part:
-    """A part that is here or comes: its content is right once the future has a result."""
-
-    future: Future[None]
-    content: Bytes
-    buffer: Bytes
 
 
 if TYPE_CHECKING:
@@ -71,8 +59,7 @@ class CheckpointReader(_BinaryFile):
         self._ahead = 1  # parts to read ahead, more while they are read in order
         self._last = -1
         self._position = 0
-        self._parts: OrderedDict[int, _Part] = OrderedDict()  # the one that was used last at the end
-        self._free: list[Bytes] = []
+        self._parts: OrderedDict[int, Future[Bytes]] = OrderedDict()  # the one that was used last at the end
         self._threads = ThreadPoolExecutor(self._most - 1, "zarrfeed-checkpoint")
         self._pid = os.getpid()
 
@@ -173,7 +160,6 @@ class CheckpointReader(_BinaryFile):
         if not self.closed and hasattr(self, "_threads"):
             self._threads.shutdown(wait=False, cancel_futures=True)  # a server that does not answer is left behind
             self._parts.clear()
-            self._free.clear()
             self._source.close()
         super().close()
 
@@ -187,10 +173,7 @@ class CheckpointReader(_BinaryFile):
             raise ClosedError(f"{self.name}: this reader was made by the process that forked this one")
 
     def _next(self, end: int) -> Bytes:
-        """Return bytes from the position to `end`, or to the end of the part, which were checked.
-
-        They are right until the next call.
-        """
+        """Return bytes from the position to `end`, or to the end of the part, which were checked."""
         number, offset = divmod(self._position, self._part_bytes)
         part = self._ask(number)
         if number != self._last:
@@ -204,11 +187,11 @@ class CheckpointReader(_BinaryFile):
                 self._begin(ahead)
         self._parts.move_to_end(number)
         try:
-            part.future.result()
+            content = part.result()
         except BaseException:
-            self._drop(number)  # so that it is read anew when it is asked for again
+            del self._parts[number]  # so that it is read anew when it is asked for again
             raise
-        return part.content[offset : offset + end - self._position]
+        return content[offset : offset + end - self._position]
 
     @property
     def _num_parts(self) -> int:
@@ -217,11 +200,11 @@ class CheckpointReader(_BinaryFile):
     def _extent(self, number: int) -> tuple[int, int]:
         return number * self._part_bytes, min(self._length, (number + 1) * self._part_bytes)
 
-    def _ask(self, number: int) -> _Part:
+    def _ask(self, number: int) -> Future[Bytes]:
         """Return a part that is here, or comes."""
         if number not in self._parts:
             while not self._make_room(number):
-                wait([part.future for part in self._parts.values()], return_when="FIRST_COMPLETED")
+                wait(self._parts.values(), return_when="FIRST_COMPLETED")
             self._begin(number)
         return self._parts[number]
 
@@ -230,32 +213,24 @@ class CheckpointReader(_BinaryFile):
         if len(self._parts) < self._most:
             return True
         for number, part in self._parts.items():
-            if not current <= number < current + self._most and part.future.done():
-                self._drop(number)
+            if not current <= number < current + self._most and part.done():
+                del self._parts[number]
                 return True
         return False
 
-    def _drop(self, number: int) -> None:
-        part = self._parts.pop(number)
-        if part.future.done():
-            self._free.append(part.buffer)
-
     def _begin(self, number: int) -> None:
-        buffer = self._free.pop() if self._free else np.empty(self._part_bytes, np.uint8)
-        begin, end = self._extent(number)
-        content = buffer[: end - begin]
-        self._parts[number] = _Part(self._threads.submit(self._read_part, number, content), content, buffer)
+        self._parts[number] = self._threads.submit(self._read_part, number)
 
-    def _read_part(self, number: int, target: Bytes) -> None:
+    def _read_part(self, number: int) -> Bytes:
         begin, end = self._extent(number)
         if self._footer is None:
-            self._source.read(begin, target, NO_CHECKSUM)
-            return
+            return self._source.read(begin, end, NO_CHECKSUM)[0]
         reason: Exception | None = None
         for _ in range(_READS_OF_WRONG_PART):
             try:
-                if self._source.read(begin, target, self._footer.checksum) == self._footer.sum_of(number):
-                    return
+                content, checksum = self._source.read(begin, end, self._footer.checksum)
+                if checksum == self._footer.sum_of(number):
+                    return content
             except CorruptCheckpointError as error:  # fewer bytes came
                 reason = error
         text = f"{self.name}: bytes {begin} to {end} are not those that were written"
@@ -295,7 +270,4 @@ def _read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
 
 
 def _read_last(source: Source, size: int) -> bytes:
-    target = np.empty(size, np.uint8)
-    if size:
-        source.read(source.size - size, target, NO_CHECKSUM)
-    return target.tobytes()
+    return source.read(source.size - size, source.size, NO_CHECKSUM)[0].tobytes() if size else b""
