@@ -12,7 +12,7 @@ import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
@@ -24,6 +24,7 @@ from zarrfeed.base.errors import CorruptCheckpointError, StoreReadError
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint_manifest import Manifest
+from zarrfeed.storage.checkpoint_reader import CheckpointReader
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer, check_same
 
 
@@ -114,7 +115,7 @@ class ZarrfeedReader(StorageReader):
         folder = self._folder()
         found = folder.read_manifest()
         if found is None:
-            raise FileNotFoundError(f"{folder.location}: holds no checkpoint")
+            raise StoreReadError(errno.ENOENT, f"{folder.location}: holds no checkpoint")
         pickled, self._manifest = found
         metadata: Metadata = pickle.loads(pickled)
         return metadata
@@ -158,8 +159,7 @@ class ZarrfeedReader(StorageReader):
                 check_same(file, objects[name], f"{folder.location}/{name}")
                 for index in sorted(items, key=lambda index: int(self._ranges[index].offset)):
                     place = self._ranges[index]
-                    file.seek(place.offset)
-                    _hand_over(file.read(place.length), items[index], planner)
+                    _hand_over(_Range(file, place.offset, place.length), items[index], planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -177,13 +177,50 @@ class ZarrfeedReader(StorageReader):
         return ShardFolder(self._transfer.folder(self._location), self._transfer)
 
 
-def _hand_over(stored: bytes, items: list[ReadItem], planner: LoadPlanner) -> None:
+class _Range(io.BufferedIOBase):
+    """A range of an object as a file of its own, so that torch reads straight into its memory."""
+
+    def __init__(self, file: CheckpointReader, begin: int, length: int) -> None:
+        self._file, self._begin, self._length = file, begin, length
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._length - self._position)
+        self._file.seek(self._begin + self._position)
+        content = self._file.read(left if size is None or size < 0 else min(size, left))
+        self._position += len(content)
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        self._file.seek(self._begin + self._position)
+        read = self._file.readinto(view[: max(0, self._length - self._position)])
+        self._position += read
+        return read
+
+
+def _hand_over(stored: _Range, items: list[ReadItem], planner: LoadPlanner) -> None:
     """Give a planner what it asked for of one stored item."""
     if items[0].type == LoadItemType.BYTE_IO:
+        content = stored.read()
         for item in items:
-            planner.load_bytes(item, io.BytesIO(stored))
+            planner.load_bytes(item, io.BytesIO(content))
         return
-    tensor = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+    tensor = torch.load(cast(IO[bytes], stored), map_location="cpu", weights_only=True)
     for item in items:
         part = tensor
         for dim, (begin, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
