@@ -200,3 +200,21 @@ def test_retries_get_over_a_fault() -> None:
             if fault.left > 0:
                 break
         assert fault.left > 0
+
+
+def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again() -> None:
+    """The save ends between the look at the length of the manifest and the look at its end."""
+    url = "s3://bucket/run/step"
+    with ObjectServer() as server:
+        options: dict[str, Any] = {"storage_options": server.options(), "retries": 0}
+        save(url, 1, **options)
+        after: list[Request] = []
+
+        def replace(request: Request) -> None:
+            if request.key.endswith(".metadata") and request.kind == "get" and not after:
+                after.append(request)
+                save(url, 2, **options)
+
+        server.fault = replace
+        assert load(url, **options) == 2
+        assert after

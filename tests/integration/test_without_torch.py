@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_another_missing_module_is_not_taken_for_torch() -> None:
             sys.exit("no error")
     """
     done = run_script(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_checkpoints_are_written_read_and_removed_without_torch(tmp_path: Path) -> None:
+    code = f"""
+        from zarrfeed import checkpoint
+        for step in range(3):
+            with checkpoint.writer("{tmp_path}/step-%d" % step) as file:
+                file.write(b"weights")
+        with checkpoint.reader(checkpoint.newest("{tmp_path}")) as file:
+            assert file.read() == b"weights"
+        assert len(checkpoint.retain("{tmp_path}", keep_last=1).removed) == 2
+        for name in ("ZarrfeedReader", "ZarrfeedWriter"):
+            try:
+                getattr(checkpoint, name)
+            except ImportError as error:
+                assert str(error) == f"zarrfeed.checkpoint.{{name}} needs torch: pip install torch", error
+            else:
+                raise AssertionError(name)
+    """
+    done = run_script(BLOCKED + textwrap.dedent(code), timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 

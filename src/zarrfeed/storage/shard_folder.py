@@ -21,6 +21,8 @@ from zarrfeed.storage.checkpoint_writer import CheckpointWriter
 
 #: Objects that are looked at at once; each look is one or two requests.
 _LOOKS_AT_ONCE = 16
+#: A manifest that a save replaces while it is read is read so often.
+_READS_OF_REPLACED = 3
 #: Bytes that are read at once where every byte of an object is read.
 _READ_BYTES = 16 << 20
 
@@ -103,15 +105,19 @@ class ShardFolder:
             If it is damaged, or cannot be read.
         """
         name = self._folder.object_location(METADATA_NAME)
-        try:
-            with self._transfer.read(name) as file:
-                content = file.read()
-        except StoreReadError as error:
-            if is_missing(error):
-                return None
-            raise
-        pickled, manifest = decode(content, name)
-        return bytes(pickled), manifest
+        for attempt in range(_READS_OF_REPLACED):
+            try:
+                with self._transfer.read(name) as file:
+                    content = file.read()
+            except StoreReadError as error:
+                if is_missing(error):
+                    return None
+                if error.errno != errno.ESTALE or attempt == _READS_OF_REPLACED - 1:
+                    raise
+            else:
+                pickled, manifest = decode(content, name)
+                return bytes(pickled), manifest
+        raise AssertionError
 
     def replace_manifest(self, pickled: bytes, manifest: Manifest, previous: tuple[bytes, Manifest] | None) -> None:
         """Make a checkpoint of objects that are stored; it replaces the previous one atomically.
