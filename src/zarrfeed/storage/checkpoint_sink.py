@@ -32,6 +32,8 @@ from zarrfeed.storage.errors import errno_of, reason_of
 MOST_PARTS = 10_000
 #: Requests of an upload at once, where the budget has room.
 DEFAULT_CONCURRENCY = 16
+#: Whoever gives an upload up waits so long for the server to take note of it.
+_ABORT_S = 10.0
 #: A thread that waits looks so often whether it still has to.
 _LOOK_S = 0.5
 
@@ -48,7 +50,7 @@ class Sink(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let nothing of it appear, and wait until nothing can."""
+        """Let nothing of it appear, and wait some seconds until what there is of it was removed."""
         ...
 
     def abandon(self) -> None:
@@ -230,7 +232,7 @@ class _ObjectSink:
     def abort(self) -> None:
         self.abandon()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_ABORT_S)  # no part follows; a server that does not answer is left behind
 
     def abandon(self) -> None:
         self._given_up = True

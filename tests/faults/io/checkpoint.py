@@ -411,7 +411,7 @@ _ROWS = (
         "removes what is left on a disk",
         kill,
         50,
-        4,
+        2,
     ),
     Row(
         "checkpoint-reset",
@@ -419,7 +419,6 @@ _ROWS = (
         _WHOLE + "once or twice is made good by retries; else an error, and the older one stays",
         reset,
         50,
-        4,
     ),
     Row(
         "checkpoint-503",
@@ -427,7 +426,6 @@ _ROWS = (
         _WHOLE + "once or twice is made good by retries; else an error, and the older one stays",
         status,
         50,
-        4,
     ),
     Row(
         "checkpoint-short",

@@ -172,6 +172,30 @@ def test_an_upload_never_holds_more_than_its_budget(server: ObjectServer) -> Non
     assert load(server) == data.tobytes()
 
 
+def test_an_upload_to_a_silent_server_is_given_up_without_it(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_sink, "_ABORT_S", 0.1)
+    release = threading.Event()
+
+    def stall(request: Request) -> Act | None:
+        if request.kind == "part":
+            release.wait(60)
+        return None
+
+    server.fault = stall
+    file = checkpoint.writer(URL, **options(server))
+    file.write(content(PART_BYTES + 1))
+    file.abort()
+    assert not release.is_set(), "the server has answered nothing"
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "zarrfeed-checkpoint":
+            thread.join(30)
+            assert not thread.is_alive()
+    assert server.keys() == []
+
+
 @pytest.mark.parametrize("what", ["write", "read"])
 def test_memory_stays_within_the_budget(tmp_path: Path, what: str) -> None:
     path, data = tmp_path / "step.pt", np.zeros(5 * PART_BYTES, np.uint8)
