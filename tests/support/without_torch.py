@@ -23,6 +23,7 @@ from zarr.codecs import BloscCodec, BytesCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore, ZipStore
 
 import zarrfeed
+from zarrfeed import checkpoint
 from zarrfeed.base.native import core
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.vlen import VlenReader
@@ -269,6 +270,14 @@ def check_names() -> None:
         assert message == (f"zarrfeed.{name} needs torch: pip install torch" if name in NEED_TORCH else "")
 
 
+def check_checkpoints(folder: Path) -> None:
+    """Write a file that is checked, and read it."""
+    with checkpoint.writer(folder / "notes") as file:
+        file.write(b"0123456789")
+    with checkpoint.reader(folder / "notes") as reading:
+        assert (reading.read(), reading.digest) == (b"0123456789", file.digest)
+
+
 def main() -> None:
     """Run all checks, and print what was checked."""
     try:
@@ -283,6 +292,7 @@ def main() -> None:
         check_names()
         count = check_cases(Path(folder)) + check_new_codecs(Path(folder))
         check_group(Path(folder))
+        check_checkpoints(Path(folder))
     python = ".".join(map(str, sys.version_info[:3]))
     packages = ", ".join(f"{name} {version(name)}" for name in ("zarr", "numcodecs", "numpy"))
     print(f"without torch, Python {python}, {packages}: {count} arrays and a group read as zarr-python reads them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import io
 import random
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from benchmarks.harness.object_server import Act, ObjectServer, Request
 from zarrfeed import checkpoint
 from zarrfeed.base.errors import ClosedError, ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
+from zarrfeed.storage import checkpoint_file
 from zarrfeed.storage.checkpoint_format import PART_BYTES, TRAILER_BYTES
 
 SCHEMES = ("s3", "gs", "az")
@@ -242,3 +244,12 @@ def test_places_that_name_no_checkpoint_are_refused(url: Any) -> None:
     for open_checkpoint in (checkpoint.writer, checkpoint.reader):
         with pytest.raises(ConfigError):
             open_checkpoint(url)
+
+
+def test_the_examples_of_the_docstrings_do_what_they_show() -> None:
+    report: list[str] = []
+    tests = [test for test in doctest.DocTestFinder().find(checkpoint_file) if test.examples]
+    assert {test.name.rpartition(".")[2] for test in tests} == {"reader", "writer"}
+    for test in tests:
+        doctest.DocTestRunner().run(test, out=report.append)
+    assert report == []
