@@ -140,13 +140,13 @@ class Pages:
             If the keys are not in order.
         """
         page, is_last = self._bucket.ask(self._read)
-        keys, sizes = without_markers([meta["path"] for meta in page], [int(meta["size"]) for meta in page], self._last)
+        keys, sizes = without_markers(*page, self._last)
         if keys:
             self._last = keys[-1]
             self._seen = max(self._seen, self._last)
         return keys, sizes, is_last
 
-    async def _read(self) -> tuple[list[Any], bool]:
+    async def _read(self) -> tuple[tuple[list[str], list[int]], bool]:
         """Make one attempt to read a page."""
         stream, self._stream = self._stream, None  # after an error, the next attempt begins with another one
         if stream is None:
@@ -167,10 +167,10 @@ class UnorderedPages:
     def next(self) -> tuple[list[str], list[int], bool, bool]:
         """Return keys and sizes of a page, whether it is the first one (again), and whether it is the last one."""
         self._begins = False
-        page, is_last = self._bucket.ask(self._read)
-        return [meta["path"] for meta in page], [int(meta["size"]) for meta in page], self._begins, is_last
+        (keys, sizes), is_last = self._bucket.ask(self._read)
+        return keys, sizes, self._begins, is_last
 
-    async def _read(self) -> tuple[list[Any], bool]:
+    async def _read(self) -> tuple[tuple[list[str], list[int]], bool]:
         stream, self._stream = self._stream, None
         if stream is None:
             stream, self._begins = self._bucket.stream(""), True
@@ -179,15 +179,21 @@ class UnorderedPages:
         return page, is_last
 
 
-async def read_page(stream: AsyncIterator[Sequence[Any]]) -> tuple[list[Any], bool]:
-    """Return a page, and whether it is the last one: a short one is, and to be told so costs no request."""
+async def read_page(stream: AsyncIterator[Sequence[Any]]) -> tuple[tuple[list[str], list[int]], bool]:
+    """Return keys and sizes of a page, and whether it is the last one.
+
+    A short one is the last; to be told so costs no request. The key of the listed folder itself, which is empty, is
+    left out.
+    """
     page: list[Any] = []
-    while len(page) < PAGE:
+    is_last = False
+    while len(page) < PAGE and not is_last:
         try:
             page += await anext(stream)
         except StopAsyncIteration:
-            return page, True
-    return page, False
+            is_last = True
+    named = [meta for meta in page if meta["path"]]
+    return ([meta["path"] for meta in named], [int(meta["size"]) for meta in named]), is_last
 
 
 def without_markers(keys: list[str], sizes: list[int], last: str = "") -> tuple[list[str], list[int]]:

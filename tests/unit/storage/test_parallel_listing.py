@@ -16,7 +16,7 @@ from zarrfeed.storage import parallel_listing
 from zarrfeed.storage.parallel_listing import UnorderedError, without_markers
 
 PAGE = 50
-KEYS = [(f"train/{i % 3}/image-{i:05d}", i % 7 + 1) for i in range(2000)]
+KEYS = [(f"train/{i % 3}/image-{i:05d}", i % 7 + 1) for i in range(1200)]
 
 
 @pytest.fixture(autouse=True)
@@ -83,11 +83,14 @@ def test_folders_before_a_wildcard_are_listed_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["train/1/image-0", "train/1/", "train/", "train/1/image-01", "tr", "", "zebra", "train/10"]
+    ("prefix", "heeds_offsets"),
+    [
+        *((one, True) for one in ("train/1/image-0", "train/1/", "train/1/image-01", "tr", "", "zebra", "train/10")),
+        *((one, False) for one in ("train/1/image-01", "tr")),
+    ],
 )
-@pytest.mark.parametrize("heeds_offsets", [True, False])
 def test_keys_that_begin_so_are_listed_alone(prefix: str, heeds_offsets: bool) -> None:
-    objects = [*KEYS, *((f"other/{i}", 1) for i in range(500)), ("trail", 1), ("train", 1), ("train/1", 1)]
+    objects = [*KEYS, *((f"other/{i}", 1) for i in range(100)), ("trail", 1), ("train", 1), ("train/1", 1)]
     with serving(objects) as server:
         server.heeds_offsets = heeds_offsets
         expected = [one for one in sorted(objects) if one[0].startswith(prefix)]
@@ -133,6 +136,12 @@ def test_markers_of_folders_are_left_out_and_other_empty_objects_are_listed() ->
     with serving(objects) as server:
         assert listed(server) == [("a-b", 1), ("a/1", 1), ("b/c/2", 1), ("y/1", 1), ("zero", 0), ("zero.txt", 0)]
         assert listed(server, "s3://bucket/b") == [("c/2", 1)]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_the_marker_of_the_listed_folder_itself(size: int) -> None:
+    with serving([("b/", size), ("b/1", 1), ("b/2", 1)]) as server:
+        assert listed(server, "s3://bucket/b") == [("1", 1), ("2", 1)]
 
 
 def test_markers_among_many_pages() -> None:
