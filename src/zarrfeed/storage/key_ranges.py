@@ -12,6 +12,7 @@ here asks a server.
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import islice, takewhile, zip_longest
@@ -70,9 +71,13 @@ def keys_that_begin(beginning: str) -> KeyRange:
     """Return a range with all keys that begin so, and few others."""
     if not beginning:
         return KeyRange()
-    before = beginning[:-1] + chr(max(0, ord(beginning[-1]) - 1)) + _LAST
-    after = before if _is_path(before) and not "\ud800" <= before[-2] <= "\udfff" else beginning[:-1].rstrip("/")
-    return KeyRange(after, beginning + _LAST, seen=after)
+    last = ord(beginning[-1])
+    before = beginning[:-1] + chr(max(0, last - 1)) + _LAST
+    after = before if _is_path(before) and not _is_surrogate(before[-2]) else beginning[:-1].rstrip("/")
+    following = chr(last + 1) if last < sys.maxunicode else None
+    while following is not None and _is_surrogate(following):
+        following = chr(ord(following) + 1)
+    return KeyRange(after, None if following is None else beginning[:-1] + following, seen=after)
 
 
 @dataclass(eq=False)
@@ -235,11 +240,15 @@ def _between(low: str, high: str | None) -> str | None:
         top = ord(high[position]) if high is not None and position < len(high) else ord(_LAST)
         middle = chr((ord(character) + top) // 2)
         key = low[:position] + middle
-        if middle > character and not middle.isspace() and not "\ud800" <= middle <= "\udfff" and _is_path(key):
+        if middle > character and not middle.isspace() and not _is_surrogate(middle) and _is_path(key):
             return key if high is None or key < high else None
         if top != ord(character):
             high = None
     return None
+
+
+def _is_surrogate(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"
 
 
 def _is_path(key: str) -> bool:

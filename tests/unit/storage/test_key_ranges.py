@@ -114,6 +114,15 @@ def test_the_keys_that_begin_so_lie_in_one_range(keys: set[str], beginning: str)
         assert not one.after.endswith("/")
 
 
+@pytest.mark.parametrize("last", ["\U0010ffff", "\ud7ff", "\ue000", "\x01", "0", "~"])
+def test_the_ends_of_a_range_are_not_within_it(last: str) -> None:
+    one = keys_that_begin(f"a{last}")
+    for key in (f"a{last}", f"a{last}\U0010ffff", f"a{last}\U0010fffd/x"):
+        assert one.after < key
+        assert one.until is None or key < one.until
+    assert all(not "\ud800" <= c <= "\udfff" for c in one.after + (one.until or ""))
+
+
 PATTERNS: dict[str, Callable[[int], str]] = {
     "numbers with as many digits": lambda i: f"datasets/images/train/image-{i:08d}.jpeg",
     "numbers": lambda i: f"img_{i}.png",
