@@ -81,7 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISSING
     options.out.mkdir(parents=True, exist_ok=True)
     write_whole(options.out / "objects.json", json.dumps(found, indent=1).encode())
-    return WRONG if any("wrong" in row["figures"] for row in found.get("reading", ())) else 0
+    return WRONG if any(map(_is_wrong, found.get("reading", ()))) else 0
+
+
+def _is_wrong(row: dict[str, Any]) -> bool:
+    """Return whether a side delivered something else, or is missing though it comes with zarrfeed."""
+    return "wrong" in row["figures"] or ("missing" in row["figures"] and row["side"].startswith("zarrfeed"))
 
 
 def measure_listing(keys: int, page_s: float) -> list[dict[str, float]]:
@@ -139,8 +144,9 @@ def _served(count: int, size: int, latency_ms: float) -> Iterator[str]:
 def _probe(python: str, side: str, task: dict[str, Any]) -> dict[str, Any]:
     """Run one side in a process of its own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_"))}
-    ours = python == sys.executable
-    more = {"PYTHONPATH": f"{_ROOT}/src" if ours else "", "AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
+    more = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
+    if python != sys.executable:
+        more["PYTHONPATH"] = ""  # which is of this Python
     try:
         done = subprocess.run(
             [python, "-W", "ignore", str(_PROBE), side],
