@@ -66,6 +66,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "storage/node_cache.py": ("integration/test_node_cache.py",),
     "storage/object_versions.py": ("integration/test_node_cache.py",),
     "engine/cache_stats.py": ("integration/test_node_cache.py",),
+    "storage/given_stores.py": ("unit/storage/test_object_source.py", "parity/test_stores.py"),
     "storage/errors.py": ("unit/spec/test_error_policy.py", "integration/test_remote_access.py"),
     "storage/guarded_chain.py": ("unit/storage/test_codec_guards.py",),
     "storage/local_files.py": ("robustness/test_hostile.py", "robustness/test_corrupt.py"),

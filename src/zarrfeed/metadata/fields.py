@@ -30,7 +30,7 @@ from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding,
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import refusal, without_arrays
-from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_mapper, is_url, open_source
+from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_url, open_source
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
@@ -46,6 +46,7 @@ from zarrfeed.spec.record import select_members
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.appended import marks_of
+from zarrfeed.storage.given_stores import is_mapper
 from zarrfeed.storage.local_files import check_members
 from zarrfeed.storage.open_errors import list_error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,12 +9,13 @@ from urllib.parse import urlsplit
 import zarr
 from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
-from zarr.storage import FsspecStore, LocalStore, ObjectStore
+from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.metadata.array import open_node
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.given_stores import as_store
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url, wrap_node
 from zarrfeed.storage.zarr_internals import async_group
@@ -26,15 +26,6 @@ _DEFAULT_ACCESS = StoreAccess()
 def is_url(source: object) -> bool:
     """Return whether this is a URL of anything but a local file."""
     return isinstance(source, str | Path) and "://" in str(source) and urlsplit(str(source)).scheme != "file"
-
-
-def is_mapper(source: object) -> bool:
-    """Return whether this is a mapper of fsspec: a store, though it is a Mapping, too."""
-    if "fsspec" not in sys.modules:
-        return False
-    from fsspec.mapping import FSMap
-
-    return isinstance(source, FSMap)
 
 
 def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
@@ -53,7 +44,7 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
         return open_url(str(source), access)
     if isinstance(source, str | Path):
         return open_node(source)
-    store = _as_store(source)
+    store = as_store(source)
     return source if store is None else open_store(store, access)
 
 
@@ -73,16 +64,6 @@ def arrays_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Ar
 
     found = access.ask(list_all, str(group.store_path))
     return {name: zarr.Array(array) for name, array in sorted(found.items())}
-
-
-def _as_store(source: Any) -> Store | None:
-    """Return the store that this is, or that is made of it; None if it is no store."""
-    if isinstance(source, Store):
-        return source
-    module = type(source).__module__
-    if module.startswith("obstore."):
-        return ObjectStore(source, read_only=True)
-    return FsspecStore.from_mapper(source, read_only=True) if is_mapper(source) else None
 
 
 def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:

@@ -11,8 +11,8 @@ import zarr
 
 from zarrfeed.base.errors import printable
 from zarrfeed.base.optional_torch import is_tensor
-from zarrfeed.metadata.open import is_mapper
 from zarrfeed.spec.data import FrozenMapping, Named
+from zarrfeed.storage.given_stores import is_mapper
 
 
 def name_source(source: Any) -> Hashable:

@@ -223,9 +223,7 @@ class _Work:
         try:
             yield from list_folder(root, self._prefix)
         except OSError as error:
-            raise StoreReadError(
-                errno_of(error), f"{self._source.name}: cannot be listed: {reason_of(error)}"
-            ) from error
+            raise self._cannot_be_listed(error) from error
 
     def _of_fsspec(self, store: FsspecStore) -> Iterator[tuple[str, int]]:
         find = store.fs._find  # noqa: SLF001 (fsspec documents it as the coroutine of `find`)
@@ -236,9 +234,7 @@ class _Work:
         except StoreReadError:
             raise
         except Exception as error:  # of any class
-            raise StoreReadError(
-                errno_of(error), f"{self._source.name}: cannot be listed: {reason_of(error)}"
-            ) from error
+            raise self._cannot_be_listed(error) from error
         for name, about in files.items():
             key = name[len(root) :].lstrip("/")
             if key and not key.endswith("/"):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.given_stores import as_store, is_mapper
+from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.urls import make_store
 
 
@@ -56,17 +58,12 @@ class ObjectSource:
             return _of_path(os.fspath(source), access)
         if access.storage_options:
             raise ConfigError("storage_options are for URLs such as s3://bucket/prefix")
-        if isinstance(source, ObjectStore | LocalStore | FsspecStore):
-            return cls(printable(source).rstrip("/"), source)
-        kind = type(source)
-        if kind.__module__.startswith("obstore."):
-            return cls(printable(source).rstrip("/"), ObjectStore(source, read_only=True))
-        if kind.__name__ == "FSMap" and kind.__module__.startswith("fsspec."):
-            store = FsspecStore.from_mapper(source, read_only=True)
-            return cls(printable(store).rstrip("/"), store)
+        store = as_store(source)
+        if isinstance(store, ObjectStore | LocalStore | FsspecStore):
+            return cls(printable(store if is_mapper(source) else source).rstrip("/"), store)
         raise ConfigError(
-            f"got a {kind.__name__}, must be a URL, the path of a folder, a store of obstore or a mapper of fsspec "
-            "(fsspec.get_mapper(...))"
+            f"got a {type(source).__name__}, must be a URL, the path of a folder, a store of obstore or a mapper of "
+            "fsspec (fsspec.get_mapper(...))"
         )
 
     @property
@@ -88,8 +85,8 @@ def _of_path(source: str, access: StoreAccess) -> ObjectSource:
         raise ConfigError("storage_options are for URLs such as s3://bucket/prefix")
     if not source.strip():
         raise ConfigError(f"got {source!r}, must be a URL or the path of a folder")
-    folder = Path(unquote(parts.path) if "://" in source else source).expanduser().absolute()
+    folder = local_path(source).expanduser().absolute()
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "does not exist"
-        raise StoreReadError(20 if folder.exists() else 2, f"{printable(folder)}: {what}")
+        raise StoreReadError(errno.ENOTDIR if folder.exists() else errno.ENOENT, f"{printable(folder)}: {what}")
     return ObjectSource(printable(folder), LocalStore(folder, read_only=True))
