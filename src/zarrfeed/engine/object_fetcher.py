@@ -229,6 +229,11 @@ class ObjectFetcher:
         """How many requests may be under way at once now."""
         return self._bridge.concurrency
 
+    @property
+    def decode_s(self) -> float:
+        """Seconds that decoders took, summed over threads."""
+        return self._counts.decode_s
+
     def stats(self) -> Stats:
         """Return the counters since this was made."""
         counts, reads = self._counts, self._bridge.counts
@@ -276,7 +281,7 @@ class ObjectFetcher:
         try:
             version = await look_up(self._source, one.key, self._policy)
         except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
-            self._fail(one, ReadFailure.of(error).named(""))
+            self._fail(one, error)
             return
         size = int(self._listing.sizes[one.sample]) if version is None else version.size
         with self._changed:
@@ -292,7 +297,7 @@ class ObjectFetcher:
         try:
             now = await look_up(self._source, one.key, self._policy)
         except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
-            self._fail(one, ReadFailure.of(error).named(""))
+            self._fail(one, error)
             return
         if now != one.version:
             self._fail(one, StoreReadError(errno.EIO, "was replaced while its ranges were read"))
@@ -367,16 +372,10 @@ class ObjectFetcher:
             self._counts.decode_s += decode_s
             self._wake(one)
 
-    def _fail(self, one: Fetched, error: StoreReadError | CorruptChunkError) -> None:
-        text = error.strerror if isinstance(error, StoreReadError) else str(error)
-        named = f"{self._source.named(one.key)}: {text}"
-        made: ZarrfeedError
-        if isinstance(error, StoreReadError):
-            made = StoreReadError(error.errno or errno.EIO, named)
-        else:
-            made = CorruptChunkError(named)
-        made.__cause__ = error.__cause__
-        if isinstance(made, StoreReadError | CorruptChunkError) and made.__cause__ is None:
+    def _fail(self, one: Fetched, error: Exception) -> None:
+        made = ReadFailure.of(error).named(f"{self._source.named(one.key)}: ")
+        if made.__cause__ is error and isinstance(error, ZarrfeedError):  # the store bridge may know the store's own
+            made.__cause__ = None
             self._bridge.explain(made)
         with self._changed:
             one.error, one.done, one.buffer = made, True, None

@@ -122,7 +122,7 @@ class ObjectReader:
         objects = [self._ahead[i] for i in range(min(self._batch_size, len(self._ahead)))]
         if not objects:
             return None
-        decoded_s = self._fetcher.stats().decode_s
+        decoded_s = self._fetcher.decode_s
         self._fetcher.wait(objects)
         waited_s = time.perf_counter() - begin
         for one in objects:
@@ -136,7 +136,7 @@ class ObjectReader:
             samples=len(objects),
             consumer_wait_s=self._returned_at - begin,
             consumer_busy_s=busy_s,
-            idle_storage_s=max(0.0, waited_s - (self._fetcher.stats().decode_s - decoded_s)),
+            idle_storage_s=max(0.0, waited_s - (self._fetcher.decode_s - decoded_s)),
         )
         return batch
 
