@@ -27,11 +27,7 @@ from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_folder import CheckpointFolder, Entry
 from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, Manifest, is_object_name
-from zarrfeed.storage.shard_folder import ShardFolder, Transfer, is_missing
-
-#: Checkpoints that are looked at at once; each look is one or two requests.
-_LOOKS_AT_ONCE = 16
-_READ_BYTES = 16 << 20
+from zarrfeed.storage.shard_folder import LOOKS_AT_ONCE, ShardFolder, Transfer, is_missing, read_all
 
 
 @dataclass(frozen=True)
@@ -204,8 +200,8 @@ class _FileCheckpoint:
     def check(self, *, every_byte: bool) -> None:
         try:
             with self._transfer.read(self.location) as file:
-                while every_byte and file.read(_READ_BYTES):
-                    pass
+                if every_byte:
+                    read_all(file)
         except StoreReadError as error:
             if is_missing(error):
                 raise CorruptCheckpointError(f"{self.location}: is missing") from error
@@ -277,7 +273,7 @@ def _find(folder: CheckpointFolder, transfer: Transfer) -> list[_Checkpoint]:
             return None
         return None if found is None else _FolderCheckpoint(inner, modified[0], found[1], transfer)
 
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE, "zarrfeed: retain") as threads:
+    with ThreadPoolExecutor(LOOKS_AT_ONCE, "zarrfeed: retain") as threads:
         found = [*threads.map(look_at_file, listing.entries), *threads.map(look_at_folder, listing.folders)]
     return [one for one in found if one is not None]
 

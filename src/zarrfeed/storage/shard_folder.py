@@ -19,8 +19,8 @@ from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, Manifest, ShardO
 from zarrfeed.storage.checkpoint_reader import CheckpointReader
 from zarrfeed.storage.checkpoint_writer import CheckpointWriter
 
-#: Objects that are looked at at once; each look is one or two requests.
-_LOOKS_AT_ONCE = 16
+#: Objects or checkpoints that are looked at at once; each look is one or two requests.
+LOOKS_AT_ONCE = 16
 #: A manifest that a save replaces while it is read is read so often.
 _READS_OF_REPLACED = 3
 #: Bytes that are read at once where every byte of an object is read.
@@ -184,7 +184,7 @@ class ShardFolder:
         StoreReadError
             If it cannot be read.
         """
-        with ThreadPoolExecutor(1 if every_byte else _LOOKS_AT_ONCE, "zarrfeed: check") as threads:
+        with ThreadPoolExecutor(1 if every_byte else LOOKS_AT_ONCE, "zarrfeed: check") as threads:
             list(threads.map(lambda one: self._check(one, every_byte=every_byte), objects))
 
     def _check(self, one: ShardObject, *, every_byte: bool) -> None:
@@ -192,8 +192,8 @@ class ShardFolder:
         try:
             with self.read_object(one.name) as file:
                 check_same(file, one, name)
-                while every_byte and file.read(_READ_BYTES):
-                    pass
+                if every_byte:
+                    read_all(file)
         except StoreReadError as error:
             if is_missing(error):
                 raise CorruptCheckpointError(f"{name}: is missing, the manifest names it") from error
@@ -202,6 +202,12 @@ class ShardFolder:
     def remove_objects(self, names: Iterable[str]) -> None:
         """Remove objects by their names."""
         self._folder.remove(names)
+
+
+def read_all(file: CheckpointReader) -> None:
+    """Read every byte of an object from its beginning, which checks it. Raises as `CheckpointReader.read` does."""
+    while file.read(_READ_BYTES):
+        pass
 
 
 def is_missing(error: StoreReadError) -> bool:

@@ -13,7 +13,7 @@ import zarrfeed.objects
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.objects import Listing, Objects
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 
 DEFAULT_COMPOSITE_BYTES = 100_000_000
 #: What the tools of Google take for the address of a server that stands in for Cloud Storage.
@@ -98,6 +98,31 @@ class ObjectList(Sequence[tuple[str, int]]):
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:3]))
         return f"[{shown}{', ...' * (len(self) > 3)}]"
+
+
+class BucketDataset:
+    """What both datasets are made of: their arguments as attributes, and the objects of the bucket."""
+
+    def _open(
+        self,
+        project_name: str | None,
+        bucket_name: str,
+        config: BucketConfig,
+        data_format_fn: Callable[[bytes], Any],
+        storage_client: Any,
+    ) -> tuple[Objects, Faults]:
+        """Remember the arguments; return the objects, and how they are to be read."""
+        self.project_name = project_name
+        self.bucket_name = bucket_name
+        self.config = config
+        self.data_format_fn = data_format_fn
+        self.storage_client = storage_client
+        found = open_bucket(bucket_name, config, storage_client)
+        self.objects = ObjectList(found.listing)
+        return found, Faults(timeout=timeout_of(config.download_retry_config))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"storage_client": None}  # workers need what was made of it alone
 
 
 def open_bucket(bucket_name: object, config: BucketConfig, storage_client: Any) -> Objects:

@@ -11,9 +11,7 @@ from torch.utils import data
 from zarrfeed.compat.dataflux.bucket import (
     DEFAULT_COMPOSITE_BYTES,
     BucketConfig,
-    ObjectList,
-    open_bucket,
-    timeout_of,
+    BucketDataset,
 )
 from zarrfeed.compat.dataflux.dataflux_mapstyle_dataset import data_format_default
 from zarrfeed.objects import ObjectIterableDataset
@@ -45,7 +43,7 @@ class Config(BucketConfig):
         )
 
 
-class DataFluxIterableDataset(data.IterableDataset[Any]):
+class DataFluxIterableDataset(BucketDataset, data.IterableDataset[Any]):
     """The objects of a bucket of Google, one after the other, in the order of their names.
 
     Of several ranks each yields all objects, as in the original. Workers of a DataLoader share them.
@@ -75,20 +73,11 @@ class DataFluxIterableDataset(data.IterableDataset[Any]):
         storage_client: Any = None,
     ) -> None:
         super().__init__()
-        self.project_name = project_name
-        self.bucket_name = bucket_name
-        self.config = Config() if config is None else config
-        self.data_format_fn = data_format_fn
-        self.storage_client = storage_client
-        found = open_bucket(bucket_name, self.config, storage_client)
-        self.objects = ObjectList(found.listing)
-        timeout = timeout_of(self.config.download_retry_config)
-        self._dataset = ObjectIterableDataset(found, decode="bytes", rank=0, world_size=1, faults={"timeout": timeout})
+        config = Config() if config is None else config
+        found, faults = self._open(project_name, bucket_name, config, data_format_fn, storage_client)
+        self._dataset = ObjectIterableDataset(found, decode="bytes", rank=0, world_size=1, faults=faults)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield all objects; in a worker of a DataLoader, those of its share."""
         for one in self._dataset:
             yield self.data_format_fn(one)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"storage_client": None}  # workers need what was made of it alone

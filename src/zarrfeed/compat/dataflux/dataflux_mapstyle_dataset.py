@@ -12,9 +12,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.compat.dataflux.bucket import (
     DEFAULT_COMPOSITE_BYTES,
     BucketConfig,
-    ObjectList,
-    open_bucket,
-    timeout_of,
+    BucketDataset,
 )
 from zarrfeed.objects import ObjectDataset
 
@@ -71,7 +69,7 @@ class Config(BucketConfig):
         self.threads_per_process = threads_per_process
 
 
-class DataFluxMapStyleDataset(data.Dataset[Any]):
+class DataFluxMapStyleDataset(BucketDataset, data.Dataset[Any]):
     """The objects of a bucket of Google by index.
 
     Parameters
@@ -108,15 +106,9 @@ class DataFluxMapStyleDataset(data.Dataset[Any]):
         storage_client: Any = None,
     ) -> None:
         super().__init__()
-        self.project_name = project_name
-        self.bucket_name = bucket_name
-        self.config = Config() if config is None else config
-        self.data_format_fn = data_format_fn
-        self.storage_client = storage_client
-        found = open_bucket(bucket_name, self.config, storage_client)
-        self.objects = ObjectList(found.listing)
-        timeout = timeout_of(self.config.download_retry_config)
-        self._dataset = ObjectDataset(found, decode="bytes", faults={"timeout": timeout})
+        config = Config() if config is None else config
+        found, faults = self._open(project_name, bucket_name, config, data_format_fn, storage_client)
+        self._dataset = ObjectDataset(found, decode="bytes", faults=faults)
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -135,6 +127,3 @@ class DataFluxMapStyleDataset(data.Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return the objects of a batch, which are read side by side."""
         return [self.data_format_fn(one) for one in self._dataset[list(indices)]]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"storage_client": None}  # workers need what was made of it alone
