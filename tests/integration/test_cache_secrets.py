@@ -17,7 +17,7 @@ from zarr.storage import ObjectStore
 import zarrfeed
 from tests.support.counting_server import counting_server
 from tests.support.oracle import NUMCODECS_WARNING
-from tests.support.real_servers import AMBIENT, CLOSED, NotHereError, serving_s3
+from tests.support.real_servers import NotHereError, isolate, serving_s3
 from zarrfeed.base.errors import printable
 from zarrfeed.tools import cli
 
@@ -36,10 +36,7 @@ def test_no_credentials_are_in_the_cache_or_in_any_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Everything that is written or said about an S3 store is searched for its key, its secret and its token."""
-    for name in AMBIENT:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in CLOSED.items():
-        monkeypatch.setenv(name, value)
+    isolate(monkeypatch)
     files, cache = tmp_path / "files", tmp_path / "cache"
     rows = np.arange(N * 4).reshape(N, 4)
     zarr.create_array(files / "a.zarr", data=rows, chunks=(ROWS, 4))

@@ -5,7 +5,6 @@ All servers are on 127.0.0.1.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import zarrfeed
 import zarrfeed.objects
 from tests.support.objects import content, number_of
-from tests.support.real_servers import SERVERS, Endpoint, NotHereError, isolate
+from tests.support.real_servers import SERVERS, Endpoint, isolate, serving_or_skip
 from zarrfeed.engine import object_fetcher
 from zarrfeed.objects import ObjectDataset, ObjectIterableDataset, Objects
 
@@ -59,12 +58,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     large = np.random.default_rng(1).bytes(RANGES * RANGE_BYTES - 1)
     (directory / "large").mkdir()
     (directory / "large" / "one").write_bytes(large)
-    with pytest.MonkeyPatch.context() as monkeypatch, contextlib.ExitStack() as stack:
-        isolate(monkeypatch)
-        try:
-            endpoint = stack.enter_context(SERVERS[request.param](directory))
-        except NotHereError as error:
-            pytest.skip(str(error))
+    with serving_or_skip(request.param, directory) as endpoint:
         yield Served(endpoint, large)
 
 

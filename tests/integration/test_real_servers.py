@@ -5,7 +5,6 @@ All servers are on 127.0.0.1. What a client would ask for credentials leads to a
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import traceback
 import urllib.parse
@@ -26,9 +25,9 @@ from tests.support.oracle import AnyArray, assert_parity, numbered, read_all
 from tests.support.real_servers import (
     SERVERS,
     Endpoint,
-    NotHereError,
     isolate,
     reading_without_signature,
+    serving_or_skip,
 )
 from zarrfeed import CorruptChunkError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset, verify
 from zarrfeed.storage.options import obstore_options
@@ -90,12 +89,7 @@ def _only_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("store")
     _write(directory)
-    with pytest.MonkeyPatch.context() as monkeypatch, contextlib.ExitStack() as stack:
-        isolate(monkeypatch)
-        try:
-            endpoint = stack.enter_context(SERVERS[request.param](directory))
-        except NotHereError as error:
-            pytest.skip(str(error))
+    with serving_or_skip(request.param, directory) as endpoint:
         yield Served(endpoint, directory)
 
 

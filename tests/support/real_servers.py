@@ -428,6 +428,18 @@ def serving_http_server(directory: Path) -> Iterator[Endpoint]:
         yield Endpoint(url, put=_put_file(directory), reads_ranges=False, lists=False)
 
 
+@contextlib.contextmanager
+def serving_or_skip(name: str, directory: Path) -> Iterator[Endpoint]:
+    """Start a server by its name, for clients that find no credentials; skip the test where it is not here."""
+    with pytest.MonkeyPatch.context() as monkeypatch, contextlib.ExitStack() as stack:
+        isolate(monkeypatch)
+        try:
+            endpoint = stack.enter_context(SERVERS[name](directory))
+        except NotHereError as error:
+            pytest.skip(str(error))
+        yield endpoint
+
+
 #: Name of a server -> what starts it.
 SERVERS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Endpoint]]] = {
     "moto": serving_s3,
