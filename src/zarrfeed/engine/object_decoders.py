@@ -1,12 +1,16 @@
 """What becomes of the bytes of an object: the user's function, or a decoder that is known by a name.
 
-What holds: a decoder is called in threads, several at once, with a read-only view of the bytes.
+What holds: a decoder is called in threads, several at once, with a read-only view of the bytes. NumPy parses the header
+of a .npy file with Python's own parser, which raises SystemError at random where several threads use it at once (seen
+in CPython 3.11.7). So "npy" parses one header at a time.
 """
 
 from __future__ import annotations
 
 import inspect
 import io
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -26,6 +30,18 @@ DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
 Decode: TypeAlias = Callable[..., Any] | DecoderName | None
 #: What is called: with the bytes and the key.
 Decoder: TypeAlias = Callable[[memoryview, str], Any]
+
+
+_parsing = threading.Lock()
+
+
+def _parse_anew() -> None:
+    """Forget, in a forked child, that a thread of the parent was parsing."""
+    global _parsing
+    _parsing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_parse_anew)
 
 
 def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder | None:
@@ -85,7 +101,8 @@ def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
 
 def decode_npy(data: memoryview, _: str = "") -> npt.NDArray[Any]:
     """Decode what `numpy.save` wrote, without Python objects."""
-    array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    with _parsing:
+        array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise ValueError("it is an archive of several arrays (.npz), not one (.npy)")
     return array

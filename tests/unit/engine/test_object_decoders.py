@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,37 @@ def test_npy_runs_no_code_and_refuses_archives() -> None:
     np.savez(file, a=np.zeros(1))
     with pytest.raises(ValueError, match="archive of several arrays"):
         decode_npy(memoryview(file.getvalue()))
+
+
+def test_threads_parse_one_header_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    np.save(file, np.arange(3))
+    load, running, most, failed = np.load, [0], [0], []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.001)  # so that others would come in between
+        try:
+            return load(*arguments, **options)
+        finally:
+            running[0] -= 1
+
+    def work() -> None:
+        try:
+            for _ in range(25):
+                assert decode_npy(memoryview(file.getvalue())).tolist() == [0, 1, 2]
+        except BaseException as error:  # noqa: BLE001 (the test says what it was)
+            failed.append(error)
+
+    monkeypatch.setattr(np, "load", counted)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert most == [1]
 
 
 def test_functions_of_the_bytes_or_of_bytes_and_key() -> None:
