@@ -52,11 +52,11 @@ void drop_tensor(PyObject* capsule) {
 }
 
 /// A DLPack capsule over a buffer of the engine; the buffer goes back to its pool when the tensor is dropped.
-py::object borrow(const Engine& engine, size_t field, uint8_t* buffer, int64_t rows) {
-  const FieldDecoder& reader = engine.fields()[field];
+py::object borrow(const Engine& engine, size_t tensor_number, uint8_t* buffer, int64_t rows) {
+  const FieldDecoder& reader = engine.field_of_tensor(tensor_number);
   const auto& spec = reader.spec().tensor;
   const TensorSpec bytes{.sample_shape = {static_cast<int64_t>(spec ? 0 : reader.sample_bytes())}};
-  DLManagedTensor* const tensor = make_tensor(engine.memory(field), buffer, rows, spec ? *spec : bytes);
+  DLManagedTensor* const tensor = make_tensor(engine.memory(tensor_number), buffer, rows, spec ? *spec : bytes);
   PyObject* const capsule = PyCapsule_New(tensor, kDLPackCapsule, drop_tensor);
   if (capsule == nullptr) {
     tensor->deleter(tensor);

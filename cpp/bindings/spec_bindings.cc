@@ -2,6 +2,7 @@
 
 #include "bindings/spec_bindings.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                      const py::bytes& fill, std::vector<CodecSpec> codecs, const py::bytes& root,
                      std::string metadata_key, std::string key_prefix, const std::string& key_separator,
                      std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python,
-                     size_t max_stored_bytes) {
+                     size_t max_stored_bytes, std::shared_ptr<ArrayParts> parts) {
   const auto items = static_cast<std::string_view>(fill);
   ArraySpec array{.name = std::move(name),
                   .shape = std::move(shape),
@@ -87,9 +88,72 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                   .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
                   .shard = shard.value_or(ShardSpec{}),
                   .in_python = in_python,
-                  .max_stored_bytes = max_stored_bytes};
+                  .max_stored_bytes = max_stored_bytes,
+                  .parts = std::move(parts)};
   check_axes(array);
+  if (array.parts != nullptr &&
+      array.parts->rows_per_chunk != array.chunk_shape[static_cast<size_t>(array.sample_axis)]) {
+    throw Error(ErrorKind::kConfig, array.name + ": parts have chunks of another length");
+  }
   return array;
+}
+
+using Int64Array = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+
+std::vector<int64_t> copy(const Int64Array& array) {
+  return {array.data(), array.data() + array.size()};
+}
+
+std::shared_ptr<ArrayParts> make_parts(const Int64Array& begin, const Int64Array& end,
+                                       const std::vector<py::bytes>& prefixes, std::vector<std::string> names,
+                                       int64_t rows_per_chunk) {
+  auto parts = std::make_shared<ArrayParts>();
+  parts->begin = copy(begin);
+  parts->end = copy(end);
+  for (const py::bytes& prefix : prefixes) parts->prefix.emplace_back(static_cast<std::string_view>(prefix));
+  parts->name = std::move(names);
+  parts->rows_per_chunk = rows_per_chunk;
+  const size_t count = parts->begin.size();
+  bool fits = count > 0 && rows_per_chunk >= 1 && parts->end.size() == count && parts->prefix.size() == count &&
+              parts->name.size() == count;
+  for (size_t p = 0; fits && p < count; ++p) {
+    fits = parts->begin[p] >= (p == 0 ? 0 : parts->end[p - 1]) && parts->end[p] > parts->begin[p];
+  }
+  if (!fits) throw Error(ErrorKind::kConfig, "parts of an array must ascend, and each have rows, a prefix and a name");
+  parts->number_chunks();
+  return parts;
+}
+
+/// (number of the tensor, bytes of a row of the tensor, offset in it)
+using SlotTuple = std::tuple<size_t, size_t, size_t>;
+
+SlotSpec make_slot(const SlotTuple& slot) {
+  return {std::get<0>(slot), std::get<1>(slot), std::get<2>(slot)};
+}
+
+/// (address of the rows or 0, their number, first, step)
+using RowMapTuple = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+
+RowMapSpec make_row_map(const RowMapTuple& map) {
+  const auto& [address, num_samples, first, step] = map;
+  return {reinterpret_cast<const int64_t*>(address), num_samples, first, step};
+}
+
+/// ("edge" or "fill", the item as it stands in the batch, borders of segments)
+using PadTuple = std::tuple<std::string, py::bytes, std::optional<Int64Array>>;
+
+PadSpec make_pad(const PadTuple& pad) {
+  const auto& [mode, item, borders] = pad;
+  PadSpec spec;
+  spec.mode = mode == "edge" ? PadSpec::Mode::kEdge : mode == "fill" ? PadSpec::Mode::kFill : PadSpec::Mode::kNone;
+  const auto bytes = static_cast<std::string_view>(item);
+  spec.item.assign(bytes.begin(), bytes.end());
+  if (borders) {
+    const std::vector<int64_t> ends = copy(*borders);
+    if (!std::ranges::is_sorted(ends)) throw Error(ErrorKind::kConfig, "borders of segments must ascend");
+    spec.borders = std::make_shared<const std::vector<int64_t>>(ends);
+  }
+  return spec;
 }
 
 /// (begin, end, chunk along the sample axis, key, class of the error, errno, message)
@@ -104,20 +168,34 @@ std::optional<TensorSpec> make_tensor_spec(std::optional<TensorTuple> tensor) {
 }
 
 FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
-                      std::optional<TensorTuple> tensor) {
+                      std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
+                      const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, bool is_variant) {
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kStored;
   spec.array = std::move(array);
   spec.conversion = std::move(conversion);
   spec.offsets = std::move(offsets);
   spec.tensor = make_tensor_spec(std::move(tensor));
+  if (slot) spec.slot = make_slot(*slot);
+  if (row_map) spec.row_map = make_row_map(*row_map);
+  if (pad) spec.pad = make_pad(*pad);
+  spec.is_variant = is_variant;
+  if (is_variant && (!slot || spec.array.parts == nullptr)) {
+    throw Error(ErrorKind::kConfig, spec.array.name + ": a variant has parts, and a slot that others share");
+  }
   return spec;
 }
 
 FieldSpec make_resident(uintptr_t address, size_t row_bytes, const std::vector<BadRowsTuple>& bad_rows,
                         std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
-                        std::optional<TensorTuple> tensor) {
+                        std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
+                        const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad,
+                        int64_t num_rows) {
   FieldSpec spec;
+  if (slot) spec.slot = make_slot(*slot);
+  if (row_map) spec.row_map = make_row_map(*row_map);
+  if (pad) spec.pad = make_pad(*pad);
+  spec.num_rows = num_rows;
   spec.kind = FieldSpec::Kind::kResident;
   spec.rows = reinterpret_cast<const uint8_t*>(address);
   spec.sample_bytes = row_bytes;
@@ -135,6 +213,15 @@ FieldSpec make_resident(uintptr_t address, size_t row_bytes, const std::vector<B
 FieldSpec make_index(std::optional<TensorTuple> tensor) {
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kIndex;
+  spec.tensor = make_tensor_spec(std::move(tensor));
+  return spec;
+}
+
+FieldSpec make_pad_mask(std::vector<int64_t> offsets, const PadTuple& pad, std::optional<TensorTuple> tensor) {
+  FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kPadMask;
+  spec.offsets = std::move(offsets);
+  spec.pad = make_pad(pad);
   spec.tensor = make_tensor_spec(std::move(tensor));
   return spec;
 }
@@ -180,18 +267,28 @@ void bind_specs(py::module_& m) {
       .def(py::init(&make_conversion), py::kw_only(), py::arg("items"), py::arg("result"), py::arg("decode_in_double"),
            py::arg("fills"), py::arg("scale"), py::arg("offset"), py::arg("mean"), py::arg("std"),
            py::arg("channel_items"));
+  py::class_<ArrayParts, std::shared_ptr<ArrayParts>>(m, "ArrayParts")
+      .def(py::init(&make_parts), py::kw_only(), py::arg("begin"), py::arg("end"), py::arg("prefixes"),
+           py::arg("names"), py::arg("rows_per_chunk"));
   py::class_<ArraySpec>(m, "ArraySpec")
       .def(py::init(&make_array), py::kw_only(), py::arg("name"), py::arg("shape"), py::arg("chunk_shape"),
            py::arg("storage_order"), py::arg("sample_axis"), py::arg("item_bytes"), py::arg("swap_bytes"),
            py::arg("fill"), py::arg("codecs"), py::arg("root"), py::arg("metadata_key"), py::arg("key_prefix"),
            py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
-           py::arg("in_python") = false, py::arg("max_stored_bytes") = 0);
+           py::arg("in_python") = false, py::arg("max_stored_bytes") = 0,
+           py::arg("parts") = std::shared_ptr<ArrayParts>{});
   py::class_<FieldSpec>(m, "FieldSpec")
       .def_static("stored", &make_stored, py::arg("array"), py::kw_only(), py::arg("conversion") = py::none(),
-                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none())
+                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
+                  py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
+                  py::arg("is_variant") = false)
       .def_static("resident", &make_resident, py::arg("address"), py::kw_only(), py::arg("row_bytes"),
                   py::arg("bad_rows") = std::vector<BadRowsTuple>{}, py::arg("conversion") = py::none(),
-                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none())
+                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
+                  py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
+                  py::arg("num_rows") = 0)
+      .def_static("pad_mask", &make_pad_mask, py::kw_only(), py::arg("offsets"), py::arg("pad"),
+                  py::arg("tensor") = py::none())
       .def_static("index", &make_index, py::kw_only(), py::arg("tensor") = py::none());
 }
 

@@ -7,7 +7,7 @@
 
 namespace zarrfeed {
 
-BatchRing::BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t period, size_t num_fields)
+BatchRing::BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t period, size_t num_tensors)
     : steps_(steps),
       batch_size_(batch_size),
       size_(size),
@@ -15,8 +15,8 @@ BatchRing::BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t pe
       capacity_(size * batch_size),
       in_lane_((capacity_ + period - 1) / period),
       num_batches_((steps + batch_size - 1) / batch_size),
-      num_fields_(num_fields),
-      buffers_(static_cast<size_t>(size) * num_fields),
+      num_tensors_(num_tensors),
+      buffers_(static_cast<size_t>(size) * num_tensors),
       remaining_(std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(size))),
       claimed_(std::make_unique<std::atomic<uint32_t>[]>(static_cast<size_t>(in_lane_ * period))) {}
 
@@ -25,7 +25,7 @@ int64_t BatchRing::rows(int64_t batch) const {
 }
 
 std::span<uint8_t*> BatchRing::buffers(int64_t batch) {
-  return std::span(buffers_).subspan(index_of(batch) * num_fields_, num_fields_);
+  return std::span(buffers_).subspan(index_of(batch) * num_tensors_, num_tensors_);
 }
 
 void BatchRing::open(int64_t batch, int64_t pieces) {
@@ -62,14 +62,22 @@ int64_t BatchRing::first_unclaimed(int64_t batch) const {
   return step;
 }
 
-void BatchRing::find_targets(std::span<const Placement> rows, size_t field, int64_t in_sample, size_t row_bytes,
-                             std::vector<RowTarget>& out) {
+void BatchRing::add(std::span<const Placement> rows, int64_t in_sample) {
+  Cursor at(*this, in_sample);
+  for (const Placement& row : rows) {
+    at.seek(row.step);
+    remaining_[at.index].fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void BatchRing::find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes,
+                             size_t offset, std::vector<RowTarget>& out) {
   out.resize(rows.size());
   Cursor at(*this, in_sample);
   for (size_t i = 0; i < rows.size(); ++i) {
     at.seek(rows[i].step);
-    out[i] = {rows[i].sample,
-              buffers_[at.index * num_fields_ + field] + static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
+    out[i] = {rows[i].sample, buffers_[at.index * num_tensors_ + tensor] + offset +
+                                  static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
   }
 }
 

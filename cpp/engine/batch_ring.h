@@ -27,12 +27,12 @@ class BatchRing {
  public:
   /// An epoch of `steps` steps in batches of `batch_size`, of which at most `size` are open. Steps of one lane are
   /// `period` apart.
-  BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t period, size_t num_fields);
+  BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t period, size_t num_tensors);
 
   [[nodiscard]] int64_t num_batches() const { return num_batches_; }
   /// Rows of a batch: `batch_size`, or fewer in the last batch.
   [[nodiscard]] int64_t rows(int64_t batch) const;
-  /// The buffers of a batch, one for each field.
+  /// The buffers of a batch, one for each tensor.
   [[nodiscard]] std::span<uint8_t*> buffers(int64_t batch);
 
   /// Opens a batch, whose buffers were set, for rows of `pieces` pieces each.
@@ -46,10 +46,13 @@ class BatchRing {
   /// The first step of an open batch that was not claimed; the last step of the batch if all were.
   [[nodiscard]] int64_t first_unclaimed(int64_t batch) const;
 
-  /// Sets `out` to the addresses of `rows` in the buffers of `field`. Each sample has `in_sample` rows of `row_bytes`
-  /// bytes, and Placement::step counts rows.
-  void find_targets(std::span<const Placement> rows, size_t field, int64_t in_sample, size_t row_bytes,
+  /// Sets `out` to the addresses of `rows` in the buffers of `tensor`. Each sample has `in_sample` rows of `row_bytes`
+  /// bytes, Placement::step counts rows, and what is written begins at `offset` in the row.
+  void find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes, size_t offset,
                     std::vector<RowTarget>& out);
+
+  /// Counts one more unfinished piece of each of these rows, whose samples have an unfinished piece already.
+  void add(std::span<const Placement> rows, int64_t in_sample);
 
   /// Counts these rows as written, and calls on_complete(batch) for each batch that this completes.
   template <typename OnComplete>
@@ -105,8 +108,8 @@ class BatchRing {
   const int64_t capacity_;  ///< steps of all batches in the ring
   const int64_t in_lane_;   ///< marks of a lane
   const int64_t num_batches_;
-  const size_t num_fields_;
-  std::vector<uint8_t*> buffers_;                      ///< of each ring index, one field after another
+  const size_t num_tensors_;
+  std::vector<uint8_t*> buffers_;                      ///< of each ring index, one tensor after another
   std::unique_ptr<std::atomic<int64_t>[]> remaining_;  ///< of each ring index: pieces that are not finished
   std::unique_ptr<std::atomic<uint32_t>[]> claimed_;   ///< 1 + the last turn of the ring in which the step was claimed
 };

@@ -66,8 +66,7 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared
   fields_.reserve(fields.size());
   for (FieldSpec& field : fields) {
     const FieldDecoder& decoder = fields_.emplace_back(std::move(field));
-    const size_t bytes = decoder.sample_bytes() * static_cast<size_t>(options_.batch_size);
-    memory_.push_back(std::make_shared<BufferPool>(bytes, options_.provided_memory));
+    add_tensor(fields_.size() - 1);
     group_bytes_ += decoder.decoded_bytes() * decoder.num_cells();
   }
   pieces_per_sample_ = TaskBuilder::pieces_per_sample(fields_);
@@ -82,6 +81,24 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared
   }
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
+}
+
+void Engine::add_tensor(size_t field) {
+  const FieldDecoder& decoder = fields_[field];
+  const auto& slot = decoder.spec().slot;
+  const size_t tensor = slot ? slot->tensor : memory_.size();
+  tensor_of_field_.push_back(tensor);
+  const size_t bytes = decoder.sample_bytes() * static_cast<size_t>(options_.batch_size);
+  if (slot && slot->offset + decoder.row_bytes() > slot->row_bytes) {
+    throw Error(ErrorKind::kConfig, "field " + std::to_string(field) + " does not fit into a row of its tensor");
+  }
+  if (tensor == memory_.size()) {
+    field_of_tensor_.push_back(field);
+    memory_.push_back(std::make_shared<BufferPool>(bytes, options_.provided_memory));
+  } else if (tensor > memory_.size() || field_of_tensor(tensor).sample_bytes() != decoder.sample_bytes() ||
+             field_of_tensor(tensor).num_offsets() != decoder.num_offsets()) {
+    throw Error(ErrorKind::kConfig, "field " + std::to_string(field) + " does not fit into its tensor");
+  }
 }
 
 void Engine::make_readers() {
@@ -143,11 +160,11 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   size_t batch_bytes = 0;
   for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
   size_t sample_bytes = 0;
-  for (const FieldDecoder& field : fields_) sample_bytes += field.sample_bytes();
+  for (size_t t = 0; t < num_tensors(); ++t) sample_bytes += field_of_tensor(t).sample_bytes();
   streaming_ = static_cast<size_t>(max_open) * batch_bytes > kStreamingBytes;
   // Steps of a lane are as far apart as this consumer has lanes.
   const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
-  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open, period, fields_.size());
+  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open, period, num_tensors());
   stopping_ = false;
   error_ = nullptr;
   admission_.begin_epoch(plan_->plan, max_open);
@@ -155,7 +172,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   fetch_queue_.begin_epoch();
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small
   // chunk.
-  max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_));
+  max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_.value_or(1)));
   const size_t num_threads = std::min(options_.num_threads, max_tasks_);
   busy_threads_ = 0;
   helpers_ = 0;
@@ -231,7 +248,7 @@ void Engine::stop_locked() {
     fetch_queue_.clear();
     skip_log_.clear();
     for (int64_t b = admission_.delivered(); b < admission_.opened(); ++b) {
-      for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->release(ring_->buffers(b)[f]);
+      for (size_t t = 0; t < num_tensors(); ++t) memory_[t]->release(ring_->buffers(b)[t]);
     }
     ring_.reset();
     if (!lost_threads_) {
@@ -268,7 +285,7 @@ uint64_t Engine::indices_read() const {
 }
 
 void Engine::provide_buffers(const std::vector<uint8_t*>& buffers) {
-  for (size_t f = 0; f < fields_.size(); ++f) memory_[f]->provide(buffers[f]);
+  for (size_t t = 0; t < num_tensors(); ++t) memory_[t]->provide(buffers[t]);
   {
     const std::lock_guard lock(mutex_);
     admission_.provide();

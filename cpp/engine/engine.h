@@ -104,7 +104,7 @@ struct OwnedPlan {
 
 enum class NextStatus { kBatch, kEnd, kTimeout };
 
-/// A complete batch: one buffer for each field, owned by the receiver.
+/// A complete batch: one buffer for each tensor, owned by the receiver.
 struct ReadyBatch {
   std::vector<uint8_t*> buffers;
   int64_t rows = 0;
@@ -130,7 +130,7 @@ class Engine {
   /// Ends the epoch. Threads finish the chunk that they decode and are joined; the memory of batches that were not
   /// taken is recycled. A thread that storage holds up is left behind after a timeout.
   void stop();
-  /// Provides one buffer for each field. Only for engines with provided memory.
+  /// Provides one buffer for each tensor. Only for engines with provided memory.
   void provide_buffers(const std::vector<uint8_t*>& buffers);
 
   /// The stores that the chunks come from.
@@ -152,7 +152,11 @@ class Engine {
   /// Temporary memory of all threads at the end of the last epoch, in bytes, including fetched bytes that were not
   /// decoded. It only grows, so this is also the peak.
   [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
-  [[nodiscard]] const std::shared_ptr<BufferPool>& memory(size_t field) const { return memory_[field]; }
+  /// Tensors of a batch: one for each field, but for fields that share one.
+  [[nodiscard]] size_t num_tensors() const { return memory_.size(); }
+  [[nodiscard]] const std::shared_ptr<BufferPool>& memory(size_t tensor) const { return memory_[tensor]; }
+  /// The first field that writes to a tensor.
+  [[nodiscard]] const FieldDecoder& field_of_tensor(size_t tensor) const { return fields_[field_of_tensor_[tensor]]; }
   /// Number of shard indices that the engine read; the store bridge counts those that it reads.
   [[nodiscard]] uint64_t indices_read() const;
   [[nodiscard]] const std::vector<FieldDecoder>& fields() const { return fields_; }
@@ -213,6 +217,11 @@ class Engine {
   [[nodiscard]] bool skips(const Error& error) const;
   void skip(Task& task, const Error& error);
   void skip_bad_rows(const Task& task);
+  /// The samples that the rows of a task belong to, each with its step, in the order of the rows.
+  [[nodiscard]] std::vector<Placement> samples_of(const Task& task) const;
+  void count_pieces(std::span<const Placement> samples, std::span<const Task> tasks);
+  void on_complete(int64_t batch);
+  void add_tensor(size_t field);
   /// Removes from `tasks` those whose store cannot be read on this thread, and requests their chunks.
   void ask_ahead(std::vector<Task>& tasks);
   void fetch_later(std::span<Task> tasks);
@@ -242,15 +251,17 @@ class Engine {
   const std::shared_ptr<Stores> stores_;
   std::shared_ptr<Readers> readers_;  ///< null for fields that are not stored; threads share them while they read
   bool asks_first_ = false;           ///< some store cannot be read on a decode thread, so requests come first
-  std::vector<std::shared_ptr<BufferPool>> memory_;
+  std::vector<size_t> tensor_of_field_;
+  std::vector<size_t> field_of_tensor_;                  ///< the first of each
+  std::vector<std::shared_ptr<BufferPool>> memory_;      ///< of each tensor
   std::unique_ptr<ChunkCache> cache_;                    ///< null: no cache
   std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< of each decode thread; reused in the next epoch
   Claim consumer_claim_;                                 ///< work that the consumer has taken
   StallWatch consumer_watch_;
-  bool lost_threads_ = false;      ///< a thread was left behind, and still uses the readers
-  uint64_t past_indices_ = 0;      ///< shard indices that earlier readers read
-  int64_t pieces_per_sample_ = 0;  ///< see TaskBuilder
-  size_t group_bytes_ = 0;         ///< decoded bytes of a group of one segment: decides how many groups a thread claims
+  bool lost_threads_ = false;                 ///< a thread was left behind, and still uses the readers
+  uint64_t past_indices_ = 0;                 ///< shard indices that earlier readers read
+  std::optional<int64_t> pieces_per_sample_;  ///< see TaskBuilder; none: rows of tasks are counted as tasks are made
+  size_t group_bytes_ = 0;  ///< decoded bytes of a group of one segment: decides how many groups a thread claims
   Stats stats_;
   std::atomic<size_t> scratch_bytes_{0};
 

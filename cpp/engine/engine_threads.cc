@@ -48,13 +48,13 @@ void Engine::open_batch(int64_t batch) {
   const auto buffers = ring_->buffers(batch);
   size_t acquired = 0;
   try {
-    for (; acquired < fields_.size(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
+    for (; acquired < num_tensors(); ++acquired) buffers[acquired] = memory_[acquired]->acquire();
   } catch (...) {
     // The batch is not open, so nobody else would give these back.
     while (acquired-- > 0) memory_[acquired]->release(buffers[acquired]);
     throw;
   }
-  ring_->open(batch, pieces_per_sample_);
+  ring_->open(batch, pieces_per_sample_.value_or(1));
 }
 
 int64_t Engine::rows_per_sample(size_t field) const {
@@ -148,7 +148,9 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
     const TaskBuilder builder(fields_, plan_->plan);
     for (size_t i = 0; i < claim.groups.size(); ++i) {
       const size_t first = tasks.size();
-      ring_->claim(*builder.build(claim.groups[i], claim.shuffle, tasks));
+      const TaskBuilder::Rows samples = builder.build(claim.groups[i], claim.shuffle, tasks);
+      ring_->claim(*samples);
+      if (!pieces_per_sample_) count_pieces(*samples, std::span(tasks).subspan(first));
       share_chunks(claim.carried[i], std::span(tasks).subspan(first));
     }
     claim.carried.clear();
@@ -160,7 +162,7 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
 
 void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
   const FieldDecoder& field = field_of(task);
-  if (!field.is_stored()) {
+  if (!field.is_stored() || task.pads) {
     scatter(task, scratch);
     return;
   }
@@ -209,7 +211,7 @@ void Engine::scatter_or_skip(Task& task, WorkerScratch& scratch) {
 }
 
 Error Engine::at_chunk(const Task& task, const Error& error) const {
-  return error.at(field_of(task).spec().array.name, reader_of(task).label(task.chunk, task.cell));
+  return reader_of(task).at_chunk(error, task.chunk, task.cell);
 }
 
 bool Engine::skips(const Error& error) const {
@@ -219,29 +221,51 @@ bool Engine::skips(const Error& error) const {
 void Engine::skip(Task& task, const Error& error) {
   resume(CarriedChunk::give_up(task));
   const SkippedChunk chunk{task.field, task.chunk, reader_of(task).label(task.chunk, task.cell), error};
-  const std::vector<int64_t>& offsets = field_of(task).spec().offsets;
+  const std::vector<Placement> samples = samples_of(task);
   {
     const std::lock_guard lock(mutex_);
-    for (const Placement& row : task.placements()) skip_log_.add(sample_of_row(row, offsets), chunk);
+    for (const Placement& sample : samples) skip_log_.add(sample, chunk);
   }
   publish(task);
 }
 
+std::vector<Placement> Engine::samples_of(const Task& task) const {
+  std::vector<Placement> by_step = *task.samples;
+  std::sort(by_step.begin(), by_step.end(), [](const Placement& a, const Placement& b) { return a.step < b.step; });
+  std::vector<Placement> samples;
+  for (const Placement& row : task.placements()) {
+    const int64_t step = row.step / rows_per_sample(task.field);
+    samples.push_back(*std::lower_bound(by_step.begin(), by_step.end(), step,
+                                        [](const Placement& sample, int64_t s) { return sample.step < s; }));
+  }
+  return samples;
+}
+
 void Engine::skip_bad_rows(const Task& task) {
   const FieldSpec& spec = field_of(task).spec();
+  const std::vector<Placement> samples = samples_of(task);
   const std::lock_guard lock(mutex_);
-  for (const Placement& row : task.placements()) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Placement& row = task.placements()[i];
     const auto behind = std::upper_bound(spec.bad_rows.begin(), spec.bad_rows.end(), row.sample,
                                          [](int64_t r, const BadRows& rows) { return r < rows.begin; });
     if (behind == spec.bad_rows.begin()) continue;
     const BadRows& rows = *std::prev(behind);
     if (row.sample >= rows.end) continue;
-    skip_log_.add(sample_of_row(row, spec.offsets), {task.field, rows.chunk, rows.key, rows.error});
+    skip_log_.add(samples[i], {task.field, rows.chunk, rows.key, rows.error});
   }
 }
 
 void Engine::scatter(Task& task, WorkerScratch& scratch) {
   const FieldDecoder& field = field_of(task);
+  if (task.pads) {
+    if (task.cell == 0) {
+      find_targets(task, scratch.targets);
+      field.scatter_pad(scratch.targets);
+    }
+    publish(task);
+    return;
+  }
   if (field.is_stored()) ask_for_help();
   const ChunkCache::Key key{task.field, task.chunk, task.cell};
   const bool is_missing = task.status == ReadStatus::kMissing;
@@ -291,15 +315,25 @@ void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChu
 }
 
 void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
-  ring_->find_targets(task.placements(), task.field, rows_per_sample(task.field), field_of(task).row_bytes(), out);
+  const FieldDecoder& field = field_of(task);
+  ring_->find_targets(task.placements(), tensor_of_field_[task.field], rows_per_sample(task.field), field.slot_bytes(),
+                      field.slot_offset(), out);
 }
 
 void Engine::publish(const Task& task) {
-  ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) {
-    const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
-    if (batch == admission_.delivered()) ready_cv_.notify_one();
-    if (options_.caller_runs) work_cv_.notify_all();
-  });
+  ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) { on_complete(batch); });
+}
+
+void Engine::count_pieces(std::span<const Placement> samples, std::span<const Task> tasks) {
+  // A batch was opened with one piece a sample, which is finished here, once the others are counted.
+  for (const Task& task : tasks) ring_->add(task.placements(), rows_per_sample(task.field));
+  ring_->finish(samples, 1, [this](int64_t batch) { on_complete(batch); });
+}
+
+void Engine::on_complete(int64_t batch) {
+  const std::lock_guard lock(mutex_);  // orders the count before the consumer's check
+  if (batch == admission_.delivered()) ready_cv_.notify_one();
+  if (options_.caller_runs) work_cv_.notify_all();
 }
 
 bool Engine::is_exhausted() const {

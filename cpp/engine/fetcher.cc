@@ -51,7 +51,7 @@ bool Engine::read_on_this_thread(Task& task, Buffer& room, StallWatch& watch) {
 
 void Engine::ask_ahead(std::vector<Task>& tasks) {
   for (Task& task : tasks) {
-    if (!field_of(task).is_stored()) continue;
+    if (!field_of(task).is_stored() || task.pads) continue;
     ChunkReader& reader = reader_of(task);
     const ByteStore::Limits& limits = reader.limits();
     task.asks_first =

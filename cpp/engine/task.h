@@ -29,12 +29,14 @@ struct Task {
   std::shared_ptr<const std::vector<Placement>> rows;
   size_t begin = 0;
   size_t end = 0;
-  std::shared_ptr<CarriedChunk> carried;  ///< the chunk, if other tasks share it
-  bool decodes_carried = false;           ///< this task decodes the shared chunk
-  bool is_fetched = false;                ///< the FetchQueue handed the task out; in flight until its chunk is decoded
-  bool asks_first = false;                ///< the store is asked, since the chunk cannot be read on a decode thread
-  std::unique_ptr<Buffer> room;           ///< buffer for the stored bytes, if the store has no memory of its own
-  std::shared_ptr<const void> hold;       ///< keeps the store's memory alive
+  std::shared_ptr<const std::vector<Placement>> samples;  ///< of the group, segment by segment
+  bool pads = false;                                      ///< the rows are padded: no chunk has them
+  std::shared_ptr<CarriedChunk> carried;                  ///< the chunk, if other tasks share it
+  bool decodes_carried = false;                           ///< this task decodes the shared chunk
+  bool is_fetched = false;           ///< the FetchQueue handed the task out; in flight until its chunk is decoded
+  bool asks_first = false;           ///< the store is asked, since the chunk cannot be read on a decode thread
+  std::unique_ptr<Buffer> room;      ///< buffer for the stored bytes, if the store has no memory of its own
+  std::shared_ptr<const void> hold;  ///< keeps the store's memory alive
   ReadStatus status = ReadStatus::kWouldBlock;
   Bytes stored;
   std::chrono::steady_clock::time_point asked;  ///< when the chunk was requested

@@ -1,16 +1,38 @@
 #include "engine/task_builder.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 
 namespace zarrfeed {
+namespace {
 
-int64_t TaskBuilder::pieces_per_sample(const std::vector<FieldDecoder>& fields) {
+/// `Task::chunk` of rows that lie in no chunk, in the order of chunks before all of them.
+constexpr int64_t kNoChunk = -1;
+
+/// A row with the chunk that it lies in.
+struct ChunkRow {
+  int64_t chunk = kNoChunk;
+  Placement row;
+};
+
+}  // namespace
+
+std::optional<int64_t> TaskBuilder::pieces_per_sample(const std::vector<FieldDecoder>& fields) {
   size_t pieces = 0;
-  for (const FieldDecoder& field : fields) pieces += std::max<size_t>(1, field.num_cells()) * field.num_offsets();
+  std::map<std::pair<size_t, size_t>, size_t> cells_of_slot;  // of fields with parts: by tensor and offset in it
+  for (const FieldDecoder& field : fields) {
+    const size_t cells = std::max<size_t>(1, field.num_cells());
+    if (const auto& slot = field.spec().slot; slot && field.is_stored() && field.spec().array.parts != nullptr) {
+      const auto [of_slot, is_first] = cells_of_slot.try_emplace({slot->tensor, slot->offset}, cells);
+      if (!is_first && of_slot->second != cells) return std::nullopt;
+      if (!is_first) continue;
+    }
+    pieces += cells * field.num_offsets();
+  }
   return static_cast<int64_t>(pieces);
 }
 
@@ -29,41 +51,61 @@ TaskBuilder::Rows TaskBuilder::build(size_t group, ShuffleScratch& scratch, std:
 
 void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const {
   const FieldDecoder& decoder = fields_[field];
-  const auto chunk_of = [&](const Placement& row) { return row.sample / decoder.rows_per_chunk(); };
-  const auto lie_in_one_chunk = [&](std::span<const Placement> rows) {
-    if (!decoder.is_stored()) return true;
-    const auto [first, last] = std::minmax_element(
-        rows.begin(), rows.end(), [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
-    return chunk_of(*first) == chunk_of(*last);
-  };
   const auto of_segment = std::span(*samples).subspan(begin, end - begin);
-  if (decoder.spec().offsets.empty() && lie_in_one_chunk(of_segment)) {
-    add_rows(field, samples, begin, end, out);
-    return;
+  if (decoder.is_direct()) {
+    if (!decoder.is_stored()) {
+      add_rows(field, samples, samples, begin, end, 0, out);
+      return;
+    }
+    const auto [first, last] =
+        std::minmax_element(of_segment.begin(), of_segment.end(),
+                            [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
+    const int64_t chunk = decoder.chunk_of(first->sample);
+    if (chunk != kNoChunk && chunk == decoder.chunk_of(last->sample)) {
+      add_rows(field, samples, samples, begin, end, chunk, out);
+      return;
+    }
   }
-  std::vector<Placement> sorted = expand_windows(field, of_segment);
-  if (!lie_in_one_chunk(sorted)) {
-    // The chunks of this field are shorter than the block, or begin inside it: one task for each chunk.
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [&](const Placement& a, const Placement& b) { return chunk_of(a) < chunk_of(b); });
-  }
-  const auto rows = std::make_shared<const std::vector<Placement>>(std::move(sorted));
   if (!decoder.is_stored()) {
-    add_rows(field, rows, 0, rows->size(), out);
+    const auto rows = std::make_shared<const std::vector<Placement>>(find_rows(field, of_segment));
+    add_rows(field, samples, rows, 0, rows->size(), 0, out);
     return;
   }
-  for (size_t from = 0; from < rows->size();) {
+  // The rows may lie in several chunks: one task for each chunk, and one for those that are padded.
+  const std::vector<Placement> found =
+      decoder.is_direct() ? std::vector<Placement>(of_segment.begin(), of_segment.end()) : find_rows(field, of_segment);
+  const bool has_parts = decoder.spec().array.parts != nullptr;
+  std::vector<ChunkRow> by_chunk;
+  by_chunk.reserve(found.size());
+  bool is_sorted = true;
+  for (const Placement& row : found) {
+    const int64_t chunk = row.sample < 0 ? kNoChunk : decoder.chunk_of(row.sample);
+    if (chunk == kNoChunk && (row.sample >= 0 || decoder.spec().is_variant)) {
+      if (has_parts) continue;  // another field has this row
+      throw Error(ErrorKind::kConfig, "plan: no chunk has row " + std::to_string(row.sample));
+    }
+    is_sorted = is_sorted && (by_chunk.empty() || by_chunk.back().chunk <= chunk);
+    by_chunk.push_back({chunk, row});
+  }
+  if (!is_sorted) {
+    std::stable_sort(by_chunk.begin(), by_chunk.end(),
+                     [](const ChunkRow& a, const ChunkRow& b) { return a.chunk < b.chunk; });
+  }
+  std::vector<Placement> sorted;
+  sorted.reserve(by_chunk.size());
+  for (const ChunkRow& one : by_chunk) sorted.push_back(one.row);
+  const auto rows = std::make_shared<const std::vector<Placement>>(std::move(sorted));
+  for (size_t from = 0; from < by_chunk.size();) {
     size_t to = from + 1;
-    while (to < rows->size() && chunk_of((*rows)[to]) == chunk_of((*rows)[from])) ++to;
-    add_rows(field, rows, from, to, out);
+    while (to < by_chunk.size() && by_chunk[to].chunk == by_chunk[from].chunk) ++to;
+    add_rows(field, samples, rows, from, to, by_chunk[from].chunk, out);
     from = to;
   }
 }
 
-void TaskBuilder::add_rows(size_t field, const Rows& rows, size_t begin, size_t end, std::vector<Task>& out) const {
-  const FieldDecoder& decoder = fields_[field];
-  const int64_t chunk = decoder.is_stored() ? (*rows)[begin].sample / decoder.rows_per_chunk() : 0;
-  for (size_t cell = 0; cell < std::max<size_t>(1, decoder.num_cells()); ++cell) {
+void TaskBuilder::add_rows(size_t field, const Rows& samples, const Rows& rows, size_t begin, size_t end, int64_t chunk,
+                           std::vector<Task>& out) const {
+  for (size_t cell = 0; cell < std::max<size_t>(1, fields_[field].num_cells()); ++cell) {
     Task& task = out.emplace_back();
     task.field = field;
     task.cell = cell;
@@ -71,24 +113,30 @@ void TaskBuilder::add_rows(size_t field, const Rows& rows, size_t begin, size_t 
     task.rows = rows;
     task.begin = begin;
     task.end = end;
+    task.samples = samples;
+    task.pads = chunk == kNoChunk;
   }
 }
 
-std::vector<Placement> TaskBuilder::expand_windows(size_t field, std::span<const Placement> samples) const {
-  const std::vector<int64_t>& offsets = fields_[field].spec().offsets;
-  if (offsets.empty()) return {samples.begin(), samples.end()};
+std::vector<Placement> TaskBuilder::find_rows(size_t field, std::span<const Placement> samples) const {
+  const FieldDecoder& decoder = fields_[field];
+  const FieldSpec& spec = decoder.spec();
+  const std::vector<int64_t> own_row{0};
+  const std::vector<int64_t>& offsets = spec.offsets.empty() ? own_row : spec.offsets;
   std::vector<Placement> rows;
   rows.reserve(samples.size() * offsets.size());
+  int64_t begin = 0;
+  int64_t end = plan_.num_samples;
+  const auto* const borders = spec.pad.borders.get();
+  if (borders != nullptr) end = 0;  // looked up below
   for (const Placement& p : samples) {
-    int64_t step = p.step * std::ssize(offsets);
-    for (const int64_t offset : offsets) {
-      const int64_t row = p.sample + offset;
-      if (row < 0 || row >= plan_.num_samples) {
-        throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(p.sample) +
-                                            " reaches beyond the array, to " + std::to_string(row));
-      }
-      rows.push_back({row, step++});
+    if (borders != nullptr && (p.sample < begin || p.sample >= end)) {
+      const auto behind = std::upper_bound(borders->begin(), borders->end(), p.sample);
+      begin = behind == borders->begin() ? 0 : *std::prev(behind);
+      end = behind == borders->end() ? plan_.num_samples : *behind;
     }
+    int64_t step = p.step * std::ssize(offsets);
+    for (const int64_t offset : offsets) rows.push_back({decoder.find_row(p.sample, offset, begin, end), step++});
   }
   return rows;
 }

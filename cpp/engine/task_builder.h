@@ -3,16 +3,21 @@
 // thread.
 //
 // Invariants, for the tasks that one call of build() adds:
-//   * For each field and each cell of it, every row that a sample of the group needs is in exactly one task. So the
-//     tasks of a sample have pieces_per_sample() rows in all, and no two tasks write the same bytes of a slot.
+//   * For each field and each cell of it, every row that a sample of the group needs is in exactly one task; of fields
+//     that have different parts of one array, in a task of the field whose part it is. No two tasks write the same bytes
+//     of a slot. So the tasks of a sample have pieces_per_sample() rows in all, unless fields with different parts have
+//     different numbers of cells: the engine then counts the rows of the tasks.
 //   * The rows of a task lie in one read chunk, `Task::chunk`. Rows of a field that is not stored lie in no chunk; one
 //     task has all rows of a segment, and its `chunk` is 0.
-//   * The rows of a task are in ascending order of their steps.
+//   * Rows that are padded, which Placement::sample says by -1, are tasks of their own (`Task::pads`) if the field is
+//     stored; the task of cell 0 writes them whole.
+//   * The rows of a task are in ascending order of their steps, and of one step in the order of their cells.
 // All functions are thread-safe.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,24 +39,18 @@ class TaskBuilder {
   /// Throws Error(kConfig) if the plan contradicts itself, or if a window reaches beyond the array.
   Rows build(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) const;
 
-  /// Rows that one sample needs, counted once in each cell that they lie in, over all fields.
-  static int64_t pieces_per_sample(const std::vector<FieldDecoder>& fields);
+  /// Rows that one sample needs, counted once in each cell that they lie in, over all fields; nothing if fields that
+  /// have different parts of one array have different numbers of cells.
+  static std::optional<int64_t> pieces_per_sample(const std::vector<FieldDecoder>& fields);
 
  private:
   void add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
-  void add_rows(size_t field, const Rows& rows, size_t begin, size_t end, std::vector<Task>& out) const;
-  [[nodiscard]] std::vector<Placement> expand_windows(size_t field, std::span<const Placement> samples) const;
+  void add_rows(size_t field, const Rows& samples, const Rows& rows, size_t begin, size_t end, int64_t chunk,
+                std::vector<Task>& out) const;
+  [[nodiscard]] std::vector<Placement> find_rows(size_t field, std::span<const Placement> samples) const;
 
   const std::vector<FieldDecoder>& fields_;
   const EpochPlan& plan_;
 };
-
-/// Returns the sample, with its step, that needs `row` of a field whose samples are windows of `offsets`. This undoes
-/// what the task builder does to windows. Without offsets, a row is a sample.
-inline Placement sample_of_row(const Placement& row, std::span<const int64_t> offsets) {
-  if (offsets.empty()) return row;
-  const auto in_window = static_cast<size_t>(row.step % std::ssize(offsets));
-  return {row.sample - offsets[in_window], row.step / std::ssize(offsets)};
-}
 
 }  // namespace zarrfeed

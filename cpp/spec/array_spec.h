@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "spec/array_parts.h"
 #include "spec/codec_spec.h"
 #include "spec/shard_spec.h"
 
@@ -35,6 +37,8 @@ struct ArraySpec {
   ShardSpec shard;
   bool in_python = false;       ///< its chunks are in a store that only Python can read
   size_t max_stored_bytes = 0;  ///< of a chunk that Python decodes, too; 0: as `codecs` say
+  /// The stores that the rows lie in, one after another; `root` is empty then. Null: one store has all rows.
+  std::shared_ptr<const ArrayParts> parts;
 };
 
 }  // namespace zarrfeed

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,9 +30,41 @@ struct BadRows {
   Error error;
 };
 
-/// One field of the dataset: a stored array, rows that lie in memory, or the global sample index itself.
+/// Where the rows of a field go, if they share a tensor of the batch with rows of other fields.
+struct SlotSpec {
+  size_t tensor = 0;     ///< number of the tensor; fields of one tensor have windows of the same length
+  size_t row_bytes = 0;  ///< of the tensor: from one row to the next
+  size_t offset = 0;     ///< where the row of this field begins in that of the tensor
+};
+
+/// Which row of its array a field has for a sample.
+struct RowMapSpec {
+  /// The row of sample s is `rows[s]`, -1 if there is none; borrowed. Null: it is `first + step * s`, none if the array
+  /// has no such row.
+  const int64_t* rows = nullptr;
+  int64_t num_samples = 0;  ///< length of `rows`
+  int64_t first = 0;
+  int64_t step = 1;
+};
+
+/// What takes the place of rows that a sample lacks.
+struct PadSpec {
+  enum class Mode {
+    kNone,  ///< nothing: a sample without all of its rows is an error of the plan
+    kEdge,  ///< at the ends of a segment: its first or last row. Rows that the row map lacks: as kFill
+    kFill,  ///< `item`, in every item of the row
+  };
+  Mode mode = Mode::kNone;
+  std::vector<uint8_t> item;  ///< as it stands in the batch; empty: zeros
+  /// The borders of segments, which windows do not leave: ascending, from 0 to the number of samples. Null: there is
+  /// one segment.
+  std::shared_ptr<const std::vector<int64_t>> borders;
+};
+
+/// One field of the dataset: a stored array, rows that lie in memory, the global sample index itself, or a mask: one byte
+/// for each row of a window, 1 where the row is padded.
 struct FieldSpec {
-  enum class Kind { kStored, kResident, kIndex };
+  enum class Kind { kStored, kResident, kIndex, kPadMask };
   Kind kind = Kind::kStored;
   ArraySpec array;                ///< kStored
   const uint8_t* rows = nullptr;  ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
@@ -41,7 +74,14 @@ struct FieldSpec {
   /// kStored, kResident: a sample consists of the rows at these distances from its own, one after another, in a
   /// window. Empty: of its own row.
   std::vector<int64_t> offsets;
-  std::optional<TensorSpec> tensor;  ///< none: bytes
+  std::optional<TensorSpec> tensor;   ///< none: bytes
+  std::optional<SlotSpec> slot;       ///< none: the field has a tensor for itself
+  std::optional<RowMapSpec> row_map;  ///< kStored, kResident: none: the row of a sample has its index
+  PadSpec pad;                        ///< kStored, kResident, kPadMask
+  int64_t num_rows = 0;               ///< kResident: rows that lie there; 0: as many as there are samples
+  bool is_variant =
+      false;  ///< kStored: other fields of the same slot have the rows that `array.parts` lack; those that
+              ///< nobody has are padded by the field that is no variant
 };
 
 }  // namespace zarrfeed

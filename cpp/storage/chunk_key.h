@@ -23,6 +23,12 @@ std::string chunk_key(const ArraySpec& array, const Grid& grid) {
   return key;
 }
 
+/// How many names, divided by slashes, a key of an array has.
+inline size_t parts_of_key(const ArraySpec& array) {
+  const std::string key = chunk_key(array, [](size_t) { return 0; });
+  return 1 + static_cast<size_t>(std::count(key.begin(), key.end(), '/'));
+}
+
 /// Place of a read chunk in its shard, in C order; nothing if the array is not sharded.
 template <typename Grid>
 std::optional<size_t> place_in_shard(const ArraySpec& array, const Grid& grid) {

@@ -43,12 +43,23 @@ bool ChunkReader::stop(Clock::time_point deadline) {
 
 ChunkLocation ChunkReader::locate(int64_t chunk, size_t cell) const {
   const auto sample_axis = static_cast<size_t>(array_.sample_axis);
+  std::optional<size_t> part;
+  if (array_.parts != nullptr) {
+    part = array_.parts->part_of(chunk);
+    chunk -= array_.parts->first_chunk[*part];
+  }
   const auto index = [&](size_t axis) { return axis == sample_axis ? chunk : cells_.index(cell, axis); };
-  return {chunk_key(array_, index), place_in_shard(array_, index)};
+  std::string key = chunk_key(array_, index);
+  if (part) key.insert(0, array_.parts->prefix[*part]);
+  return {std::move(key), place_in_shard(array_, index), part};
+}
+
+std::string ChunkReader::key_in_array(const ChunkLocation& at) const {
+  return at.part ? at.key.substr(array_.parts->prefix[*at.part].size()) : at.key;
 }
 
 std::string ChunkReader::label(const ChunkLocation& at) const {
-  return at.key + (at.inner_chunk ? " inner chunk " + inner_chunk_name(array_.shard, *at.inner_chunk) : "");
+  return key_in_array(at) + (at.inner_chunk ? " inner chunk " + inner_chunk_name(array_.shard, *at.inner_chunk) : "");
 }
 
 bool ChunkReader::may_pass(const Error& error) const {
@@ -60,7 +71,7 @@ void ChunkReader::check_size(const ChunkLocation& at, const ReadResult& result) 
   try {
     check_stored_size(result.bytes.size(), max_chunk_bytes_);
   } catch (const Error& error) {
-    throw error.at(array_.name, label(at));
+    throw error.at(name(at), label(at));
   }
 }
 
@@ -71,7 +82,7 @@ ReadResult ChunkReader::try_read(const ChunkLocation& at, Buffer& room) {
     if (result.error) throw *result.error;
   } catch (const Error& error) {
     if (may_pass(error)) return {.status = ReadStatus::kWouldBlock};  // tried again where it may take time
-    throw error.at(array_.name, at.key);
+    throw named(error, at);
   }
   check_size(at, result);
   return result;
@@ -119,7 +130,7 @@ void ChunkReader::settle(const PendingPtr& pending, ReadResult result) {
           one.push_back(self->request_for(pending));
           self->store_->read(std::move(one));
         } catch (const Error& error) {
-          self->end(pending, {.error = error.at(self->array_.name, pending->request.at.key)});
+          self->end(pending, {.error = self->named(error, pending->request.at)});
         }
       };
       try {
@@ -129,7 +140,7 @@ void ChunkReader::settle(const PendingPtr& pending, ReadResult result) {
         // No thread for another try: the error stays.
       }
     }
-    result.error = result.error->at(array_.name, pending->request.at.key);
+    result.error = named(*result.error, pending->request.at);
   } else {
     try {
       check_size(pending->request.at, result);
@@ -187,7 +198,7 @@ ReadResult ChunkReader::read_here(const ChunkLocation& at, Buffer& room, StallWa
   try {
     result = wait_here(begin, watch, wait);
   } catch (const Error& error) {
-    throw error.at(array_.name, at.key);
+    throw named(error, at);
   }
   check_size(at, result);
   return result;
@@ -234,7 +245,7 @@ std::optional<Error> ChunkReader::find_overdue(int64_t chunk, size_t cell, Clock
 }
 
 Error ChunkReader::overdue(const ChunkLocation& at) const {
-  return timed_out().at(array_.name, label(at));
+  return timed_out().at(name(at), label(at));
 }
 
 Error ChunkReader::timed_out() const {

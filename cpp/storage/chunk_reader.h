@@ -46,6 +46,7 @@ struct ReadPolicy {
 struct ChunkLocation {
   std::string key;                      ///< below the array: of its object, or of the shard that it lies in
   std::optional<size_t> inner_chunk{};  ///< its place in the shard, in C order
+  std::optional<size_t> part{};  ///< the store that it lies in, of an array of several; `key` begins with its prefix
 };
 
 /// A chunk that is wanted.
@@ -76,6 +77,15 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   /// The key, and which inner chunk it is where there are such: what messages call the chunk.
   [[nodiscard]] std::string label(const ChunkLocation& at) const;
   [[nodiscard]] std::string label(int64_t chunk, size_t cell) const { return label(locate(chunk, cell)); }
+  /// What messages call the array, of several stores the one that the chunk lies in.
+  [[nodiscard]] const std::string& name(const ChunkLocation& at) const {
+    return at.part ? array_.parts->name[*at.part] : array_.name;
+  }
+  /// The same error, with the array and the chunk.
+  [[nodiscard]] Error at_chunk(const Error& error, int64_t chunk, size_t cell) const {
+    const ChunkLocation at = locate(chunk, cell);
+    return error.at(name(at), label(at));
+  }
   /// Whether it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours together.
   [[nodiscard]] bool reads_together(int64_t chunk, size_t cell, int64_t other_chunk, size_t other_cell) const {
     return limits_.coalesce.limit > 0 && array_.shard.is_sharded() &&
@@ -124,6 +134,11 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   using PendingPtr = std::shared_ptr<Pending>;
 
   [[nodiscard]] Error timed_out() const;
+  /// The key below its array, without the prefix of a part.
+  [[nodiscard]] std::string key_in_array(const ChunkLocation& at) const;
+  [[nodiscard]] Error named(const Error& error, const ChunkLocation& at) const {
+    return error.at(name(at), key_in_array(at));
+  }
   [[nodiscard]] ReadRequest request_for(const PendingPtr& pending);
   void settle(const PendingPtr& pending, ReadResult result);
   void end(const PendingPtr& pending, ReadResult result);

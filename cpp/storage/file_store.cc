@@ -83,8 +83,13 @@ void PendingRead::close() {
   fd = -1;
 }
 
-FileStore::FileStore(std::string root, std::string metadata_key, size_t max_bytes, std::shared_ptr<IoThreads> io)
-    : root_(std::move(root)), metadata_key_(std::move(metadata_key)), max_bytes_(max_bytes), io_(std::move(io)) {}
+FileStore::FileStore(std::string root, std::string metadata_key, size_t max_bytes, std::shared_ptr<IoThreads> io,
+                     size_t key_depth)
+    : root_(std::move(root)),
+      metadata_key_(std::move(metadata_key)),
+      max_bytes_(max_bytes),
+      io_(std::move(io)),
+      key_depth_(key_depth) {}
 
 FileStore::~FileStore() {
   close();
@@ -97,17 +102,24 @@ void FileStore::close() {
 
 void FileStore::open() {
   close();
+  if (key_depth_ > 0) return;  // arrays are looked at when a chunk is missing
   directory_ = open_retrying(AT_FDCWD, root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory_ < 0) throw io_error(root_ + " cannot be opened", errno);
   check_array_exists();
 }
 
-void FileStore::check_array_exists() const {
+void FileStore::check_array_exists(const std::string& key) const {
   if (metadata_key_.empty()) return;
+  std::string root = root_;
+  if (key_depth_ > 0) {
+    root = key;
+    for (size_t i = 0; i < key_depth_; ++i) root.resize(root.find_last_of('/'));
+  }
   // Without this, every chunk of a store that was deleted would be a missing one, hence fill values.
-  if (faccessat(directory_, metadata_key_.c_str(), F_OK, 0) != 0) {
+  const std::string metadata = key_depth_ > 0 ? root + "/" + metadata_key_ : metadata_key_;
+  if (faccessat(directory_, metadata.c_str(), F_OK, 0) != 0) {
     const int code = errno;
-    throw io_error(root_ + "/" + metadata_key_ + " is gone: the array was deleted or moved after it was opened", code);
+    throw io_error(root + "/" + metadata_key_ + " is gone: the array was deleted or moved after it was opened", code);
   }
 }
 
@@ -172,7 +184,7 @@ ReadStatus FileStore::open_chunk(const std::string& key, Buffer& out, PendingRea
   pending.fd = open_retrying(directory_, key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (pending.fd < 0) {
     if (errno == ENOENT) {
-      check_array_exists();
+      check_array_exists(key);
       check_no_link_to_nothing(key);
       return ReadStatus::kMissing;
     }

@@ -36,7 +36,10 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
  public:
   /// `max_bytes`: a larger file is refused as no chunk of this array, where all of it is wanted.
   /// read() waits on the threads of `io`; if that is null or has none, on the thread that calls it.
-  FileStore(std::string root, std::string metadata_key, size_t max_bytes, std::shared_ptr<IoThreads> io = nullptr);
+  /// `key_depth`: if it is not 0, keys are paths of files, whose last `key_depth` names are the chunk's key below its
+  /// array, and `root` is empty.
+  FileStore(std::string root, std::string metadata_key, size_t max_bytes, std::shared_ptr<IoThreads> io = nullptr,
+            size_t key_depth = 0);
   ~FileStore() override;
 
   /// Opens the array's directory anew. Throws Error(kIo) if it, or the array's metadata in it, is gone.
@@ -59,13 +62,14 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
  private:
   ReadStatus open_chunk(const std::string& key, Buffer& out, PendingRead& pending, const ByteRange& range) const;
   [[nodiscard]] ReadResult read_or_fail(const ReadRequest& request) const;
-  void check_array_exists() const;
+  void check_array_exists(const std::string& key = {}) const;
   void check_no_link_to_nothing(const std::string& key) const;
 
   std::string root_;
   std::string metadata_key_;
   size_t max_bytes_;
   std::shared_ptr<IoThreads> io_;
+  const size_t key_depth_;
   int directory_ = -1;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "storage/chunk_key.h"
 #include "storage/file_store.h"
 
 namespace zarrfeed {
@@ -25,7 +26,9 @@ std::shared_ptr<ByteStore> Stores::make_uncached(size_t field, const ArraySpec& 
     if (bridge_ == nullptr) bridge_ = std::make_shared<StoreBridge>();
     return std::make_shared<PythonStore>(bridge_, field, max_requests_, coalesce_);
   }
-  return std::make_shared<FileStore>(array.root, array.metadata_key, max_chunk_bytes, io_);
+  // Of an array in several stores, keys are whole paths: no directory is held open for each of them.
+  const size_t depth = array.parts != nullptr ? parts_of_key(array) : 0;
+  return std::make_shared<FileStore>(array.root, array.metadata_key, max_chunk_bytes, io_, depth);
 }
 
 }  // namespace zarrfeed

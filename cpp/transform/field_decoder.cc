@@ -32,7 +32,8 @@ FieldDecoder::FieldDecoder(FieldSpec spec) : spec_(std::move(spec)) {
     return converter_ ? bytes / converter_->source_item_bytes() * converter_->dest_item_bytes() : bytes;
   };
   if (!is_stored()) {
-    row_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : converted(spec_.sample_bytes);
+    const bool is_mask = spec_.kind == FieldSpec::Kind::kPadMask;
+    row_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : is_mask ? 1 : converted(spec_.sample_bytes);
     return;
   }
   const ArraySpec& array = spec_.array;
@@ -47,13 +48,60 @@ FieldDecoder::FieldDecoder(FieldSpec spec) : spec_(std::move(spec)) {
   boxes_.reserve(cells.size());
   for (const auto& cell : cells) boxes_.emplace_back(array, cell, converter_.get());
   pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
+  parts_ = array.parts.get();
+}
+
+int64_t FieldDecoder::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const {
+  const PadSpec::Mode pad = spec_.pad.mode;
+  int64_t at = sample + offset;
+  if (at < begin || at >= end) {
+    if (pad == PadSpec::Mode::kNone) {
+      throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(sample) +
+                                          " reaches beyond the array, to " + std::to_string(at));
+    }
+    if (pad == PadSpec::Mode::kFill) return -1;
+    at = std::clamp(at, begin, end - 1);
+  }
+  if (!spec_.row_map) return at;
+  const RowMapSpec& map = *spec_.row_map;
+  const int64_t num_rows =
+      is_stored() ? spec_.array.shape[static_cast<size_t>(spec_.array.sample_axis)] : spec_.num_rows;
+  if (map.rows != nullptr && at >= map.num_samples) {
+    throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " is not in the row map");
+  }
+  int64_t row = map.rows != nullptr ? map.rows[at] : map.first + map.step * at;
+  if (row >= num_rows) {
+    if (map.rows != nullptr) {
+      throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " has row " + std::to_string(row) +
+                                          " of " + std::to_string(num_rows));
+    }
+    row = -1;
+  }
+  if (row < 0 && pad == PadSpec::Mode::kNone) {
+    throw Error(ErrorKind::kConfig, "plan: the array has no row of sample " + std::to_string(at));
+  }
+  return std::max<int64_t>(row, -1);
+}
+
+void FieldDecoder::scatter_pad(std::span<RowTarget> targets) const {
+  const std::vector<uint8_t>& item = spec_.pad.item;
+  for (const RowTarget& t : targets) {
+    if (item.empty()) {
+      std::memset(t.dest, 0, row_bytes_);
+      continue;
+    }
+    for (size_t at = 0; at < row_bytes_; at += item.size()) {
+      std::memcpy(t.dest + at, item.data(), std::min(item.size(), row_bytes_ - at));
+    }
+  }
 }
 
 void FieldDecoder::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets,
                                       bool streaming, WorkerScratch& scratch, Stats& stats) const {
   const BoxCopy& box = boxes_[cell];
   const size_t size = pipeline_->decoded_bytes();
-  for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
+  const int64_t first_row = parts_ == nullptr ? chunk * rows_per_chunk_ : parts_->first_row(chunk);
+  for (RowTarget& t : targets) t.row -= first_row;
 
   // A chunk whose rows are all wanted, in order and side by side, is decoded straight into the batch.
   bool direct = box.is_plain() && !pipeline_->is_view() && targets.size() * box.bytes() == size;
@@ -106,7 +154,8 @@ void FieldDecoder::decode_into(Bytes stored, MutableBytes out, WorkerScratch& sc
 
 void FieldDecoder::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
                                    Stats& stats, bool streaming) const {
-  for (RowTarget& t : targets) t.row -= chunk * rows_per_chunk_;
+  const int64_t first_row = parts_ == nullptr ? chunk * rows_per_chunk_ : parts_->first_row(chunk);
+  for (RowTarget& t : targets) t.row -= first_row;
   boxes_[cell].copy_rows(decoded, targets, streaming);
   if (streaming) fence_streaming_stores();
   stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
@@ -121,8 +170,16 @@ void FieldDecoder::scatter_resident(std::span<RowTarget> targets) const {
     for (const RowTarget& t : targets) std::memcpy(t.dest, &t.row, sizeof(int64_t));
     return;
   }
+  if (spec_.kind == FieldSpec::Kind::kPadMask) {
+    for (const RowTarget& t : targets) *t.dest = t.row < 0 ? 1 : 0;
+    return;
+  }
   if (row_bytes_ == 0) return;  // rows of nothing may lie nowhere, where memcpy() may not look
-  for (const RowTarget& t : targets) {
+  for (RowTarget& t : targets) {
+    if (t.row < 0) {
+      scatter_pad({&t, 1});
+      continue;
+    }
     const uint8_t* const row = spec_.rows + static_cast<size_t>(t.row) * spec_.sample_bytes;
     if (converter_) {
       converter_->convert(t.dest, row, spec_.sample_bytes / converter_->source_item_bytes(), 0);

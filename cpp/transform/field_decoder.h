@@ -50,11 +50,28 @@ class FieldDecoder {
   [[nodiscard]] size_t row_bytes() const { return row_bytes_; }
   /// Rows of a sample: the window.
   [[nodiscard]] size_t num_offsets() const { return std::max<size_t>(1, spec_.offsets.size()); }
-  [[nodiscard]] size_t sample_bytes() const { return row_bytes_ * num_offsets(); }
+  /// Bytes of a sample in the tensor of the batch, those of other fields that share it included.
+  [[nodiscard]] size_t sample_bytes() const { return slot_bytes() * num_offsets(); }
   /// Chunks that hold the parts of one row: the number of grid cells over all axes but the sample axis.
   [[nodiscard]] size_t num_cells() const { return boxes_.size(); }
   /// Rows of a chunk along the sample axis; 0 if any run of samples can be taken together.
   [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
+  /// The chunk along the sample axis that holds a row of a stored field; -1 if a part of it lacks the row.
+  [[nodiscard]] int64_t chunk_of(int64_t row) const {
+    return parts_ == nullptr ? row / rows_per_chunk_ : parts_->chunk_of(row);
+  }
+  /// Bytes from one row to the next in the tensor of the batch, and where the row of this field begins in it.
+  [[nodiscard]] size_t slot_bytes() const { return spec_.slot ? spec_.slot->row_bytes : row_bytes_; }
+  [[nodiscard]] size_t slot_offset() const { return spec_.slot ? spec_.slot->offset : 0; }
+  /// Whether the row of a sample is the one with its index, without windows: nothing has to be looked up.
+  [[nodiscard]] bool is_direct() const {
+    return spec_.offsets.empty() && !spec_.row_map && spec_.kind != FieldSpec::Kind::kPadMask;
+  }
+  /// Returns the row that a sample has at a distance from its own, within the samples [begin, end) of its segment; -1
+  /// for a row that is padded. Throws Error(kConfig) if there is no such row and nothing takes its place.
+  [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const;
+  /// Writes what takes the place of a row.
+  void scatter_pad(std::span<RowTarget> targets) const;
   [[nodiscard]] size_t decoded_bytes() const { return pipeline_ ? pipeline_->decoded_bytes() : 0; }
   [[nodiscard]] bool is_stored() const { return spec_.kind == FieldSpec::Kind::kStored; }
   /// The longest stored chunk that is still plausible; 0 if the field is not stored.
@@ -83,6 +100,7 @@ class FieldDecoder {
   std::unique_ptr<Converter> converter_;
   size_t row_bytes_ = 0;
   int64_t rows_per_chunk_ = 0;
+  const ArrayParts* parts_ = nullptr;  ///< of spec_
   std::vector<BoxCopy> boxes_;
   std::unique_ptr<CodecPipeline> pipeline_;
 };

@@ -9,6 +9,10 @@ FetchRequest: TypeAlias = tuple[int, str, bool, list[tuple[int, int, int | None]
 
 _Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
 _TensorSpec = tuple[int, int, Sequence[int]]
+#: Address of the rows or 0, their number; without an address the first row and the step.
+_RowMap = tuple[int, int, int, int]
+#: "edge" or "fill", the item as it stands in the batch, and where segments begin.
+_Pad = tuple[str, bytes, npt.NDArray[np.int64] | None]
 _BadRows = tuple[int, int, int, str, str, int, str]
 
 class CodecSpec:
@@ -40,6 +44,17 @@ class ConversionSpec:
         channel_items: int,
     ) -> None: ...
 
+class ArrayParts:
+    def __init__(
+        self,
+        *,
+        begin: npt.NDArray[np.int64],
+        end: npt.NDArray[np.int64],
+        prefixes: Sequence[bytes],
+        names: Sequence[str],
+        rows_per_chunk: int,
+    ) -> None: ...
+
 class ArraySpec:
     def __init__(
         self,
@@ -61,6 +76,7 @@ class ArraySpec:
         shard: ShardSpec | None = None,
         in_python: bool = False,
         max_stored_bytes: int = 0,
+        parts: ArrayParts | None = None,
     ) -> None: ...
 
 class FieldSpec:
@@ -71,6 +87,10 @@ class FieldSpec:
         conversion: ConversionSpec | None = None,
         offsets: Sequence[int] = (),
         tensor: _TensorSpec | None = None,
+        slot: tuple[int, int, int] | None = None,
+        row_map: _RowMap | None = None,
+        pad: _Pad | None = None,
+        is_variant: bool = False,
     ) -> FieldSpec: ...
     @staticmethod
     def resident(
@@ -81,7 +101,13 @@ class FieldSpec:
         conversion: ConversionSpec | None = None,
         offsets: Sequence[int] = (),
         tensor: _TensorSpec | None = None,
+        slot: tuple[int, int, int] | None = None,
+        row_map: _RowMap | None = None,
+        pad: _Pad | None = None,
+        num_rows: int = 0,
     ) -> FieldSpec: ...
+    @staticmethod
+    def pad_mask(*, offsets: Sequence[int], pad: _Pad, tensor: _TensorSpec | None = None) -> FieldSpec: ...
     @staticmethod
     def index(*, tensor: _TensorSpec | None = None) -> FieldSpec: ...
 

@@ -235,8 +235,8 @@ int64_t Reader::sample(int64_t slot) const {
 }
 
 bool Reader::is_of(const Chunks& chunks, size_t field, int64_t chunk, size_t cell) const {
-  const auto [key, inner_chunk] = engine_.reader(field).locate(chunk, cell);
-  return chunks.contains({field, key}) || chunks.contains({field, label(key, inner_chunk)});
+  const ChunkLocation at = engine_.reader(field).locate(chunk, cell);
+  return chunks.contains({field, at.key}) || chunks.contains({field, label(at.key, at.inner_chunk)});
 }
 
 bool Reader::needs(const Chunks& chunks, size_t field, int64_t sample) const {

@@ -67,7 +67,7 @@ TEST(rows_go_to_the_slots_of_their_steps) {
     }
     if (random() % 2 == 0) std::sort(rows.begin(), rows.end(), [](auto& a, auto& b) { return a.step < b.step; });
     std::vector<RowTarget> targets;
-    owned.ring.find_targets(rows, 1, in_sample, row_bytes, targets);
+    owned.ring.find_targets(rows, 1, in_sample, row_bytes, 0, targets);
     CHECK_EQ(targets.size(), rows.size());
     for (size_t k = 0; k < rows.size(); ++k) {
       const size_t sample_bytes = row_bytes * static_cast<size_t>(in_sample);

@@ -66,14 +66,15 @@ void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan)
         last_step = row.step;
         CHECK_EQ(field.is_stored() ? row.sample / field.rows_per_chunk() : 0, task.chunk);
         pieces.emplace_back(task.field, task.cell, row.sample, row.step);
-        const Placement sample = sample_of_row(row, field.spec().offsets);
+        CHECK(task.samples == samples);
+        const auto in_window = static_cast<int64_t>(field.num_offsets());
         CHECK(std::any_of(samples->begin(), samples->end(),
-                          [&](const Placement& p) { return p.sample == sample.sample && p.step == sample.step; }));
+                          [&](const Placement& p) { return p.step == row.step / in_window; }));
       }
     }
     std::sort(pieces.begin(), pieces.end());
     CHECK(pieces == needed(fields, placements.rows));
-    CHECK_EQ(std::ssize(pieces), std::ssize(placements.rows) * TaskBuilder::pieces_per_sample(fields));
+    CHECK_EQ(std::ssize(pieces), std::ssize(placements.rows) * TaskBuilder::pieces_per_sample(fields).value());
   }
 }
 

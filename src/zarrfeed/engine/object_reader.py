@@ -103,7 +103,7 @@ class ObjectReader:
         self._order = core.sample_order(plan.to_core())
         self._asked = 0
         if self._policy.skips:
-            field = SkippedField("objects", 1, (0,))
+            field = SkippedField("objects", lambda samples, offset: samples + offset, (0,))
             self._substitutes = Substitutes({0: field}, plan, max_errors=self._policy.max_errors, report=self.skipped)
         self._fetcher.open()
         self._ask()

@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedFi
 from zarrfeed.engine.vlen import VlenReader, skipped_of_vlen
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.carry import plan_carry
+from zarrfeed.plan.field_rows import chunk_finder, find_rows
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
@@ -41,9 +43,11 @@ from zarrfeed.spec.field import (
     StoredField,
     TensorField,
     VlenField,
+    arrays_of,
     dtype_name,
     item_bytes_of,
     sample_bytes,
+    window_of,
 )
 from zarrfeed.storage.location import StoreSource
 
@@ -101,7 +105,7 @@ class Reader:
         self._memory = memory
         self.skipped: list[SkippedChunk] = []
         self.has_bad_rows = False
-        self._rows_per_chunk: dict[int, int] = {}  # of the fields that are, or were, stored
+        self._loaded: dict[int, StoredField] = {}  # fields in memory, as they are stored
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
@@ -117,10 +121,10 @@ class Reader:
                 self._fields.append(self._load(field))
             else:
                 assert not isinstance(field, ObjectField)  # an `ObjectReader` reads these
-                if isinstance(field, StoredField):
-                    self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
                 self._fields.append(field)
         self._sizes = [sample_bytes(f) for f in self._fields]
+        counts = [len(f.layouts) if isinstance(f, StoredField) else 1 for f in self._fields]
+        self._tensors = [tensor for tensor, count in enumerate(counts) for _ in range(count)]  # of each array
         self._arrays = arrays
         self._viewers = [arrays.viewer(f) for f in self._fields] if arrays.provides_memory else []
         index_sizes = memory.index_cache_bytes
@@ -128,7 +132,7 @@ class Reader:
         self._provided: dict[int, Array] = {}  # by address
         self._to_provide = 0  # batches of the epoch that have no memory yet
         self._engine = core.Engine(
-            [_field_to_core(f, size, arrays) for f, size in zip(self._fields, index_sizes, strict=True)],
+            _to_cores(self._fields, index_sizes, arrays),
             policy.engine_options(
                 batch_size=batch_size,
                 num_threads=num_threads,
@@ -223,7 +227,7 @@ class Reader:
                 continue
             values[number], errors = reader.take_what_is_good(index)
             if errors:
-                self._substitute(arrays, skipped_of_vlen(number, index, reader, errors))
+                self._substitute(arrays, skipped_of_vlen(self._tensors.index(number), index, reader, errors))
                 waiting = deque(self._vlen_readers)  # all fields have another sample there
         return tuple(values)
 
@@ -231,18 +235,21 @@ class Reader:
         """Return a small field in memory."""
         resident, stats = load_resident(field, self._policy)
         self._load_stats = self._load_stats + stats
-        self._rows_per_chunk[len(self._fields)] = field.spec.rows_per_chunk
+        self._loaded[len(self._fields)] = field
         self.has_bad_rows |= bool(resident.bad_rows)
         return resident
 
     def _make_substitutes(self, plan: EpochPlan) -> Substitutes:
         fields = {}
-        for number, f in enumerate(self._fields):
-            if number in self._rows_per_chunk and not isinstance(f, IndexField):
-                offsets = (0,) if f.window is None else f.window.offsets
-                fields[number] = SkippedField(f.name, self._rows_per_chunk[number], offsets)
-        for number, reader in self._vlen_readers.items():
-            fields[number] = SkippedField(reader.name, reader.rows_per_chunk, (0,))
+        for number, f, layout in arrays_of(self._fields):
+            tensor, window = self._tensors[number], window_of(f)
+            offsets = (0,) if window is None else window.offsets
+            if isinstance(f, StoredField) and layout is not None:
+                fields[number] = SkippedField(f.name, chunk_finder(f, layout), offsets)
+            elif tensor in self._loaded:
+                fields[number] = SkippedField(f.name, partial(_find_loaded, self._loaded[tensor]), offsets)
+            elif tensor in self._vlen_readers:
+                fields[number] = SkippedField(f.name, self._vlen_readers[tensor].find_chunks, (0,))
         self._order = plan.order
         return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
 
@@ -306,11 +313,11 @@ class Reader:
 
 
 def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
-    """Return the stores of the fields that Python reads, by the number of the field."""
+    """Return the stores of the arrays that Python reads, by the number of the array in the engine."""
     return {
-        number: f.spec.source
-        for number, f in enumerate(fields)
-        if isinstance(f, StoredField) and isinstance(f.spec.source, StoreSource)
+        number: layout.spec.source
+        for number, _, layout in arrays_of(fields)
+        if layout is not None and isinstance(layout.spec.source, StoreSource)
     }
 
 
@@ -320,11 +327,27 @@ def _cached(fields: Sequence[TensorField]) -> dict[int, core.CachedArray]:
     return {number: array for number, array in named.items() if array is not None}
 
 
-def _field_to_core(field: TensorField, index_cache_bytes: int, arrays: BatchArrays) -> core.FieldSpec:
-    tensor = arrays.tensor_spec(field)
-    if isinstance(field, StoredField):
-        return field.to_core(tensor, index_cache_bytes if field.spec.shard is not None else None)
-    return field.to_core(tensor)
+def _to_cores(fields: Sequence[TensorField], index_sizes: Sequence[int], arrays: BatchArrays) -> list[core.FieldSpec]:
+    """Return the arrays that the engine reads for some fields, each field with its memory for indices of shards."""
+    made: list[core.FieldSpec] = []
+    for number, (f, size) in enumerate(zip(fields, index_sizes, strict=True)):
+        tensor = arrays.tensor_spec(f)
+        if isinstance(f, StoredField):
+            made += f.to_cores(tensor, size or None, number)
+        else:
+            made.append(f.to_core(tensor))
+    return made
+
+
+def _find_loaded(field: StoredField, samples: Int64, offset: int) -> Int64:
+    """Return the first row of the chunk of the row at an offset from each sample: the number of a chunk in memory."""
+    rows = find_rows(field, samples, offset)
+    first = np.full(len(rows), -1)
+    for layout in field.layouts:
+        chunk = layout.chunk_of(rows)
+        here = (chunk >= 0) & (rows >= 0)
+        first[here] = [layout.rows_of(int(one))[0] for one in chunk[here]]
+    return first
 
 
 def _stats_of(engine: core.Engine, bridge: StoreBridge) -> Stats:
@@ -351,10 +374,11 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
     """
     spec = field.spec
     n = spec.num_samples
+    stored = replace(field, window=None, rows=None, resident=False)
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
     options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
-    engine = core.Engine([replace(field, window=None).to_core()], options, cached=_cached([field]))
-    bridge = StoreBridge(engine, _sources([field]), policy=policy)
+    engine = core.Engine(stored.to_cores(), options, cached=_cached([stored]))
+    bridge = StoreBridge(engine, _sources([stored]), policy=policy)
     try:
         engine.start(order.plan(0).to_core(), 1)
         bridge.start()
@@ -365,13 +389,13 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
     finally:
         bridge.stop_engine()
     assert batch is not None
-    row_bytes = sample_bytes(replace(field, window=None))
+    row_bytes = sample_bytes(stored)
     rows = ByteArrays().from_capsule(batch[1][0]).reshape(n, row_bytes).copy()
     read = _stats_of(engine, bridge)
     bad_rows: dict[int, BadRows] = {}  # of chunks side by side one is enough
-    for _, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
-        first = chunk * spec.rows_per_chunk
-        bad_rows.setdefault(chunk, (first, min(n, first + spec.rows_per_chunk), chunk, key, name, code, message))
+    for number, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
+        first, end = stored.layouts[number].rows_of(chunk)
+        bad_rows.setdefault(first, (first, end, first, key, name, code, message))
     dtype = dtype_name(field)
     loaded = ResidentField(
         field.name,
@@ -380,7 +404,8 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
         field.row_shape,
         item_bytes_of(field),
         window=field.window,
-        bad_rows=tuple(bad_rows.values()),
+        bad_rows=tuple(bad_rows[first] for first in sorted(bad_rows)),
+        row_map=field.rows,
     )
     read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0, concurrency=0)
     return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedError
+from zarrfeed.plan.field_rows import FindChunks
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
 
@@ -57,10 +58,20 @@ class SkippedChunk:
 
 @dataclass(frozen=True)
 class SkippedField:
-    """A field, as substitution needs it: its name, the length of its chunks, and the offsets of its window."""
+    """An array of the engine, as substitution needs it.
+
+    Attributes
+    ----------
+    name
+        Of its field.
+    find_chunks
+        Returns the number of the chunk that holds the row at an offset from each sample.
+    offsets
+        Of the window.
+    """
 
     name: str
-    rows_per_chunk: int
+    find_chunks: FindChunks
     offsets: tuple[int, ...]
 
 
@@ -70,7 +81,7 @@ class Substitutes:
     Parameters
     ----------
     fields
-        The stored fields of a batch, by their number.
+        The arrays of the stored fields of a batch, by their number in the engine.
     plan
         The plan of the pass.
     max_errors
@@ -87,7 +98,7 @@ class Substitutes:
         self._report = report
         self._epoch = plan.epoch
         self._block_order = _BlockOrder(plan.order, plan.epoch)
-        self._known: set[tuple[int, str]] = set()
+        self._known: set[tuple[int, int, str]] = set()
         self._bad: dict[int, set[int]] = {}  # field -> chunks along the sample axis
 
     def fill(self, batch: Sequence[Bytes], skipped: Skipped, read: ReadSamples) -> None:
@@ -128,15 +139,15 @@ class Substitutes:
         for number, chunks in self._bad.items():
             field = self._fields[number]
             for offset in field.offsets:
-                bad |= np.isin((samples + offset) // field.rows_per_chunk, list(chunks))
+                bad |= np.isin(field.find_chunks(samples, offset), list(chunks))
         return bad
 
     def _note(self, skipped: Skipped) -> None:
         for one in sorted(skipped[2]):
             number, chunk, key = one[:3]
-            if (number, key) in self._known:
+            if (number, chunk, key) in self._known:
                 continue
-            self._known.add((number, key))
+            self._known.add((number, chunk, key))
             self._bad.setdefault(number, set()).add(chunk)
             if len(self._known) > self._max_errors:
                 raise _error_of(

@@ -103,6 +103,10 @@ class VlenReader:
         """Samples of a chunk."""
         return self._spec.rows_per_chunk
 
+    def find_chunks(self, samples: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
+        """Return the chunk along the sample axis of the item at an offset from each sample."""
+        return (samples + offset) // self._spec.rows_per_chunk
+
     def open(self) -> None:
         """Begin an epoch: make the store ready, forget indices of shards.
 

@@ -134,7 +134,7 @@ class ResolvedData:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
         check_choice("of", of, BLOCK_UNITS)
         planned = plan_blocks(self.fields, self.opened.num_sample_fields, block=of, aligns=False)
-        return replace(self, choice=self.choice.blocks(blocks, planned.rows, of))
+        return replace(self, choice=self.choice.blocks(blocks, planned.rows, of, planned.edges))
 
     def window(self, offsets: Any, segment_ends: npt.ArrayLike | None, rows: WindowRows | None) -> Self:
         """Make each sample the rows at some offsets from its own."""
@@ -226,8 +226,8 @@ class ResolvedData:
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)
-        field_set = FieldSet(tuple(fields), tuple(parts), blocks.primary, blocks.rows, unit)
-        return field_set, self.choice.selection(blocks.rows)
+        field_set = FieldSet(tuple(fields), tuple(parts), blocks.primary, blocks.rows, unit, blocks.edges)
+        return field_set, self.choice.selection(blocks.rows, blocks.edges)
 
     def holds_same(self, other: ResolvedData) -> bool:
         """Return whether both stand for the same arrays: equal metadata, and in memory equal values."""

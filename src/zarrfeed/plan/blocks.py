@@ -15,11 +15,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.windows import chunks_in_block
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
+    Layout,
     StoredField,
     VlenField,
     resident_bytes,
@@ -41,11 +45,25 @@ _MEMORY_BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a dataset: which field makes them (None: none is stored), their samples, and all fields."""
+    """The blocks of a dataset.
+
+    Attributes
+    ----------
+    primary
+        The field that makes them. None: none is stored.
+    rows
+        Samples of a block, at most.
+    fields
+        All fields.
+    edges
+        The first sample of each block, and the number of samples at the end. None: every block but the last one has
+        `rows` samples.
+    """
 
     primary: int | None
     rows: int
     fields: tuple[Field, ...]
+    edges: Int64 | None = None
 
 
 def plan_blocks(
@@ -90,12 +108,64 @@ def plan_blocks(
     if aligns:
         most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
         rows = _align(rows, kept, most)
-    return Blocks(primary, min(num_samples, rows), tuple(kept))
+    edges = find_edges(chosen, rows, block)
+    if edges is not None:
+        rows = int(np.diff(edges).max())
+    return Blocks(primary, min(num_samples, rows), tuple(kept), edges)
 
 
 def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
-    """Return the samples of a full block if `f` makes them."""
-    return f.spec.shard_shape[f.spec.sample_axis] if block == "shard" else f.spec.rows_per_chunk
+    """Return the samples of a full block if `f` makes them, where a sample has the row with its index."""
+    return _unit_rows(f.layouts[0], block)
+
+
+def _unit_rows(layout: Layout, block: BlockUnit) -> int:
+    """Return the rows of a read chunk, or of a shard."""
+    spec = layout.spec
+    return spec.shard_shape[spec.sample_axis] if block == "shard" else spec.rows_per_chunk
+
+
+def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Int64 | None:
+    """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
+
+    A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
+    have `rows` samples, as one store has all of them.
+    """
+    mapped = f.rows if isinstance(f, StoredField) else None
+    if mapped is not None:
+        return _edges_of_map(f, mapped.rows_of(np.arange(f.num_samples)), rows, block)
+    if f.layouts[0].parts is None:
+        return None
+    begins = []
+    for layout in f.layouts:
+        assert layout.parts is not None
+        unit = _unit_rows(layout, block)
+        length = unit * max(1, rows // unit)
+        counts = -(-(layout.parts.end - layout.parts.begin) // length)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        begins.append(np.repeat(layout.parts.begin, counts) + length * within)
+    return np.append(np.sort(np.concatenate(begins)), f.num_samples)
+
+
+def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockUnit) -> Int64:
+    """Return the same where samples have other rows: a block ends where its samples go on to other chunks.
+
+    A sample without a row belongs to the block before it.
+    """
+    cell = np.full(len(row), -1)
+    cells = 0
+    for layout in f.layouts:
+        here = (row >= 0) & (row < layout.spec.num_samples)
+        chunk = np.where(here, layout.chunk_of(np.where(here, row, 0)), -1)
+        per_block = max(1, max(rows, _unit_rows(layout, block)) // layout.spec.rows_per_chunk)
+        cell = np.where(chunk >= 0, cells + chunk // per_block, cell)
+        cells += -(-layout.num_chunks // per_block)
+    known = np.maximum.accumulate(np.where(cell >= 0, np.arange(len(cell)), -1))
+    cell = np.where(known >= 0, cell[known], -1)
+    first = np.flatnonzero(np.diff(cell, prepend=-2))
+    if len(first) > 1 and cell[0] < 0:  # samples before the first row
+        first = np.delete(first, 1)
+    return np.append(first, len(row))
 
 
 def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
@@ -165,7 +235,8 @@ def _keep_small_ones(fields: Sequence[Field], primary: int, block_rows: int, roo
     result: list[Field] = []
     for i, f in enumerate(fields):
         if isinstance(f, StoredField):
-            again = block_rows % f.spec.rows_per_chunk != 0 or (f.window is not None and i != primary)
+            again = block_rows % f.spec.rows_per_chunk != 0
+            again |= i != primary and (f.window is not None or f.rows is not None)
             if again and resident_bytes(f) <= room:
                 room -= resident_bytes(f)
                 result.append(replace(f, resident=True))

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.field_rows import chunk_finder, follows_rule
 from zarrfeed.plan.order import EpochPlan, Order
-from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs
 from zarrfeed.plan.windows import reach
-from zarrfeed.spec.field import Field, StoredField, VlenField, window_of
+from zarrfeed.spec.field import Field, Layout, StoredField, VlenField, arrays_of, window_of
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
 STRIP_REACHES = 8
@@ -110,9 +111,9 @@ def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
     following = next_groups(plan)
     shared = [
         (group, np.full(len(group), number), chunk, on)
-        for number, f in enumerate(fields)
-        if isinstance(f, StoredField) and carries(f)
-        for group, chunk, on in (_shared(plan, f, following),)
+        for number, f, layout in arrays_of(fields)
+        if isinstance(f, StoredField) and layout is not None and carries(f)
+        for group, chunk, on in (_shared(plan, f, layout, following),)
     ]
     group, field, chunk, on = (np.concatenate(column) for column in zip(*shared, strict=True))
     by_group = np.argsort(group, kind="stable")
@@ -131,36 +132,48 @@ def next_groups(plan: EpochPlan) -> Int64:
 
 def chunk_reads(plan: EpochPlan, field: StoredField | VlenField, *, carried: bool) -> tuple[int, int]:
     """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
-    order, cells = plan.order, field.spec.num_cells
-    place, chunk, window = *_chunks_over_blocks(order, field), window_of(field)
+    reads = [_layout_reads(plan, field, layout, carried=carried) for layout in field.layouts]
+    return sum(decoded for decoded, _ in reads), sum(distinct for _, distinct in reads)
+
+
+def _layout_reads(plan: EpochPlan, field: StoredField | VlenField, layout: Layout, *, carried: bool) -> tuple[int, int]:
+    """Return the same for the stores of one layout."""
+    order, cells = plan.order, layout.spec.num_cells
+    place, chunk, window = *_chunks_over_blocks(order, field, layout), window_of(field)
     read = np.zeros(order.num_blocks, dtype=bool)
     read[plan.segment_place] = True
     distinct = len(np.unique(chunk[read[place]])) * cells
     if carried and carries(field):
         following = next_groups(plan)
-        needs = len(_needs(plan, field)[0])
-        return (needs - int(_shared(plan, field, following)[2].sum())) * cells, distinct
+        needs = len(_needs(plan, field, layout)[0])
+        return (needs - int(_shared(plan, field, layout, following)[2].sum())) * cells, distinct
     over_block = np.bincount(place, minlength=order.num_blocks)
     # the rows of a piece of k samples cannot lie in more chunks than there are rows
     rows = plan.segment_length * (1 if window is None else len(window.offsets))
     return int(np.minimum(over_block[plan.segment_place], rows).sum()) * cells, distinct
 
 
-def chunks_of_order(order: Order, field: StoredField | VlenField) -> Int64:
-    """Return the chunks along the sample axis that the epochs of all consumers read: indices, ascending."""
-    return np.unique(_chunks_over_blocks(order, field)[1])
+def chunks_of_order(order: Order, field: StoredField | VlenField, layout: Layout) -> Int64:
+    """Return the chunks of a layout that the epochs of all consumers read: indices along the sample axis, ascending."""
+    return np.unique(_chunks_over_blocks(order, field, layout)[1])
 
 
-def _chunks_over_blocks(order: Order, field: StoredField | VlenField) -> tuple[Int64, Int64]:
-    """Return places of blocks and the chunks that their samples need, each pair once; sorted."""
+def _chunks_over_blocks(order: Order, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64]:
+    """Return places of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
     window = window_of(field)
     selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
-    return selection.chunks_over(field.spec.rows_per_chunk, (0,) if window is None else window.offsets)
+    place, begin, end = selection.runs()
+    if not follows_rule(field):
+        counts = end - begin + 1
+        begin = end = np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        place = np.repeat(place, counts)
+    offsets = (0,) if window is None else window.offsets
+    return chunks_over_runs(place, begin, end, chunk_finder(field, layout), offsets)
 
 
-def _needs(plan: EpochPlan, field: StoredField | VlenField) -> tuple[Int64, Int64, Int64]:
+def _needs(plan: EpochPlan, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64, Int64]:
     """Return groups, the chunks that they need, and how many of their segments need them; each pair once, sorted."""
-    place, chunk = _chunks_over_blocks(plan.order, field)
+    place, chunk = _chunks_over_blocks(plan.order, field, layout)
     begin = np.searchsorted(place, np.arange(plan.order.num_blocks + 1))
     # one entry per segment
     first = begin[plan.segment_place]
@@ -173,9 +186,11 @@ def _needs(plan: EpochPlan, field: StoredField | VlenField) -> tuple[Int64, Int6
     return *np.divmod(pairs, num_chunks), segments.astype(np.int64)
 
 
-def _shared(plan: EpochPlan, field: StoredField | VlenField, following: Int64) -> tuple[Int64, Int64, Int64]:
+def _shared(
+    plan: EpochPlan, field: StoredField | VlenField, layout: Layout, following: Int64
+) -> tuple[Int64, Int64, Int64]:
     """Return groups, the chunks that they share, and 1 where the group that follows needs the chunk, else 0."""
-    group, chunk, segments = _needs(plan, field)
+    group, chunk, segments = _needs(plan, field, layout)
     num_chunks = int(chunk.max(initial=0)) + 1
     on = np.isin(following[group] * num_chunks + chunk, group * num_chunks + chunk) & (following[group] >= 0)
     shared = on | (segments > 1)

@@ -21,7 +21,7 @@ from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order import Order
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
+from zarrfeed.spec.field import Field, Layout, StoredField, VlenField, resident_bytes, sample_bytes
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
@@ -194,7 +194,7 @@ def plan_memory(
     Decoded chunks that neighbouring blocks share get `carry_bytes` if so much is left, before caches do, or nothing.
     """
     stored = [f for f in fields if isinstance(f, StoredField) and not f.resident]
-    streamed = [f.spec for f in stored]
+    streamed = [layout.spec for f in stored for layout in f.layouts]
     local = max((_stored_bytes(spec) for spec in streamed if spec.source is None), default=0)
     fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
     block_bytes = max((_block_bytes(spec) for spec in streamed), default=0)
@@ -294,10 +294,10 @@ def _intermediate_bytes(size: int) -> int:
 def _scratch_bytes(fields: Sequence[StoredField]) -> int:
     """Return the temporary memory of one decode thread, at most: each buffer is as large as any field needs it."""
     buffers = [0] * 5
-    for f in fields:
-        spec, size = f.spec, f.spec.decoded_bytes
+    for layout in (layout for f in fields for layout in f.layouts):
+        spec, size = layout.spec, layout.spec.decoded_bytes
         decompressors = sum(c.name != "crc32c" for c in spec.codecs)
-        fused = _goes_by_blocks(f)
+        fused = _goes_by_blocks(layout)
         of_field = (
             _stored_bytes(spec),
             0 if fused or not decompressors else _buffer_bytes(size),
@@ -309,9 +309,9 @@ def _scratch_bytes(fields: Sequence[StoredField]) -> int:
     return sum(buffers)
 
 
-def _goes_by_blocks(field: StoredField) -> bool:
+def _goes_by_blocks(layout: Layout) -> bool:
     """Return whether chunks surely go block by block to the slots: one Blosc, and rows that lie there as they are."""
-    spec = field.spec
+    spec = layout.spec
     return (
         [c.name for c in spec.codecs] == ["blosc"]
         and spec.sample_axis == 0
@@ -319,13 +319,14 @@ def _goes_by_blocks(field: StoredField) -> bool:
         and spec.chunk_shape[1:] == spec.shape[1:]
         and spec.swap_bytes == 0
         and spec.sample_bytes >= _MIN_FUSED_ROW
-        and field.conversion is None
+        and layout.conversion is None
     )
 
 
 def _index_bytes(field: Field) -> tuple[int, int]:
     """Return the memory for one index of a field's shards, and for all of them."""
-    if not isinstance(field, StoredField) or field.resident or field.spec.shard is None:
+    if not isinstance(field, StoredField) or field.resident:
         return 0, 0
-    one = field.spec.shard.kept_index_bytes
-    return one, max(1, field.spec.num_shards) * one
+    specs = [layout.spec for layout in field.layouts]
+    one = [0 if spec.shard is None else spec.shard.kept_index_bytes for spec in specs]
+    return sum(one), sum(max(1, spec.num_shards) * size for spec, size in zip(specs, one, strict=True))

@@ -15,7 +15,7 @@ from numpy.random import Philox  # named, since numpy imports it late: not while
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.plan.selection import Int64, Selection, block_of
 
 #: Planning an epoch takes about 460 bytes a block.
 MOST_BLOCKS = 1 << 24
@@ -49,6 +49,9 @@ class Order:
         Whether the last block of the array, which may be shorter, comes last in the epoch order in any case.
     strip
         Consecutive blocks of the array that stay together, in order, when blocks are permuted.
+    edges
+        The first sample of each block, and the number of samples at the end; there is a selection then. None: every
+        block but the last one has `block_rows` samples.
     """
 
     num_samples: int
@@ -63,8 +66,10 @@ class Order:
     first_block: int = 0
     short_last: bool = False
     strip: int = 1
+    edges: Int64 | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        assert self.edges is None or self.selection is not None
         if self.num_blocks > MOST_BLOCKS:
             raise ConfigError(
                 f"{self.num_blocks} blocks of {self.block_rows} samples, must be at most {MOST_BLOCKS}: an epoch is "
@@ -113,7 +118,7 @@ class Order:
 
     def locate(self, samples: Int64) -> tuple[Int64, Int64]:
         """Return for samples that are read the place of their block, and which row of it they are."""
-        block = samples // self.block_rows
+        block = block_of(samples, self.block_rows, self.edges)
         selection = self.selection
         if selection is None:
             return block, samples - block * self.block_rows
@@ -306,6 +311,7 @@ def make_order(
     seed: int,
     lanes: int | None,
     mix: int | None,
+    edges: Int64 | None = None,
 ) -> Order:
     """Return an order with `lanes` and `mix`; those that are None are 1 until `Schedule.make` chooses them.
 
@@ -314,7 +320,16 @@ def make_order(
     More lanes than samples become one lane a sample.
     """
     first = (lanes or 1) if shuffle else 1
-    order = Order(num_samples, block_rows, shuffle=shuffle, seed=seed, lanes=first, mix=mix or 1, selection=selection)
+    order = Order(
+        num_samples,
+        block_rows,
+        shuffle=shuffle,
+        seed=seed,
+        lanes=first,
+        mix=mix or 1,
+        selection=selection,
+        edges=edges,
+    )
     return replace(order, lanes=min(order.lanes, order.length), mix=min(order.mix, order.num_blocks))
 
 

@@ -71,17 +71,20 @@ class SampleChoice:
         """Return the samples by their indices in the array."""
         return as_range(self.samples.listed()) if isinstance(self.samples, Selection) else self.samples
 
-    def selection(self, block_rows: int) -> Selection | None:
-        """Return the samples in blocks of so many rows; None where all samples are chosen, and not by blocks."""
+    def selection(self, block_rows: int, edges: Int64 | None = None) -> Selection | None:
+        """Return the samples in blocks of so many rows, or in those that begin at `edges`.
+
+        None where all samples are chosen, not by blocks, and blocks have one length.
+        """
         if isinstance(self.samples, Selection) and self.block_rows == block_rows:
             return replace(self.samples, left_out=self.left_out)
         samples = self.ascending()
         if isinstance(samples, range) or len(samples) == self.num_samples:
-            made = selection_of(samples, None, num_samples=self.num_samples, block_rows=block_rows)
+            made = selection_of(samples, None, num_samples=self.num_samples, block_rows=block_rows, edges=edges)
         elif isinstance(self.samples, Selection):
-            made = Selection.of_runs(samples, block_rows)  # which keeps no list of what was dealt in runs
+            made = Selection.of_runs(samples, block_rows, edges)  # which keeps no list of what was dealt in runs
         else:
-            made = Selection.of_samples(samples, block_rows)
+            made = Selection.of_samples(samples, block_rows, edges)
         return None if made is None else replace(made, left_out=self.left_out)
 
     def select(self, select: Select) -> Self:
@@ -97,8 +100,8 @@ class SampleChoice:
         bounds = self._between(select) if isinstance(select, slice) and self.bounds is not None else None
         return replace(self, samples=self._at(positions), block_rows=0, bounds=bounds)
 
-    def blocks(self, blocks: npt.ArrayLike, block_rows: int, unit: BlockUnit) -> Self:
-        """Choose what of the samples lies in some blocks of so many rows.
+    def blocks(self, blocks: npt.ArrayLike, block_rows: int, unit: BlockUnit, edges: Int64 | None = None) -> Self:
+        """Choose what of the samples lies in some blocks of so many rows, or of those that begin at `edges`.
 
         Raises
         ------
@@ -106,8 +109,9 @@ class SampleChoice:
             If there are no such blocks, or no chosen sample lies in them; or after `window`.
         """
         self._check_rows_are_open("blocks")
-        named = select_blocks(blocks, -(-self.num_samples // block_rows))
-        whole = self.selection(block_rows)
+        num_blocks = -(-self.num_samples // block_rows) if edges is None else len(edges) - 1
+        named = select_blocks(blocks, num_blocks)
+        whole = self.selection(block_rows, edges)
         if whole is None:
             every = range(self.num_samples)
             whole = selection_of(every, named, num_samples=self.num_samples, block_rows=block_rows)
@@ -156,7 +160,7 @@ class SampleChoice:
         """
         selections = split_selection(
             fields,
-            self.selection(fields.block_rows),
+            self.selection(fields.block_rows, fields.edges),
             parts,
             by=by,
             seed=seed,

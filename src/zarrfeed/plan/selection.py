@@ -7,7 +7,7 @@ each; so chunks that hold no selected sample are never named, hence never read. 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -55,31 +55,33 @@ class Selection:
     left_out: tuple[LeftOut, ...] = ()
 
     @classmethod
-    def of_range(cls, samples: range, block_rows: int) -> Selection:
+    def of_range(cls, samples: range, block_rows: int, edges: Int64 | None = None) -> Selection:
         """Select the samples of an ascending range, which has some."""
-        block = np.arange(samples[0] // block_rows, samples[-1] // block_rows + 1)
+        low, high = block_of(np.array([samples[0], samples[-1]]), block_rows, edges)
+        block = np.arange(low, high + 1)
         # how many samples of the range stand before each block, and before the end of the last one
-        edges = np.append(block, block[-1] + 1) * block_rows - samples.start
-        before = np.clip(-(-edges // samples.step), 0, len(samples))
+        ends = np.append(block, block[-1] + 1)
+        begins = ends * block_rows if edges is None else edges[ends]
+        before = np.clip(-(-(begins - samples.start) // samples.step), 0, len(samples))
         rows = np.diff(before)
         held = np.flatnonzero(rows)
         step = samples.step if len(samples) > 1 else 1  # of one sample it says nothing
         return cls(block[held], rows[held], samples.start + samples.step * before[held], step)
 
     @classmethod
-    def of_samples(cls, samples: Int64, block_rows: int) -> Selection:
+    def of_samples(cls, samples: Int64, block_rows: int, edges: Int64 | None = None) -> Selection:
         """Select samples that are listed, ascending and each once; there are some."""
         regular = as_range(samples)
         if isinstance(regular, range):
-            return cls.of_range(regular, block_rows)
-        block = samples // block_rows
+            return cls.of_range(regular, block_rows, edges)
+        block = block_of(samples, block_rows, edges)
         first = np.flatnonzero(np.diff(block, prepend=-1))
         return cls(block[first], np.diff(first, append=len(samples)), first, samples=samples)
 
     @classmethod
-    def of_runs(cls, samples: Int64, block_rows: int) -> Selection:
+    def of_runs(cls, samples: Int64, block_rows: int, edges: Int64 | None = None) -> Selection:
         """Select samples as `of_samples` does, but keep no list of them if each block has one run of samples."""
-        listed = cls.of_samples(samples, block_rows)
+        listed = cls.of_samples(samples, block_rows, edges)
         if listed.samples is None:
             return listed
         first = samples[listed.first]
@@ -150,26 +152,49 @@ class Selection:
         """How many samples there are up to the end of each block, shape (blocks,)."""
         return np.cumsum(self.rows)
 
-    def chunks_over(self, rows_per_chunk: int, offsets: Sequence[int] = (0,)) -> tuple[Int64, Int64]:
-        """Return which chunks of so many rows hold what samples consist of: the rows at `offsets` from each.
-
-        Returns
-        -------
-        Places of blocks and indices of chunks, each pair once, shape (pairs,) both; sorted.
-        """
+    def runs(self) -> tuple[Int64, Int64, Int64]:
+        """Return runs of samples without gaps: place of the block, first and last sample of each, shape (runs,)."""
+        place = np.arange(len(self.blocks))
         if self.samples is None and self.step == 1:
-            place, begin, end = np.arange(len(self.blocks)), self.first, self.first + self.rows - 1
-        else:
-            place = np.repeat(np.arange(len(self.blocks)), self.rows)
-            begin = end = self.listed()
-        # one entry per block, or sample, and offset from here on: the chunks from `low` to `high`
-        low = ((begin[:, None] + np.array(offsets)) // rows_per_chunk).ravel()
-        high = ((end[:, None] + np.array(offsets)) // rows_per_chunk).ravel()
-        counts = high - low + 1
-        chunk = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        num_chunks = int(high.max()) + 1
-        pairs = np.unique(np.repeat(np.repeat(place, len(offsets)), counts) * num_chunks + chunk)
-        return np.divmod(pairs, num_chunks)
+            return place, self.first, self.first + self.rows - 1
+        listed = self.listed()
+        return np.repeat(place, self.rows), listed, listed
+
+
+def block_of(samples: Int64, block_rows: int, edges: Int64 | None = None) -> Int64:
+    """Return the block of each sample, of blocks of so many rows, or of those that begin at `edges`."""
+    if edges is None:
+        return samples // block_rows
+    return np.searchsorted(edges, samples, side="right") - 1
+
+
+def chunks_over_runs(
+    place: Int64, begin: Int64, end: Int64, find_chunks: Callable[[Int64, int], Int64], offsets: Sequence[int]
+) -> tuple[Int64, Int64]:
+    """Return which chunks hold the rows at `offsets` from runs of samples.
+
+    Parameters
+    ----------
+    place, begin, end
+        Of each run: a number, its first and its last sample.
+    find_chunks
+        Returns the chunk of the row at an offset from each of some samples, -1 where there is none. A run needs all
+        chunks between those of its ends.
+    offsets
+        Of the rows.
+
+    Returns
+    -------
+    Places and indices of chunks, each pair once, shape (pairs,) both; sorted.
+    """
+    # one entry per run and offset from here on: the chunks from `low` to `high`
+    low = np.stack([find_chunks(begin, offset) for offset in offsets], axis=1).ravel()
+    high = np.stack([find_chunks(end, offset) for offset in offsets], axis=1).ravel()
+    counts = np.where((low < 0) | (high < 0), 0, high - low + 1)
+    chunk = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    num_chunks = int(high.max(initial=0)) + 1
+    pairs = np.unique(np.repeat(np.repeat(place, len(offsets)), counts) * num_chunks + chunk)
+    return np.divmod(pairs, num_chunks)
 
 
 def make_selection(
@@ -199,16 +224,16 @@ def make_selection(
 
 
 def selection_of(
-    samples: range | Int64, blocks: Int64 | None, *, num_samples: int, block_rows: int
+    samples: range | Int64, blocks: Int64 | None, *, num_samples: int, block_rows: int, edges: Int64 | None = None
 ) -> Selection | None:
-    """Return a selection of samples in some blocks, both ascending; None for all of them."""
+    """Return a selection of samples in some blocks, both ascending; None for all of them, in blocks of one length."""
     selects = len(samples) < num_samples
-    if blocks is None and not selects:
+    if blocks is None and not selects and edges is None:
         return None
     if isinstance(samples, range):
-        selection = Selection.of_range(samples, block_rows)
+        selection = Selection.of_range(samples, block_rows, edges)
     else:
-        selection = Selection.of_samples(samples, block_rows)
+        selection = Selection.of_samples(samples, block_rows, edges)
     if blocks is None:
         return selection
     within = selection.within(blocks)

@@ -68,7 +68,7 @@ def split_selection(
         if by == "sample":
             samples = samples[_permutation(len(samples), seed)]
         dealt = np.split(samples, np.cumsum(lengths)[:-1])
-        selections = [Selection.of_samples(np.sort(part), block_rows) for part in dealt]
+        selections = [Selection.of_samples(np.sort(part), block_rows, fields.edges) for part in dealt]
     if gap is None:
         return [replace(selection, left_out=left_out) for selection in selections]
     return separate_parts(selections, fields, gap=int(gap), exactly=by == "sample", left_out=left_out)

@@ -232,7 +232,7 @@ def separate_parts(
                 f"part {number} of the split: {lost}. Windows reach {before} rows back and {after} ahead, gap = {gap}. "
                 'Use by="contiguous" or longer parts, or let windows read rows of other parts with gap=None'
             )
-        selection = Selection.of_runs(np.delete(samples, places[leaves]), fields.block_rows)
+        selection = Selection.of_runs(np.delete(samples, places[leaves]), fields.block_rows, fields.edges)
         separated.append(replace(selection, left_out=(*left_out, lost)))
     return separated
 

@@ -100,7 +100,7 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
             continue
         assert isinstance(field, StoredField | VlenField)
         resident = isinstance(field, StoredField) and field.resident
-        chunks = np.arange(_chunks_along(field.spec)) if resident else chunks_of_order(order, field)
+        chunks = np.arange(_chunks_along(field.spec)) if resident else chunks_of_order(order, field, field.layouts[0])
         one = _Array(field.spec, source.cached, called, chunks, resident)
         same = arrays.get(one.name)
         arrays[one.name] = one if same is None else same.together(one)

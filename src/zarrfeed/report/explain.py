@@ -303,8 +303,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
             field.name, where, description, True, 0, 0, 1.0, conversion, "" if window is None else str(window)
         )
     spec = field.spec
-    rows = spec.rows_per_chunk
-    chunks = -(-spec.num_samples // rows) * spec.num_cells
+    chunks = sum(layout.num_chunks * layout.spec.num_cells for layout in field.layouts)
     resident = isinstance(field, StoredField) and field.resident
     reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
     if isinstance(field, VlenField):
@@ -370,7 +369,7 @@ def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
     if steps == 0:
         return 0.0, 0.0
     head = order.plan(plan.epoch, first=plan.first, stride=plan.stride, steps=steps)
-    blocks = core.sample_order(replace(head).to_core()) // order.block_rows
+    blocks, _ = order.locate(core.sample_order(replace(head).to_core()))
     batches = [blocks[i : i + batch_size] for i in range(0, steps, batch_size)]
     full = [b for b in batches if len(b) == batch_size] or batches
     measured = float(np.mean([len(np.unique(b)) for b in full]))

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zarrfeed.base.native import core
+from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.codec import CodecSpec
 from zarrfeed.spec.sharding import ShardSpec
 
@@ -145,8 +146,16 @@ class ArraySpec:
         """Bytes of one decoded read chunk, padding included."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
 
-    def to_core(self, index_cache_bytes: int | None = None) -> core.ArraySpec:
-        """Return the specification in the form that the engine takes, with memory for the indices of shards."""
+    def to_core(self, index_cache_bytes: int | None = None, parts: ArrayParts | None = None) -> core.ArraySpec:
+        """Return the specification in the form that the engine takes.
+
+        Parameters
+        ----------
+        index_cache_bytes
+            Memory for the indices of shards. None: as much as the engine chooses.
+        parts
+            The stores that its rows lie in. None: one store.
+        """
         codecs = () if self.slow_codecs else self.codecs
         return core.ArraySpec(
             name=self.name,
@@ -166,4 +175,5 @@ class ArraySpec:
             shard=None if self.shard is None else self.shard.to_core(index_cache_bytes),
             in_python=self.source is not None,
             max_stored_bytes=0 if self.source is None else self.source.max_stored_bytes,
+            parts=None if parts is None else parts.to_core(),
         )

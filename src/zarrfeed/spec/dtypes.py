@@ -43,6 +43,26 @@ def item_bytes(name: str) -> int:
     return 2 if name == "bfloat16" else np.dtype(name).itemsize
 
 
+def encode_item(name: str, value: float) -> bytes:
+    """Return the bytes of one number of a dtype of `TENSOR_DTYPES`.
+
+    Raises
+    ------
+    ValueError
+        If the dtype cannot hold the value.
+    """
+    if name == "bfloat16":  # the upper half of a float32, rounded to nearest
+        single = np.array(value, np.float32)
+        if np.isnan(single):
+            return np.array(0x7FC0, np.uint16).tobytes()
+        bits = int(single.view(np.uint32))
+        return np.array((bits + 0x7FFF + (bits >> 16 & 1)) >> 16, np.uint16).tobytes()
+    dtype = np.dtype(name)
+    if dtype.kind in "iub" and (value != value or int(value) != value or dtype.type(int(value)) != value):
+        raise ValueError(f"{value} is no {name}")
+    return np.array(int(value) if dtype.kind in "iub" else value, dtype).tobytes()
+
+
 def dlpack_dtype(name: str, item_bytes: int) -> tuple[int, int]:
     """Return DLPack's description of a dtype: the code of its kind, and the bits of a number.
 

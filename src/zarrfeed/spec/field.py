@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,10 +13,12 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.array_parts import ArrayParts, Int64
 from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.dtypes import item_bytes
+from zarrfeed.spec.dtypes import encode_item, item_bytes
 from zarrfeed.spec.record import Record
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.row_map import RowMap
+from zarrfeed.spec.window import Pad, Window
 
 #: What the unit of shuffling is made of.
 BlockUnit: TypeAlias = Literal["chunk", "shard"]
@@ -28,17 +32,60 @@ BadRows: TypeAlias = tuple[int, int, int, str, str, int, str]
 
 
 @dataclass(frozen=True)
-class StoredField:
-    """A Zarr array.
+class Layout:
+    """An array in one store, or in several that store it alike.
 
     Attributes
     ----------
+    spec
+        Of the array; its shape along the sample axis is that of all stores together.
+    parts
+        Which rows are in which store. None: one store has all of them.
+    conversion
+        What becomes of its items.
+    """
+
+    spec: ArraySpec
+    parts: ArrayParts | None = None
+    conversion: Conversion | None = None
+
+    @property
+    def num_chunks(self) -> int:
+        """Read chunks along the sample axis."""
+        return -(-self.spec.num_samples // self.spec.rows_per_chunk) if self.parts is None else self.parts.num_chunks
+
+    def chunk_of(self, rows: Int64) -> Int64:
+        """Return the read chunk along the sample axis that holds each row; -1 for rows that are in another layout."""
+        return rows // self.spec.rows_per_chunk if self.parts is None else self.parts.chunk_of(rows)
+
+    def rows_of(self, chunk: int) -> tuple[int, int]:
+        """Return the first row of a read chunk, and the end of its rows."""
+        if self.parts is not None:
+            return self.parts.rows_of(chunk)
+        first = chunk * self.spec.rows_per_chunk
+        return first, min(first + self.spec.rows_per_chunk, self.spec.num_samples)
+
+
+@dataclass(frozen=True)
+class StoredField:
+    """A Zarr array, or arrays in several stores that are one along the sample axis.
+
+    Attributes
+    ----------
+    spec
+        Of the array; of several stores that of the first one, with the shape of all of them together.
     resident
         Whether it is small and is read into memory once instead of block by block.
     record
         The members of its records, which batches have in place of their bytes; None for numbers.
     spared
         Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
+    parts
+        Which rows are in which store. None: one store has all of them.
+    others
+        Layouts of further stores, which have the rows that `parts` lack: they store the array in another way.
+    rows
+        Which row a sample has. None: the one with its index.
     """
 
     name: str
@@ -48,11 +95,19 @@ class StoredField:
     window: Window | None = None
     record: Record | None = None
     spared: bool = False
+    parts: ArrayParts | None = None
+    others: tuple[Layout, ...] = ()
+    rows: RowMap | None = None
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The arrays of all stores, those that store it alike together."""
+        return (Layout(self.spec, self.parts, self.conversion), *self.others)
 
     @property
     def num_samples(self) -> int:
         """Length of the sample axis."""
-        return self.spec.num_samples
+        return self.spec.num_samples if self.rows is None else len(self.rows)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -65,13 +120,39 @@ class StoredField:
         return _window_shape(self.window) + self.row_shape
 
     def to_core(self, tensor: TensorSpec | None = None, index_cache_bytes: int | None = None) -> core.FieldSpec:
-        """Return the field in the form that the engine takes: described as a tensor, with memory for shard indices."""
-        return core.FieldSpec.stored(
-            self.spec.to_core(index_cache_bytes),
-            conversion=None if self.conversion is None else self.conversion.to_core(),
-            offsets=_offsets(self.window),
-            tensor=tensor,
-        )
+        """Return a field of one layout in the form that the engine takes."""
+        (only,) = self.to_cores(tensor, index_cache_bytes)
+        return only
+
+    def to_cores(
+        self, tensor: TensorSpec | None = None, index_cache_bytes: int | None = None, number: int = 0
+    ) -> list[core.FieldSpec]:
+        """Return the field in the form that the engine takes: one array for each layout, all of one tensor.
+
+        Parameters
+        ----------
+        tensor
+            How the tensor is described. None: as bytes.
+        index_cache_bytes
+            Memory for indices of shards. None: as much as the engine chooses.
+        number
+            Of the tensor in the batch.
+        """
+        row_bytes = math.prod(self.row_shape) * item_bytes_of(self)
+        share = None if index_cache_bytes is None else index_cache_bytes // len(self.layouts)
+        return [
+            core.FieldSpec.stored(
+                layout.spec.to_core(share, layout.parts),
+                conversion=None if layout.conversion is None else layout.conversion.to_core(),
+                offsets=_offsets(self.window),
+                tensor=tensor,
+                slot=(number, row_bytes, 0) if self.others else None,
+                row_map=None if self.rows is None else self.rows.to_core(),
+                pad=_pad_to_core(self),
+                is_variant=place > 0,
+            )
+            for place, layout in enumerate(self.layouts)
+        ]
 
 
 class HostRows:
@@ -126,11 +207,12 @@ class ResidentField:
     window: Window | None = None
     bad_rows: tuple[BadRows, ...] = ()
     record: Record | None = None
+    row_map: RowMap | None = None
 
     @property
     def num_samples(self) -> int:
         """Length of axis 0."""
-        return len(self.rows.array)
+        return len(self.rows.array) if self.row_map is None else len(self.row_map)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -145,6 +227,33 @@ class ResidentField:
             bad_rows=self.bad_rows,
             conversion=None if self.conversion is None else self.conversion.to_core(),
             offsets=_offsets(self.window),
+            tensor=tensor,
+            row_map=None if self.row_map is None else self.row_map.to_core(),
+            pad=_pad_to_core(self),
+            num_rows=len(self.rows.array),
+        )
+
+
+@dataclass(frozen=True)
+class PadMaskField:
+    """Which rows of the windows of another field are padded: bool, shape (rows of the window,)."""
+
+    num_samples: int
+    window: Window
+    name: str
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.window.shape
+
+    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
+        """Return the field in the form that the engine takes."""
+        assert self.window.pad is not None
+        borders = self.window.pad.borders
+        return core.FieldSpec.pad_mask(
+            offsets=self.window.offsets,
+            pad=("fill", b"", None if borders is None else borders.first),
             tensor=tensor,
         )
 
@@ -172,6 +281,13 @@ class VlenField:
 
     name: str
     spec: ArraySpec
+    parts: ArrayParts | None = None
+    others: tuple[Layout, ...] = ()
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The arrays of all stores, those that store it alike together."""
+        return (Layout(self.spec, self.parts), *self.others)
 
     @property
     def num_samples(self) -> int:
@@ -207,7 +323,7 @@ class ObjectField:
 
 
 #: What the engine reads; a list is an index to it.
-TensorField: TypeAlias = StoredField | ResidentField | IndexField
+TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField
 Field: TypeAlias = TensorField | VlenField | ObjectField
 
 
@@ -215,8 +331,37 @@ def _window_shape(window: Window | None) -> tuple[int, ...]:
     return () if window is None else window.shape
 
 
+def arrays_of(fields: Sequence[Field]) -> Iterator[tuple[int, Field, Layout | None]]:
+    """Return the arrays that the engine reads, by their number: of each field one, or one for each of its layouts."""
+    number = 0
+    for f in fields:
+        layouts = f.layouts if isinstance(f, StoredField) and not f.resident else (None,)
+        for layout in layouts:
+            yield number, f, layout
+            number += 1
+
+
 def _offsets(window: Window | None) -> tuple[int, ...]:
     return () if window is None else window.offsets
+
+
+def pad_of(field: Field) -> Pad | None:
+    """Return what takes the place of rows that samples of a field lack."""
+    window = window_of(field)
+    return None if window is None else window.pad
+
+
+def _pad_to_core(field: StoredField | ResidentField) -> tuple[str, bytes, Int64 | None] | None:
+    """Return what takes the place of rows in the form that the engine takes; rows that a row map lacks become NaN."""
+    pad, rows = pad_of(field), field.rows if isinstance(field, StoredField) else field.row_map
+    lacks_some = rows is not None and rows.lacks_some
+    if pad is None and not lacks_some:
+        return None
+    value = np.nan if pad is None or pad.value is None else pad.value
+    is_filled = lacks_some or (pad is not None and pad.mode == "fill")
+    item = encode_item(dtype_name(field), value) if is_filled else b""
+    borders = None if pad is None or pad.borders is None else pad.borders.first
+    return "fill" if pad is None else pad.mode, item, borders
 
 
 def dtype_name(field: Field) -> str:
@@ -227,6 +372,8 @@ def dtype_name(field: Field) -> str:
         return f"keys {field.digest}"
     if isinstance(field, IndexField):
         return "int64"
+    if isinstance(field, PadMaskField):
+        return "bool"
     if field.conversion is not None:
         return field.conversion.result
     return field.spec.dtype.name if isinstance(field, StoredField) else field.dtype
@@ -250,7 +397,7 @@ def item_bytes_of(field: TensorField) -> int:
 
 def window_of(field: Field) -> Window | None:
     """Return the rows that samples of a field consist of; None for their own row."""
-    return field.window if isinstance(field, StoredField | ResidentField) else None
+    return field.window if isinstance(field, StoredField | ResidentField | PadMaskField) else None
 
 
 def record_of(field: Field) -> Record | None:
@@ -295,6 +442,9 @@ class FieldSet:
         Samples of a block, at most the number of samples.
     block
         What a block is made of: a read chunk along the sample axis, or a shard.
+    edges
+        The first sample of each block, and the number of samples at the end: ascending, shape (blocks + 1,). None:
+        every block but the last one has `block_rows` samples.
     """
 
     fields: tuple[Field, ...]
@@ -302,6 +452,7 @@ class FieldSet:
     primary: int | None
     block_rows: int
     block: BlockUnit = "chunk"
+    edges: Int64 | None = dataclasses.field(default=None, compare=False)
 
     @property
     def num_samples(self) -> int:

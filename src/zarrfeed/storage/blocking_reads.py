@@ -17,6 +17,7 @@ from zarr.storage import LocalStore, ObjectStore
 from zarrfeed.storage.errors import array_is_gone, is_transient
 from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.parted_source import PartedSource
 from zarrfeed.storage.request_limiter import RequestLimiter
 from zarrfeed.storage.urls import UrlStore
 
@@ -43,6 +44,9 @@ class Blocking(Protocol):
 
 def blocking_reads(source: StoreSource) -> Blocking | None:
     """Return what reads the objects of a source by calls that block; None where the event loop has to read them."""
+    if isinstance(source, PartedSource):
+        is_cached = any(one.cached is not None for one in source.sources)  # the node cache is read on the loop
+        return BlockingParts(source) if not is_cached and all(map(BlockingReads.serves, source.sources)) else None
     if BlockingReads.serves(source):
         return BlockingReads(source)
     if type(source.store) is LocalStore and source.decoder is None and not source.metadata_key:
@@ -68,6 +72,30 @@ class BlockingFiles:
         """Return bytes of a file, or None if there is none. As of `BlockingReads.get`."""
         part = None if end is None else RangeByteRequest(begin, end)
         return read_chunk_file(self._root, self._prefix + key, part or (SuffixByteRequest(-begin) if begin else None))
+
+
+class BlockingParts:
+    """Reads the objects of an array whose rows lie in several object stores.
+
+    Parameters
+    ----------
+    source
+        Where they are; `BlockingReads.serves` holds of each part.
+    """
+
+    def __init__(self, source: PartedSource) -> None:
+        assert source.limiter is not None
+        self.limiter: RequestLimiter = source.limiter
+        self._source = source
+        self._reads: dict[int, BlockingReads] = {}
+
+    def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
+        """Return bytes of an object, or None if there is none. As of `BlockingReads.get`."""
+        number, below = self._source.find(key)
+        reads = self._reads.get(number)
+        if reads is None:
+            reads = self._reads[number] = BlockingReads(self._source.sources[number])
+        return reads.get(below, begin, end)
 
 
 class BlockingReads:

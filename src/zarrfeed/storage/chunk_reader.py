@@ -22,9 +22,9 @@ from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.cached_reads import CachedReads
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.parted_source import cached_reads
 from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.retry import FailedAttempt, reading, retrying
 from zarrfeed.storage.shard_reader import ShardReader, Spawn
@@ -71,7 +71,7 @@ class ChunkReader:
         self._policy = policy
         self._counts = counts
         self._is_watched = is_watched
-        self._cached = CachedReads.of(source, counts.cache, all_chunks=caches_all)
+        self._cached = cached_reads(source, counts.cache, all_chunks=caches_all)
         self.shards = None
         if sharding is not None:
             self.shards = ShardReader(sharding, self.get, self.get_parts, spawn or asyncio.create_task, counts)

@@ -68,6 +68,7 @@ class Planning:
             seed=self.seed,
             lanes=self.mixing.lanes,
             mix=self.mixing.mix,
+            edges=fields.edges,
         )
         return fields, order
 

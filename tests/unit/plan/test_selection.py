@@ -19,7 +19,7 @@ from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrIterableDataset, _core
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
 from zarrfeed.plan.order import Order, open_batches
-from zarrfeed.plan.selection import Int64, Selection, make_selection, select_samples
+from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs, make_selection, select_samples
 from zarrfeed.plan.split import split_blocks
 
 N, ROWS = 103, 8
@@ -131,7 +131,8 @@ def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataO
         for place in range(len(made.blocks))
         for c in np.unique((made.listed(np.array([place]))[:, None] + offsets) // chunk)
     ]
-    assert list(zip(*made.chunks_over(chunk, offsets), strict=True)) == over
+    found = chunks_over_runs(*made.runs(), lambda samples, offset: (samples + offset) // chunk, offsets)
+    assert list(zip(*found, strict=True)) == over
     positions = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=20)), dtype=np.int64)
     assert np.array_equal(made.samples_at(positions), chosen[positions])
 

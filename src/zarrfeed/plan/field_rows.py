@@ -1,0 +1,50 @@
+"""Which rows of its arrays a field has for samples, and in which read chunks they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from zarrfeed.plan.selection import Int64
+from zarrfeed.spec.field import Layout, ResidentField, StoredField, VlenField, window_of
+
+#: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another
+#: layout, or no array, has the row.
+FindChunks: TypeAlias = Callable[[Int64, int], Int64]
+
+
+def find_rows(field: StoredField | ResidentField | VlenField, samples: Int64, offset: int) -> Int64:
+    """Return the row at an offset from each sample; a row that is padded is the nearest one of its segment.
+
+    Rows that the row map lacks are -1, or lie beyond the ends of the array.
+    """
+    at, window = samples + offset, window_of(field)
+    if window is not None and window.pad is not None:
+        borders = window.pad.borders
+        low, high = (0, field.num_samples) if borders is None else borders.around(samples)
+        at = np.clip(at, low, np.asarray(high) - 1)
+    rows = None
+    if isinstance(field, StoredField):
+        rows = field.rows
+    elif isinstance(field, ResidentField):
+        rows = field.row_map
+    return at if rows is None else rows.rows_of(at)
+
+
+def chunk_finder(field: StoredField | VlenField, layout: Layout) -> FindChunks:
+    """Return the function that finds the chunks of a layout of a field."""
+
+    def find_chunks(samples: Int64, offset: int) -> Int64:
+        rows = find_rows(field, samples, offset)
+        outside = (rows < 0) | (rows >= layout.spec.num_samples)
+        return np.where(outside, -1, layout.chunk_of(np.where(outside, 0, rows)))
+
+    return find_chunks
+
+
+def follows_rule(field: StoredField | VlenField) -> bool:
+    """Return whether the rows of samples side by side lie side by side, or evenly spaced."""
+    rows = field.rows if isinstance(field, StoredField) else None
+    return rows is None or isinstance(rows.rows, range)

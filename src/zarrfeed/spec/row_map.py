@@ -1,0 +1,67 @@
+"""`RowMap`: which row of its array a field has for each sample, where that is not the row with the sample's index."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: The row of a sample for which the array has none.
+NO_ROW = -1
+
+
+@dataclass(frozen=True, eq=False)
+class RowMap:
+    """The rows of samples.
+
+    Attributes
+    ----------
+    rows
+        The row of each sample, int64, shape (samples,); `NO_ROW` where the array has none. Contiguous, and not written
+        to: the engine reads it at its address. A range: the rows are evenly spaced, and no list of them is kept.
+    """
+
+    rows: Int64 | range
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, range):
+            object.__setattr__(self, "rows", np.ascontiguousarray(self.rows, dtype=np.int64))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowMap) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def lacks_some(self) -> bool:
+        """Whether some sample has no row."""
+        return not isinstance(self.rows, range) and bool((self.rows == NO_ROW).any())
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash that tells row maps apart."""
+        if isinstance(self.rows, range):
+            return repr(self.rows)
+        return hashlib.sha256(self.rows.astype("<i8").tobytes()).hexdigest()
+
+    def rows_of(self, samples: Int64) -> Int64:
+        """Return the row of each sample."""
+        if isinstance(self.rows, range):
+            return self.rows.start + self.rows.step * samples
+        return self.rows[samples]
+
+    def to_core(self) -> tuple[int, int, int, int]:
+        """Return the map in the form that the engine takes; `rows` must outlive the engine."""
+        if isinstance(self.rows, range):
+            return 0, len(self.rows), self.rows.start, self.rows.step
+        return self.rows.ctypes.data, len(self.rows), 0, 1
