@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from zarrfeed.engine.cache_stats import CacheStats
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
-    from zarrfeed.metadata.data import Data, from_xarray, open
+    from zarrfeed.metadata.data import Data, open
+    from zarrfeed.metadata.from_xarray import from_xarray
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
@@ -91,7 +92,7 @@ _MODULES = {
     "ZarrDataset": "torch.map_dataset",
     "ZarrIterableDataset": "torch.iterable_dataset",
     "audit": "torch.audit",
-    "from_xarray": "metadata.data",
+    "from_xarray": "metadata.from_xarray",
     "open": "metadata.data",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",

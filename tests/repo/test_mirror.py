@@ -28,6 +28,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "storage/append_journal.py": ("unit/storage/test_appender.py", "process/test_appending.py"),
     "storage/appended.py": ("unit/storage/test_appender.py",),
     "storage/retry.py": ("unit/spec/test_error_policy.py",),
+    "metadata/from_xarray.py": ("unit/metadata/test_xarray.py", "unit/metadata/test_data.py"),
     "metadata/host_memory.py": ("unit/metadata/test_fields.py",),
     "engine/arrays.py": ("unit/engine/test_reader.py", "unit/spec/test_error_policy.py"),
     "report/describe.py": ("unit/report/test_display.py",),

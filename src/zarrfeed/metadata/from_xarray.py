@@ -1,0 +1,75 @@
+"""`from_xarray`: a `Data` of what xarray opened, read straight from the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.fields import Variables, open_fields
+from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.metadata.source_names import name_xarray
+from zarrfeed.metadata.xarray import stored_arrays
+from zarrfeed.spec.data import Expression, OpenCall, freeze_variables
+
+
+@checks_option_names
+def from_xarray(
+    samples: Any,
+    targets: Any = None,
+    *,
+    sample_axis: int = 0,
+    sample_dim: str | None = None,
+    variables: Variables | None = None,
+    decode_cf: bool | None = None,
+) -> Data:
+    """Describe the samples of an `xarray.Dataset` or `DataArray` that `xarray.open_zarr` returned, or of a part of it.
+
+    Its variables are read straight from the store, but for scalars and those without `sample_dim`.
+
+    Parameters
+    ----------
+    samples
+        An `xarray.Dataset` or an `xarray.DataArray`.
+    targets
+        The same, or whatever `zarrfeed.open` takes.
+    sample_axis, sample_dim, variables
+        As of `zarrfeed.open`.
+    decode_cf
+        As of `zarrfeed.open`. None: what `samples` was opened with.
+
+    Raises
+    ------
+    ConfigError
+        If a variable is not exactly a stored array: it was loaded, calculated, sliced, or decoded as times.
+
+    Examples
+    --------
+    >>> import tempfile, xarray, zarrfeed
+    >>> store = tempfile.mkdtemp() + "/a.zarr"
+    >>> _ = xarray.Dataset({"t2m": (("time", "x"), [[1.0, 2.0], [3.0, 4.0]])}).to_zarr(store, consolidated=False)
+    >>> data = zarrfeed.from_xarray(xarray.open_zarr(store, consolidated=False), sample_dim="time")
+    >>> [(field.name, field.shape) for field in data.fields]
+    [('t2m', (2,))]
+    """
+    arrays, target_arrays, decodes = stored_arrays(
+        samples, targets, sample_dim=sample_dim, variables=variables, decode_cf=decode_cf
+    )
+    opened = open_fields(
+        arrays,
+        target_arrays,
+        sample_axis=sample_axis,
+        sample_dim=sample_dim,
+        variables=variables,
+        decode_cf=decodes,
+    )
+    call = OpenCall(
+        name_xarray(samples, arrays),
+        name_xarray(targets, target_arrays),
+        int(sample_axis),
+        sample_dim,
+        freeze_variables(variables),
+        bool(decodes),
+        is_xarray=True,
+    )
+    return Data(Expression(call), ResolvedData.of(opened))
