@@ -221,7 +221,7 @@ py::dict stats_dict(Engine& engine) {
                                                                            {"cache_refused", &c.refused}};
   for (const auto& [name, value] : of_cache) d[name] = value->load(std::memory_order_relaxed);
   uint64_t mapped = 0;
-  for (size_t f = 0; f < engine.fields().size(); ++f) mapped += engine.memory(f)->mapped_bytes();
+  for (size_t t = 0; t < engine.num_tensors(); ++t) mapped += engine.memory(t)->mapped_bytes();
   d["batch_memory_bytes"] = mapped;
   d["indices_read"] = engine.indices_read();
   d["scratch_bytes"] = engine.scratch_bytes();

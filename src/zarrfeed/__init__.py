@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from zarrfeed.engine.cache_stats import CacheStats
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
-    from zarrfeed.metadata.data import Data, open
+    from zarrfeed.metadata.concat_data import concat
+    from zarrfeed.metadata.data import Data
     from zarrfeed.metadata.from_xarray import from_xarray
+    from zarrfeed.metadata.open_data import open
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
@@ -68,6 +70,7 @@ __all__ = [
     "ZarrfeedError",
     "__version__",
     "audit",
+    "concat",
     "from_xarray",
     "open",
     "rank_from_slurm",
@@ -92,8 +95,9 @@ _MODULES = {
     "ZarrDataset": "torch.map_dataset",
     "ZarrIterableDataset": "torch.iterable_dataset",
     "audit": "torch.audit",
+    "concat": "metadata.concat_data",
     "from_xarray": "metadata.from_xarray",
-    "open": "metadata.data",
+    "open": "metadata.open_data",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "verify": "tools.verify",

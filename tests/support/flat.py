@@ -37,7 +37,7 @@ def describe(data: Data, **options: Any) -> Data:
         data = data.select(options["select"])
     if "blocks" in options:
         data = data.blocks(options["blocks"], of=options.get("block", "chunk"))
-    window = {"segment_ends": options.get("segment_ends"), "rows": options.get("window_rows")}
+    window: dict[str, Any] = {"segment_ends": options.get("segment_ends"), "rows": options.get("window_rows")}
     assert "offsets" in options or window == {"segment_ends": None, "rows": None}
     assert "normalize" in options or "normalize_axis" not in options
     if "offsets" in options:

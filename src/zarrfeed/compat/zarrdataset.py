@@ -27,7 +27,7 @@ import torch
 import torch.distributed
 import zarr
 
-import zarrfeed.metadata.data
+import zarrfeed.metadata.open_data
 import zarrfeed.torch.iterable_dataset
 import zarrfeed.torch.loader
 from zarrfeed.base.errors import ConfigError
@@ -211,7 +211,7 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
             else _seed("buffer_shuffle_seed", buffer_shuffle_seed)
         )
         super().__init__(
-            zarrfeed.metadata.data.open(samples, targets, decode_cf=False),
+            zarrfeed.metadata.open_data.open(samples, targets, decode_cf=False),
             shuffle=bool(shuffle_chunks),
             seed=0 if chunks_shuffle_seed is None else _seed("chunks_shuffle_seed", chunks_shuffle_seed),
             pin_memory=False,

@@ -26,6 +26,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.engine.vlen import VlenReader, skipped_of_vlen
+from zarrfeed.engine.vlen_parts import PartedVlenReader
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.carry import plan_carry
 from zarrfeed.plan.field_rows import chunk_finder, find_rows
@@ -109,11 +110,12 @@ class Reader:
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
-        self._vlen_readers: dict[int, VlenReader] = {}
+        self._vlen_readers: dict[int, VlenReader | PartedVlenReader] = {}
         self._vlen_s = 0.0
         for field in fields:
             if isinstance(field, VlenField):
-                self._vlen_readers[len(self._fields)] = VlenReader(
+                kind = VlenReader if field.parts is None else PartedVlenReader
+                self._vlen_readers[len(self._fields)] = kind(
                     field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads, policy=policy
                 )
                 self._fields.append(IndexField(field.num_samples, field.name))

@@ -15,7 +15,7 @@ import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +97,6 @@ class VlenReader:
     def source(self) -> StoreSource:
         """Where its chunks are."""
         return self._source
-
-    @property
-    def rows_per_chunk(self) -> int:
-        """Samples of a chunk."""
-        return self._spec.rows_per_chunk
 
     def find_chunks(self, samples: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
         """Return the chunk along the sample axis of the item at an offset from each sample."""
@@ -236,8 +231,18 @@ class VlenReader:
         return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
 
 
+class ChunksOfItems(Protocol):
+    """A reader of a field, as far as skipped chunks are concerned."""
+
+    def find_chunks(self, samples: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
+        """Return the number of the chunk of the item at an offset from each sample."""
+
+    def label(self, place: _Place) -> str:
+        """Return the key of a chunk."""
+
+
 def skipped_of_vlen(
-    number: int, index: npt.NDArray[np.int64], reader: VlenReader, errors: list[tuple[_Place, BaseException]]
+    number: int, index: npt.NDArray[np.int64], reader: ChunksOfItems, errors: list[tuple[_Place, BaseException]]
 ) -> Skipped:
     """Say which slots of a batch lack their sample, for want of chunks of field `number`, as the engine does.
 
@@ -246,7 +251,7 @@ def skipped_of_vlen(
     BaseException
         Any of the errors that says nothing of a chunk.
     """
-    bad = np.flatnonzero(np.isin(index // reader.rows_per_chunk, [place[0] for place, _ in errors]))
+    bad = np.flatnonzero(np.isin(reader.find_chunks(index, 0), [place[0] for place, _ in errors]))
     chunks = []
     for place, error in errors:
         if not is_of_chunk(error):

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.page import as_html
 from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dtype
 from zarrfeed.metadata.data_page import data_rows
-from zarrfeed.metadata.fields import Source, Variables
-from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, Step, evicted_before
-from zarrfeed.metadata.opening import Opening
+from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.resolved import ResolvedData
-from zarrfeed.metadata.source_names import name_source
+from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
+from zarrfeed.metadata.store_table import locate_samples
 from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
-from zarrfeed.plan.windows import Offsets
+from zarrfeed.plan.windows import Offsets, PadLike
 from zarrfeed.spec.data import (
     BlocksCall,
     Call,
@@ -31,8 +29,6 @@ from zarrfeed.spec.data import (
     FieldInfo,
     FrozenArray,
     NormalizeCall,
-    OpenCall,
-    Secrets,
     SelectCall,
     SplitCall,
     WindowCall,
@@ -40,13 +36,9 @@ from zarrfeed.spec.data import (
     freeze_offsets,
     freeze_pairs,
     freeze_rows,
-    freeze_variables,
 )
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.spec.field import BlockUnit
 from zarrfeed.spec.version import Version
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.cache_options import CacheOptions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -144,8 +136,10 @@ class Data:
         self,
         offsets: Offsets | Mapping[str, Offsets],
         *,
-        segment_ends: npt.ArrayLike | None = None,
+        segment_ends: SegmentEnds | None = None,
         rows: WindowRows | None = None,
+        pad: PadLike | Mapping[str, PadLike] | None = None,
+        mask: bool = False,
     ) -> Data:
         """Make each sample a window: the rows at some distances from its own.
 
@@ -157,16 +151,25 @@ class Data:
             names says which arrays they are for: {"samples": (-1, 0), "targets": 1}.
         segment_ends
             Where the array consists of segments, such as episodes: the index after the last sample of each, ascending.
-            The last one is the length of the array. No window reaches from one segment into another.
+            The last one is the length of the array. No window reaches from one segment into another. Or an array of
+            Zarr that has these numbers, or its path: of its own, or in the same store, such as "meta/episode_ends".
         rows
             Which rows windows may read; a sample whose window has any other row is left out. "selected": all rows
             between the bounds of a selected slice, or those that a list or a mask names. "all": every row of the array.
             Or rows, as `select` names samples of the array: slice(0, 700). None: "selected", but refused where that
             leaves less than half of a list or a mask.
+        pad
+            What takes the place of rows beyond the ends of a segment, of a selected slice, of a store, or of the array.
+            "edge": the first or the last row that is inside. "nan", or a number: a value in every item, as it stands in
+            the batch. Or a mapping of names to these, as of `offsets`. None: samples that lack a row are left out.
+        mask
+            Whether a batch says which rows are padded: for each padded array a bool tensor of shape (batch, rows of the
+            window), True where the row is padded. It is named like the array, with "_is_pad" behind; of a single
+            array, it is a part of the batch by itself, behind the array.
 
         Notes
         -----
-        Samples that lack a row are left out; the repr of a dataset and `explain()` say how many.
+        The repr of a dataset and `explain()` say how many samples are left out.
 
         Examples
         --------
@@ -174,10 +177,17 @@ class Data:
         >>> data = zarrfeed.open(np.arange(10), np.arange(10)).window({"samples": (-1, 0), "targets": 1})
         >>> zarrfeed.ZarrDataset(data)[0]
         (tensor([0, 1]), tensor(2))
+        >>> data = zarrfeed.open({"action": np.arange(6)})
+        >>> data = data.window((-1, 0, 1), segment_ends=[2, 6], pad="edge", mask=True)
+        >>> sample = zarrfeed.ZarrDataset(data)[1]
+        >>> sample["action"], sample["action_is_pad"]
+        (tensor([0, 1, 1]), tensor([False, False,  True]))
         """
-        step = Step("window", (offsets, segment_ends, rows))
+        check_flags(mask=mask)
+        ends = read_segment_ends(segment_ends, self.resolved.opened)
+        step = Step("window", (offsets, ends, rows, pad, mask))
         resolved = step(self.resolved)  # what is wrong with the arguments is said before they are frozen
-        call = WindowCall(freeze_offsets(offsets), freeze_rows(segment_ends), freeze_rows(rows))
+        call = WindowCall(freeze_offsets(offsets), freeze_rows(ends), freeze_rows(rows), freeze(pad), bool(mask))
         return self._then(call, step, resolved)
 
     def cast(self, dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike]) -> Data:
@@ -277,6 +287,33 @@ class Data:
         """What a batch has of each array: its name, and of one sample the shape and the dtype."""
         return self.resolved.infos()
 
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The paths or URLs of the stores that the samples are in, one after another; empty for a single store."""
+        table = self.resolved.opened.stores
+        return () if table is None else tuple(table.names)
+
+    def locate(self, index: int | npt.ArrayLike) -> tuple[Any, Any]:
+        """Return which store holds a sample, and its index there.
+
+        Parameters
+        ----------
+        index
+            Of a sample, as `return_index=True` delivers it; or an array or a tensor of such.
+
+        Returns
+        -------
+        The place of the store in `stores`, and the index in that store; arrays for an array.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> data = zarrfeed.open([zarr.array(np.zeros(5)), zarr.array(np.zeros(7))])
+        >>> data.locate(5), data.locate([4, 11])
+        ((1, 0), (array([0, 1]), array([4, 6])))
+        """
+        return locate_samples(self.resolved.opened.stores, self.resolved.choice.num_samples, index)
+
     def __len__(self) -> int:
         """Return the number of samples."""
         return self.resolved.choice.length
@@ -299,134 +336,3 @@ class Data:
         resolved = step(self.resolved) if resolved is None else resolved
         growth = None if self.growth is None else self.growth.then(step)
         return Data(self.expression.then(call), resolved, growth, self.version)
-
-
-@checks_option_names
-def open(
-    samples: Source,
-    targets: Source | None = None,
-    *,
-    sample_axis: int = 0,
-    sample_dim: str | None = None,
-    variables: Variables | None = None,
-    decode_cf: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-    retries: int = DEFAULT_RETRIES,
-    timeout: float = DEFAULT_TIMEOUT_S,
-    refresh: Refresh | None = None,
-    complete: Complete | None = None,
-    window: int | str | None = None,
-    evict: bool = False,
-    cache: str | Path | None = None,
-    cache_limit: int | str | None = None,
-    cache_version: str | None = None,
-) -> Data:
-    """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
-
-    Parameters
-    ----------
-    samples
-        An array, Zarr v2 or v3: a path, a URL (`file`, `s3`, `gs`, `az`, `https`; all but the first need the extra
-        `remote`), an open `zarr.Array`, a store with one at its root (of zarr-python, of obstore, a mapper of fsspec),
-        an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
-        group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
-        memory are used where they lie, if they are contiguous in native byte order; do not resize or share them.
-    targets
-        The same, with as many samples along axis 0.
-    sample_axis
-        The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
-    sample_dim
-        The name of that dimension, such as "time", in place of `sample_axis`; of targets too, where those are named.
-        Arrays of a group that lack it are left out; others are refused.
-    variables
-        Names of the arrays of `samples`, a group or a mapping, that are read (of an array of records: of the members);
-        or for both sides, {"samples": [...], "targets": [...]}. None: all; of a group as xarray writes it, data
-        variables but scalars.
-    decode_cf
-        Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
-        `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
-    storage_options
-        Options of the stores of URLs, by the names of fsspec or obstore, such as {"anon": True}. None: the environment.
-    retries
-        How often a read of metadata is retried after a transient error, with pauses that grow from 0.1 to 10 s.
-    timeout
-        Seconds that a read of metadata may take, retries included. The connections of a URL are made with it: no
-        request to its store takes longer, whatever the `faults` of a dataset allow.
-    refresh
-        "epoch", for a store that grows: a `ZarrIterableDataset` looks at the store when an epoch begins, and reads the
-        samples that are complete in every array then. None: the samples that there are now, in every epoch.
-    complete
-        With `refresh`, what tells that samples are complete. "chunks": every chunk exists, counted from the first; only
-        whole chunks (shards) count. "shape": the shape of the array, for writers that set it last, and that leave out
-        chunks of nothing but the fill value. None: the shape of a store that an `Appender` writes, "chunks" for others.
-        A chunk that is missing when it is read is an error, but for "shape".
-    window
-        With `refresh`, how many of the newest samples are read: a number, or text such as "1TiB" of decoded samples.
-        Samples keep their index in the array. Methods of the `Data` count positions from the oldest sample that is
-        read. None: all.
-    evict
-        Whether the chunks of samples that are older than the window are deleted when an epoch begins, for ever: only in
-        a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
-    cache
-        A local directory in which stored bytes of far stores are kept, such as "/scratch/cache": the node cache. All
-        processes of a machine that name the directory share it, and fetch each chunk once. It is made if it is missing,
-        and must be empty or a cache otherwise. A cache that cannot be used is no error: `stats()` says why.
-    cache_limit
-        Bytes that the directory may use, such as "200GiB". Chunks are kept until it is full; none is evicted. None:
-        90 % of what its file system has free.
-    cache_version
-        The version of all stored objects, such as "immutable", for a server that tells none. You answer for it: give
-        another one when the data change. None: versions are asked of the store, by one listing, or over HTTP by a HEAD
-        request for each object.
-
-    Returns
-    -------
-    A description of all samples.
-
-    Raises
-    ------
-    ConfigError, UnsupportedError, StoreReadError
-        If an array cannot be read, or the arrays have different numbers of samples; the message names the array.
-
-    Examples
-    --------
-    >>> import numpy as np, zarrfeed
-    >>> data = zarrfeed.open({"x": np.zeros((50, 3), "f4")}, np.arange(50))
-    >>> data
-    zarrfeed.open({'x': <numpy.ndarray (50, 3) float32>}, targets=<numpy.ndarray (50,) int64>)
-    >>> len(data)
-    50
-    """
-    options = CacheOptions.parse(cache, cache_limit, cache_version)
-    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options)
-    grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
-    for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
-        if grows is None and value is not None:
-            raise ConfigError(f"{name} = {value!r} is for stores that grow: give refresh='epoch', too")
-    if grows is not None and cache_version is not None:
-        raise ConfigError(
-            f"cache_version = {cache_version!r} declares that objects never change; with refresh = {refresh!r}, the "
-            "last chunk may"
-        )
-    opening = Opening(samples, targets, sample_axis, sample_dim, variables, decode_cf, access, grows is not None)
-    opened = opening.open()
-    call = OpenCall(
-        name_source(samples),
-        name_source(targets),
-        int(sample_axis),
-        sample_dim,
-        freeze_variables(variables),
-        bool(decode_cf),
-        Secrets.of(storage_options) if storage_options else None,
-        refresh=refresh,
-        complete=complete,
-        window=freeze(window),
-        evict=bool(evict),
-        cache=None if cache is None else str(cache),
-    )
-    if grows is None:
-        first, resolved = evicted_before(opened), ResolvedData.of(opened)
-        return Data(Expression(call), resolved.select(slice(first, None)) if first else resolved)
-    growth = Growth(opened, access, grows, opening=opening if opening.repositories else None)
-    version = growth.look()
-    return Data(Expression(call), growth.at(version), growth, version)

@@ -29,9 +29,12 @@ from zarrfeed.metadata.array import ArrayLike, open_array, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.host_memory import field_in_memory
-from zarrfeed.metadata.known_groups import refusal, without_arrays
+from zarrfeed.metadata.known_groups import episodes_of, refusal, without_arrays
 from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_url, open_source
 from zarrfeed.metadata.sample_dims import sample_dim_advice
+from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.metadata.values import read_values
+from zarrfeed.plan.windows import check_segment_ends
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
@@ -83,6 +86,13 @@ class OpenedFields:
         How many of the fields, at the beginning, are of `samples`.
     arrays
         If the store may grow or is disposable: the opened array of each field that is stored. Else empty.
+    other_items
+        For each field of several stores: what is known of the items in its other layouts. Empty: no field has any.
+    stores
+        The stores, where there are several. None: there is one.
+    segment_ends
+        The index after the last sample of each segment that the store itself names, such as the episodes of a replay
+        buffer. None: it names none.
     """
 
     fields: tuple[StoredField | ResidentField | VlenField, ...]
@@ -90,6 +100,13 @@ class OpenedFields:
     parts: tuple[tuple[str, ...] | None, ...]
     num_sample_fields: int
     arrays: tuple[zarr.Array[Any], ...] = ()
+    other_items: tuple[tuple[Items, ...], ...] = ()
+    stores: StoreTable | None = None
+    segment_ends: npt.NDArray[np.int64] | None = None
+
+    def items_of(self, number: int) -> tuple[Items, ...]:
+        """Return what is known of the items of a field, for each of its layouts."""
+        return (self.items[number], *(self.other_items[number] if self.other_items else ()))
 
 
 def open_fields(
@@ -141,6 +158,7 @@ def open_fields(
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = _variables_of(sides, variables)
     parts = [reader.read(samples, names[0])]
+    segment_ends = reader.segment_ends
     arrays, items = reader.fields, reader.items
     stored = reader.stored
     num_sample_fields = len(arrays)
@@ -156,16 +174,20 @@ def open_fields(
         _check_lengths(arrays, items)
         if not any(marks.disposable for array in stored if (marks := marks_of(array))):
             stored = []
-    return OpenedFields(tuple(arrays), tuple(items), tuple(parts), num_sample_fields, tuple(stored))
+    if segment_ends is not None:
+        segment_ends = check_segment_ends(segment_ends, arrays[0].num_samples)
+    return OpenedFields(
+        tuple(arrays), tuple(items), tuple(parts), num_sample_fields, tuple(stored), segment_ends=segment_ends
+    )
 
 
 def with_options(
     field: StoredField | ResidentField | VlenField,
-    conversion: Conversion | None,
+    conversions: Sequence[Conversion | None],
     window: Window | None,
     spared: bool,
 ) -> Field:
-    """Return a field with the conversion of its items and the rows of its samples.
+    """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
 
     Raises
     ------
@@ -173,9 +195,11 @@ def with_options(
         If samples are text, and are to be windows.
     """
     if isinstance(field, StoredField):
-        return replace(field, conversion=conversion, window=window, spared=spared)
+        others = zip(field.others, conversions[1:], strict=True)
+        changed = tuple(replace(layout, conversion=conversion) for layout, conversion in others)
+        return replace(field, conversion=conversions[0], window=window, spared=spared, others=changed)
     if isinstance(field, ResidentField):
-        return replace(field, conversion=conversion, window=window)
+        return replace(field, conversion=conversions[0], window=window)
     if window is not None:
         raise UnsupportedError(
             f"offsets of {field.name}: samples are {field.spec.item_type}, and windows are of tensors"
@@ -208,6 +232,7 @@ class _PartReader:
         self._sample_dim = sample_dim
         self._decode_cf = decode_cf
         self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
+        self.segment_ends: npt.NDArray[Any] | None = None
         self._access = access
 
     @property
@@ -226,6 +251,8 @@ class _PartReader:
                 with _naming(part):
                     raise known
             arrays = _arrays_of(part, source, self._access)
+            if not arrays:
+                source, arrays = self._replay_buffer(source)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
             named: Mapping[str, FieldSource] = (
                 self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
@@ -248,6 +275,22 @@ class _PartReader:
         for number, stored in self._arrays.items():
             self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
         return tuple(named)
+
+    def _replay_buffer(self, group: zarr.Group) -> tuple[zarr.Group, dict[str, zarr.Array[Any]]]:
+        """Return the group `data` of a replay buffer, whose root has no arrays; its episodes are segments.
+
+        Raises
+        ------
+        ConfigError
+            If it is no replay buffer, or its episodes are none of its data.
+        """
+        found = episodes_of(group)
+        arrays = {} if found is None else _arrays_of(self._part, found[0], self._access)
+        if found is None or not arrays:
+            with _naming(self._part):
+                raise without_arrays(group)
+        self.segment_ends = read_values(found[1])
+        return found[0], arrays
 
     def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
         """Return the arrays of a group that are read: data variables, with the sample dimension if it is named."""
@@ -379,9 +422,6 @@ def _arrays_of(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, z
     except Exception as error:  # a damaged member: any class, as in open_node
         path = printable(str(group.store_path).removeprefix("file://"))
         raise list_error(f"{part}: {path}", group, error) from error
-    if not arrays:
-        with _naming(part):
-            raise without_arrays(group)
     return arrays
 
 

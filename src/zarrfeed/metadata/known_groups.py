@@ -112,7 +112,7 @@ def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
             return ConfigError(
                 f"{_name(group)}: is an OME-Zarr {kind}; give one array: a resolution of one image{example}"
             )
-    return _of_episodes(group)
+    return None
 
 
 def _ome(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -194,16 +194,12 @@ def _of_anndata_root(group: zarr.Group) -> ZarrfeedError:
     )
 
 
-def _of_episodes(group: zarr.Group) -> ZarrfeedError | None:
-    """Return the error for the root of an episode store."""
+def episodes_of(group: zarr.Group) -> tuple[zarr.Group, zarr.Array[Any]] | None:
+    """Return the data of a replay buffer, and the array with the ends of its episodes; None for any other group."""
     data, ends = _member(group, "data"), _member(group, "meta/episode_ends")
     if not isinstance(data, zarr.Group) or not isinstance(ends, zarr.Array):
         return None
-    return ConfigError(
-        f"{_name(group)}: is the root of an episode store, whose arrays are in groups; give "
-        f"{member_path(group, 'data')}, and for windows (Data.window) the values of "
-        f"{member_path(group, 'meta/episode_ends')} as segment_ends"
-    )
+    return data, ends
 
 
 def _examples(group: zarr.Group, members: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
@@ -63,6 +63,10 @@ class Opening:
             access=self.access,
             may_grow=self.may_grow,
         )
+
+    def open_pair(self, samples: Source, targets: Source | None) -> OpenedFields:
+        """Open the arrays of one of many stores, with the same options."""
+        return replace(self, samples=samples, targets=targets).open()
 
 
 def _is_of_icechunk(source: object, name: str) -> bool:

@@ -6,7 +6,7 @@ or refuses what cannot work, so that a dataset has nothing left to refuse but wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -23,7 +23,7 @@ from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Select, Selection
 from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
-from zarrfeed.plan.windows import parse_window
+from zarrfeed.plan.windows import parse_pad, parse_window, with_borders
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.data import FieldInfo
 from zarrfeed.spec.field import (
@@ -32,8 +32,11 @@ from zarrfeed.spec.field import (
     Field,
     FieldSet,
     IndexField,
+    PadMaskField,
     ResidentField,
+    check_pad,
     described_dtype,
+    dtype_name,
     shape_of,
 )
 from zarrfeed.spec.window import Window
@@ -43,7 +46,7 @@ _USUAL_ROOM = 64 << 20
 
 
 @dataclass(frozen=True)
-class _Wish:
+class Wish:
     """What was asked for the items of one field.
 
     Attributes
@@ -76,6 +79,22 @@ class _Wish:
         )
         return asked.conversions([items])[0]
 
+    def then(self, later: Wish, name: str) -> Wish:
+        """Return what was asked first and then, of the field `name`."""
+        if later.mean_std is not None and self.mean_std is not None:
+            raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
+        return Wish(
+            dtype=self.dtype if later.dtype is None else later.dtype,
+            mean_std=self.mean_std if later.mean_std is None else later.mean_std,
+            axis=self.axis if later.mean_std is None else later.axis,
+            spared_by=self.spared_by | later.spared_by,
+        )
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether nothing was asked."""
+        return self.dtype is None and self.mean_std is None and not self.spared_by
+
     @property
     def spared(self) -> bool:
         """Whether a method for all fields leaves this one as it is."""
@@ -97,18 +116,28 @@ class ResolvedData:
         For each field, what becomes of its items.
     windows
         For each field, the rows of a sample; None: its own row.
+    first_wishes
+        Where descriptions were joined to one: for each field and each of its layouts, what was asked for before that.
+        Empty: nothing.
+    masks
+        Whether a batch has, for each field whose windows are padded, which rows are.
     """
 
     opened: OpenedFields
     choice: SampleChoice
-    wishes: tuple[_Wish, ...]
+    wishes: tuple[Wish, ...]
     windows: tuple[Window | None, ...]
+    first_wishes: tuple[tuple[Wish, ...], ...] = ()
+    masks: bool = False
 
     @classmethod
     def of(cls, opened: OpenedFields) -> Self:
         """Return all samples of what was opened, as they are stored or decoded."""
         count = len(opened.fields)
-        return cls(opened, SampleChoice.all_of(opened.fields[0].num_samples), (_Wish(),) * count, (None,) * count)
+        choice = SampleChoice.all_of(opened.fields[0].num_samples)
+        if opened.segment_ends is not None:
+            choice = choice.with_segments(np.concatenate(([0], opened.segment_ends)))
+        return cls(opened, choice, (Wish(),) * count, (None,) * count)
 
     def __post_init__(self) -> None:
         assert self.fields  # a conversion or a window that cannot be is refused here
@@ -116,15 +145,39 @@ class ResolvedData:
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The arrays with their conversions and windows."""
-        asked = zip(self.opened.fields, self.opened.items, self.wishes, self.windows, strict=True)
-        return tuple(with_options(f, wish.conversion(i), window, wish.spared) for f, i, wish, window in asked)
+        made = []
+        for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
+            items, wishes = self.opened.items_of(number), self.wishes_of(number)
+            conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
+            made.append(with_options(f, conversions, window, wishes[0].spared))
+        return tuple(made)
+
+    def wishes_of(self, number: int) -> tuple[Wish, ...]:
+        """Return what was asked for the items of a field, for each of its layouts."""
+        wish = self.wishes[number]
+        if not self.first_wishes:
+            return (wish,) * len(self.opened.items_of(number))
+        return tuple(first.then(wish, self.opened.items[number].name) for first in self.first_wishes[number])
 
     def infos(self) -> tuple[FieldInfo, ...]:
         """Return what a batch has of each array."""
-        return tuple(
+        infos = [
             FieldInfo(items.key or items.part, items.part, shape_of(f), described_dtype(f))
             for items, f in zip(self.opened.items, self.fields, strict=True)
-        )
+        ]
+        for side, masks in self._masks().items():
+            behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
+            infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, dtype_name(f)) for f in masks]
+        return tuple(infos)
+
+    def _masks(self) -> dict[str, list[PadMaskField]]:
+        """Return the masks of fields whose windows are padded, by the side that they are on."""
+        masks: dict[str, list[PadMaskField]] = {}
+        for items, window in zip(self.opened.items, self.windows, strict=True):
+            if self.masks and window is not None and window.pad is not None:
+                name = f"{items.key or items.part}_is_pad"
+                masks.setdefault(items.part, []).append(PadMaskField(self.choice.num_samples, window, name))
+        return masks
 
     def select(self, samples: Select) -> Self:
         """Choose samples by their positions among those that are chosen."""
@@ -136,7 +189,14 @@ class ResolvedData:
         planned = plan_blocks(self.fields, self.opened.num_sample_fields, block=of, aligns=False)
         return replace(self, choice=self.choice.blocks(blocks, planned.rows, of, planned.edges))
 
-    def window(self, offsets: Any, segment_ends: npt.ArrayLike | None, rows: WindowRows | None) -> Self:
+    def window(
+        self,
+        offsets: Any,
+        segment_ends: npt.ArrayLike | None,
+        rows: WindowRows | None,
+        pad: Any = None,
+        mask: bool = False,
+    ) -> Self:
         """Make each sample the rows at some offsets from its own."""
         if self.choice.windowed:
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
@@ -145,8 +205,18 @@ class ResolvedData:
         windows = tuple(parse_window(i.name, of) for i, of in zip(items, named, strict=True))
         if all(window is None for window in windows):
             raise ConfigError(f"offsets = {offsets!r}, must be an integer, a sequence of some, or a mapping of names")
-        windowed = replace(self, windows=windows)
-        return replace(windowed, choice=self.choice.window(windows, segment_ends=segment_ends, rows=rows))
+        pads = by_field("pad", pad, items, of_rows=True)
+        if mask and all(one is None for one in pads):
+            raise ConfigError("mask = True marks rows that are padded: give pad, too")
+        if not isinstance(pad, Mapping):  # for all windows, on both sides
+            pads = [pad] * len(items)
+        padded = [
+            None if window is None else replace(window, pad=parse_pad(i.name, one))
+            for i, window, one in zip(items, windows, pads, strict=True)
+        ]
+        choice, borders = self.choice.window(padded, segment_ends=segment_ends, rows=rows)
+        made = tuple(with_borders(window, borders) for window in padded)
+        return replace(self, windows=made, choice=choice, masks=bool(mask))
 
     def cast(self, dtype: Any) -> Self:
         """Convert items to a dtype; a later cast of a field replaces an earlier one."""
@@ -222,11 +292,24 @@ class ResolvedData:
         check_choice("block", unit, BLOCK_UNITS)
         aligns = aligns and self.choice.aligned
         blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
-        fields, parts = list(blocks.fields), list(self.opened.parts)
+        fields, parts, primary = list(blocks.fields), list(self.opened.parts), blocks.primary
+        for f in fields:
+            check_pad(f)
+        for side, masks in reversed(self._masks().items()):
+            place = int(side == "targets")
+            end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
+            fields[end:end] = masks
+            if primary is not None and primary >= end:
+                primary += len(masks)
+            keys = parts[place]
+            if keys is None:  # a bare tensor: its mask is a part of its own, behind it
+                parts.insert(place + 1, None)
+            else:
+                parts[place] = (*keys, *(mask.name for mask in masks))
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)
-        field_set = FieldSet(tuple(fields), tuple(parts), blocks.primary, blocks.rows, unit, blocks.edges)
+        field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, blocks.edges)
         return field_set, self.choice.selection(blocks.rows, blocks.edges)
 
     def holds_same(self, other: ResolvedData) -> bool:
@@ -234,7 +317,7 @@ class ResolvedData:
         ours, theirs = self.fields, other.fields
         return len(ours) == len(theirs) and all(_same_field(a, b) for a, b in zip(ours, theirs, strict=True))
 
-    def _wishing(self, wishes: Sequence[_Wish]) -> Self:
+    def _wishing(self, wishes: Sequence[Wish]) -> Self:
         return replace(self, wishes=tuple(wishes))
 
 

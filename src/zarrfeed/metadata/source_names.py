@@ -11,7 +11,7 @@ import zarr
 
 from zarrfeed.base.errors import printable
 from zarrfeed.base.optional_torch import is_tensor
-from zarrfeed.spec.data import FrozenMapping, Named
+from zarrfeed.spec.data import FrozenList, FrozenMapping, Named
 from zarrfeed.storage.given_stores import is_mapper
 
 
@@ -25,6 +25,8 @@ def name_source(source: Any) -> Hashable:
         return None
     if isinstance(source, str | Path):
         return str(source)
+    if isinstance(source, list | tuple):
+        return FrozenList(tuple(map(name_source, source)))
     if isinstance(source, zarr.Array | zarr.Group):
         return Named(f"<zarr.{type(source).__name__} {printable(source.store_path)}>")
     if is_tensor(source):
@@ -35,6 +37,13 @@ def name_source(source: Any) -> Hashable:
         return FrozenMapping(tuple((str(key), name_source(one)) for key, one in source.items()))
     kind = type(source)
     return Named(f"<{kind.__module__.partition('.')[0]}.{kind.__name__} {printable(source)}>")
+
+
+def store_name(source: Any) -> str:
+    """Return what messages call one of many stores: its path or URL, or what stands for it in an expression."""
+    if isinstance(source, zarr.Array | zarr.Group):
+        return printable(str(source.store_path).removeprefix("file://"))
+    return printable(source) if isinstance(source, str | Path) else str(name_source(source))
 
 
 def name_xarray(source: Any, arrays: Any) -> Hashable:

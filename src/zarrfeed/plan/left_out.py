@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OUTSIDE_ARRAY = "their windows reach beyond the ends of the array"
+OUTSIDE_STORE = "their windows reach beyond the ends of their store"
 OUTSIDE_SEGMENT = "their windows leave their segment"
 OUTSIDE_SELECTION = "their windows read rows that are not selected"
 OUTSIDE_WINDOW_ROWS = "their windows read rows that rows= does not name"

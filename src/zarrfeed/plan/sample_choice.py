@@ -20,7 +20,7 @@ from zarrfeed.plan.selection import Int64, Select, Selection, as_range, select_b
 from zarrfeed.plan.split import By, split_selection
 from zarrfeed.plan.window_rows import WindowRows, bounds_of, choose_windows
 from zarrfeed.spec.field import BlockUnit, FieldSet
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.window import Borders, Window
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,11 @@ class SampleChoice:
         Whether the samples are windows, so that which rows they read is settled.
     left_out
         What was left out because of the rows of windows.
+    borders
+        The first sample of each store, or of each segment that a store names, and the number of samples at the end:
+        windows do not leave these. None: windows may read all rows.
+    has_segments
+        Whether the borders are of segments that stores name, as well as of stores.
     """
 
     num_samples: int
@@ -56,11 +61,52 @@ class SampleChoice:
     bounds: range | None = None
     windowed: bool = False
     left_out: tuple[LeftOut, ...] = ()
+    borders: Int64 | None = None
+    has_segments: bool = False
 
     @classmethod
     def all_of(cls, num_samples: int) -> Self:
         """Choose every sample."""
         return cls(num_samples, range(num_samples), bounds=range(num_samples))
+
+    def with_segments(self, borders: Int64) -> Self:
+        """Choose the same samples, whose windows do not leave segments with these borders."""
+        return replace(self, borders=np.unique(borders), has_segments=True)
+
+    @classmethod
+    def concat(cls, choices: Sequence[SampleChoice], repeats: Sequence[Sequence[int]], borders: Int64) -> Self:
+        """Choose what is chosen of several arrays, which are one after another.
+
+        Parameters
+        ----------
+        choices
+            Of each array.
+        repeats
+            For each choice, the lengths of the arrays that it is of: one; or several, if it is of all samples.
+        borders
+            The first sample of each array, and the number of samples at the end.
+        """
+        num_samples, windowed = int(borders[-1]), choices[0].windowed
+        has_segments = any(choice.has_segments for choice in choices)
+        if has_segments:
+            base = np.cumsum([0, *(sum(lengths) for lengths in repeats)])
+            inner = [b + one.borders for b, one in zip(base, choices, strict=False) if one.borders is not None]
+            borders = np.unique(np.concatenate([borders, *inner]))
+        left_out = tuple(reason for choice in choices for reason in choice.left_out)
+        if all(choice.length == choice.num_samples for choice in choices):
+            every = cls.all_of(num_samples)
+            return replace(every, windowed=windowed, left_out=left_out, borders=borders, has_segments=has_segments)
+        first, listed = 0, []
+        for choice, lengths in zip(choices, repeats, strict=True):
+            total = sum(lengths)
+            is_whole = choice.length == choice.num_samples
+            chosen = range(total) if is_whole else choice.ascending()
+            listed.append(np.asarray(chosen, dtype=np.int64) + first)
+            first += total
+        samples = as_range(np.concatenate(listed))
+        return cls(
+            num_samples, samples, windowed=windowed, left_out=left_out, borders=borders, has_segments=has_segments
+        )
 
     @property
     def length(self) -> int:
@@ -124,8 +170,12 @@ class SampleChoice:
         *,
         segment_ends: npt.ArrayLike | None = None,
         rows: WindowRows | None = None,
-    ) -> Self:
+    ) -> tuple[Self, Borders | None]:
         """Choose those of the samples whose windows have all of their rows; `Data.window` says which rows these are.
+
+        Returns
+        -------
+        The choice, and the borders of the segments at whose ends windows are padded.
 
         Raises
         ------
@@ -137,7 +187,7 @@ class SampleChoice:
                 "window() follows blocks(), which windows cannot be made of: choose samples with select()"
             )
         named = self.ascending()
-        samples, left_out = choose_windows(
+        chosen = choose_windows(
             named,
             windows,
             self.num_samples,
@@ -145,8 +195,12 @@ class SampleChoice:
             by_list=self.bounds is None,
             segment_ends=segment_ends,
             window_rows=rows,
+            borders=self.borders,
+            are_stores=not self.has_segments,
         )
-        return replace(self, samples=samples, block_rows=0, windowed=True, left_out=(*self.left_out, *left_out))
+        left_out = (*self.left_out, *chosen.left_out)
+        made = replace(self, samples=chosen.samples, block_rows=0, windowed=True, left_out=left_out)
+        return made, chosen.borders
 
     def split(
         self, parts: Sequence[float], fields: FieldSet, *, by: By, seed: int, gap: int | None

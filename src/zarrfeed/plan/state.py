@@ -281,6 +281,7 @@ def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
             *f.sample_shape,
             described_dtype(f),
             *([list(w.offsets)] if (w := window_of(f)) else []),
+            *([str(w.pad)] if w and w.pad else []),
         ]
         for f in fields
         if f.name != "index"

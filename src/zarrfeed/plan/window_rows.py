@@ -15,8 +15,8 @@ row does in any case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from zarrfeed.plan.left_out import (
     OUTSIDE_ARRAY,
     OUTSIDE_SEGMENT,
     OUTSIDE_SELECTION,
+    OUTSIDE_STORE,
     OUTSIDE_WINDOW_ROWS,
     WITHIN_GAP,
     LeftOut,
@@ -41,14 +42,33 @@ from zarrfeed.plan.selection import (
     common_samples,
     select_samples,
 )
-from zarrfeed.plan.windows import check_segment_ends, offsets_of, samples_with_windows
+from zarrfeed.plan.windows import check_segment_ends, offsets_of, samples_with_windows, unpadded
 from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.window import Borders, Window
 
 #: What `rows=` of `Data.window` may be.
 WindowRows: TypeAlias = "Literal['selected', 'all'] | Select"
 
 _NO_PART = -1
+
+
+@dataclass(frozen=True)
+class ChosenWindows:
+    """Samples whose windows read only what they may.
+
+    Attributes
+    ----------
+    samples
+        The samples, ascending.
+    left_out
+        Why others are left out.
+    borders
+        Of the segments at whose ends windows are padded. None: all samples are one segment, or nothing is padded.
+    """
+
+    samples: range | Int64
+    left_out: tuple[LeftOut, ...]
+    borders: Borders | None
 
 
 def choose_windows(
@@ -60,7 +80,9 @@ def choose_windows(
     by_list: bool,
     segment_ends: npt.ArrayLike | None,
     window_rows: WindowRows | None,
-) -> tuple[range | Int64, tuple[LeftOut, ...]]:
+    borders: Int64 | None = None,
+    are_stores: bool = True,
+) -> ChosenWindows:
     """Return the samples, of some named ones, whose windows have all of their rows and read no others.
 
     Parameters
@@ -77,10 +99,9 @@ def choose_windows(
         Whether the samples were named by a list or a mask, or dealt at random; else by slices.
     segment_ends, window_rows
         As the user gave them.
-
-    Returns
-    -------
-    The samples, ascending, and why others are left out.
+    borders, are_stores
+        The first sample of each of several stores, or segments, and the number of samples at the end; and which of both
+        they are. None: there is one store, which names no segments.
 
     Raises
     ------
@@ -88,6 +109,9 @@ def choose_windows(
         If no sample is left, or, unless `window_rows` is given, less than half of a list; or if an argument is wrong.
     """
     ends = None if segment_ends is None else check_segment_ends(segment_ends, num_samples)
+    are_named = ends is not None or not are_stores
+    if borders is not None:
+        ends = borders[1:] if ends is None else np.union1d(ends, borders[1:])
     complete = samples_with_windows(windows, num_samples, ends)
     assert complete is not None
     whole = common_samples(named, complete)
@@ -95,10 +119,16 @@ def choose_windows(
         raise ConfigError("no sample that select names has all rows of its window in the array, and its segment")
     left_out = []
     if len(whole) < len(named):
-        left_out.append(_count_incomplete(named, whole, ends))
+        reason = OUTSIDE_ARRAY if ends is None else OUTSIDE_SEGMENT if are_named else OUTSIDE_STORE
+        left_out.append(_count_incomplete(named, whole, ends, reason))
 
     rows, reason = _readable_rows(window_rows, selected, num_samples)
-    samples = _samples_reading_only(whole, offsets_of(windows), rows)
+    samples = _samples_reading_only(whole, offsets_of(unpadded(windows)), rows)
+    padded_at = None
+    if unpadded(windows) != list(windows):
+        padded_at = _borders_of(ends, rows, num_samples)
+        if padded_at is not None:
+            samples = _samples_padded_within(samples, offsets_of(windows), rows, padded_at)
     lost = len(whole) - len(samples)
     halves = window_rows is None and by_list and 2 * len(samples) < len(whole)
     if not len(samples) or halves:
@@ -110,18 +140,44 @@ def choose_windows(
         )
     if lost:
         left_out.append(LeftOut(lost, len(whole), reason))
-    return samples, tuple(left_out)
+    return ChosenWindows(samples, tuple(left_out), padded_at)
 
 
-def _count_incomplete(named: range | Int64, whole: range | Int64, ends: Int64 | None) -> LeftOut:
+def _count_incomplete(named: range | Int64, whole: range | Int64, ends: Int64 | None, reason: str) -> LeftOut:
     """Count the samples that are named and lack rows of their windows."""
     lost = len(named) - len(whole)
-    if ends is None:
-        return LeftOut(lost, len(named), OUTSIDE_ARRAY)
+    if ends is None or reason != OUTSIDE_SEGMENT:
+        return LeftOut(lost, len(named), reason)
     begins = np.concatenate(([0], ends[:-1]))
     had = _count_between(named, begins, ends) > 0
     has = _count_between(whole, begins, ends) > 0
-    return LeftOut(lost, len(named), OUTSIDE_SEGMENT, int((had & ~has).sum()), int(had.sum()))
+    return LeftOut(lost, len(named), reason, int((had & ~has).sum()), int(had.sum()))
+
+
+def _borders_of(ends: Int64 | None, rows: range | Int64, num_samples: int) -> Borders | None:
+    """Return where segments begin at whose ends windows are padded; None where all samples are one segment.
+
+    Rows that are read without gaps are a segment of their own: those of a slice.
+    """
+    first = np.array([0, num_samples]) if ends is None else np.concatenate(([0], ends))
+    if isinstance(rows, range) and rows.step == 1:
+        first = np.union1d(first, [rows.start, rows.stop])
+    first = np.unique(first)
+    return None if len(first) == 2 else Borders(first)
+
+
+def _samples_padded_within(
+    samples: range | Int64, offsets: Sequence[int], rows: range | Int64, borders: Borders
+) -> range | Int64:
+    """Return the samples all of whose rows that lie in their segment are among `rows`."""
+    if isinstance(rows, range) and rows.step == 1:  # a segment of its own
+        return common_samples(samples, rows)
+    listed = np.asarray(samples, dtype=np.int64)
+    low, high = borders.around(listed)
+    inside = np.ones(len(listed), dtype=bool)
+    for offset in offsets:
+        inside &= _is_in(np.asarray(rows), np.clip(listed + offset, low, high - 1))
+    return as_range(listed[inside])
 
 
 def _count_between(samples: range | Int64, begins: Int64, ends: Int64) -> Int64:
@@ -171,10 +227,15 @@ def _samples_reading_only(samples: range | Int64, offsets: Sequence[int], rows: 
     allowed, listed = np.asarray(rows, dtype=np.int64), np.asarray(samples, dtype=np.int64)
     inside = np.ones(len(listed), dtype=bool)
     for offset in offsets:
-        row = listed + offset
-        place = np.searchsorted(allowed, row)
-        inside &= allowed[np.minimum(place, len(allowed) - 1)] == row
+        inside &= _is_in(allowed, listed + offset)
     return as_range(listed[inside])
+
+
+def _is_in(allowed: Int64, rows: Int64) -> npt.NDArray[np.bool_]:
+    """Return which rows are among some ascending ones."""
+    place = np.searchsorted(allowed, rows)
+    found: npt.NDArray[np.bool_] = allowed[np.minimum(place, len(allowed) - 1)] == rows
+    return found
 
 
 def separate_parts(
@@ -201,6 +262,7 @@ def separate_parts(
         If a part is refused.
     """
     offsets = offsets_of(fields.windows)
+    find_rows = _row_finder(fields)
     if gap == 0 and offsets == (0,):
         return [replace(part, left_out=left_out) for part in parts]
     listed = [part.listed() for part in parts]
@@ -210,7 +272,7 @@ def separate_parts(
     # Only these can meet another part; they are few.
     borders = _borders(owner)
     near = [_near_borders(samples, *borders, offsets[-1] - offsets[0] + gap) for samples in listed]
-    _claim_rows(owner, [samples[places] for samples, places in zip(listed, near, strict=True)], offsets)
+    _claim_rows(owner, [samples[places] for samples, places in zip(listed, near, strict=True)], offsets, find_rows)
     # the first row of each other part, in the order of the array; behind the last one there is none
     begins = np.append(_borders(owner)[1], np.iinfo(np.int64).max)
 
@@ -218,7 +280,7 @@ def separate_parts(
     for number, (part, samples, places) in enumerate(zip(parts, listed, near, strict=True)):
         leaves = np.zeros(len(places), dtype=bool)
         for offset in offsets:
-            row = samples[places] + offset
+            row = find_rows(samples[places], offset)
             leaves |= owner[row] != number
             if gap:
                 leaves |= begins[np.searchsorted(begins, row, side="right")] - row <= gap
@@ -252,9 +314,29 @@ def _near_borders(samples: Int64, before: Int64, behind: Int64, distance: int) -
     return np.flatnonzero(np.cumsum(is_near[:-1], dtype=np.int32))
 
 
-def _claim_rows(owner: npt.NDArray[np.int32], parts: Sequence[Int64], offsets: Sequence[int]) -> None:
+def _row_finder(fields: FieldSet) -> Callable[[Int64, int], Int64]:
+    """Return what finds the row at an offset from each sample: a row that is padded is the nearest of its segment."""
+    pads = [window.pad for window in fields.windows if window is not None and window.pad is not None]
+
+    def find_rows(samples: Int64, offset: int) -> Int64:
+        if not pads:
+            return samples + offset
+        borders = pads[0].borders  # the same for all fields
+        low, high = (0, fields.num_samples) if borders is None else borders.around(samples)
+        clipped: Int64 = np.clip(samples + offset, low, np.asarray(high) - 1)
+        return clipped
+
+    return find_rows
+
+
+def _claim_rows(
+    owner: npt.NDArray[np.int32],
+    parts: Sequence[Int64],
+    offsets: Sequence[int],
+    find_rows: Callable[[Int64, int], Int64],
+) -> None:
     """Enter the owners of rows that are no samples, by rule 2 of the module."""
     for distance in sorted(offsets, key=lambda offset: (offset < 0, abs(offset))):
         for number, samples in enumerate(parts):
-            rows = samples + distance
+            rows = find_rows(samples, distance)
             owner[rows[owner[rows] == _NO_PART]] = number

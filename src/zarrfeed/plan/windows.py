@@ -6,19 +6,25 @@ rows, in every field, are in the array, and in its own segment where segments ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.selection import Int64
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.window import Borders, Pad, Window
 
 #: Distances from a sample's own row; a bare number takes that row and adds no axis.
 Offsets: TypeAlias = "int | Sequence[int]"
+
+#: What takes the place of rows that windows lack: "edge", "nan", or a number.
+PadLike: TypeAlias = "str | float"
 
 _FARTHEST = 2**40
 #: A block is to have so many times the chunks that windows reach beyond it: they are read for the next one, too.
@@ -64,10 +70,43 @@ def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Wi
     return max(1, min(wanted, block_bytes // max(1, rows_per_chunk * sample_bytes)))
 
 
+def unpadded(windows: Iterable[Window | None]) -> list[Window | None]:
+    """Return the windows, without those whose rows are padded where there are none."""
+    return [None if window is not None and window.pad is not None else window for window in windows]
+
+
+def with_borders(window: Window | None, borders: Borders | None) -> Window | None:
+    """Return a window that is padded at the borders of segments."""
+    if window is None or window.pad is None:
+        return window
+    return replace(window, pad=replace(window.pad, borders=borders))
+
+
+def parse_pad(name: str, pad: object) -> Pad | None:
+    """Return what a user said of the rows that windows of the field `name` lack; None for nothing.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither "edge", nor "nan", nor a number.
+    """
+    if pad is None:
+        return None
+    if pad == "edge":
+        return Pad("edge")
+    if isinstance(pad, str) and pad.lower() == "nan":
+        return Pad("fill", math.nan)
+    if isinstance(pad, int | float | np.integer | np.floating) and not isinstance(pad, bool):
+        return Pad("fill", float(pad) if isinstance(pad, float | np.floating) else int(pad))
+    raise ConfigError(f"pad of {name} = {pad!r}, must be 'edge', 'nan' or a number{did_you_mean(pad, ('edge', 'nan'))}")
+
+
 def samples_with_windows(
     windows: Sequence[Window | None], num_samples: int, segment_ends: npt.ArrayLike | None = None
 ) -> range | Int64 | None:
     """Return the samples that have all of their rows, ascending; None where there is nothing to heed.
+
+    Rows that are padded need not be there.
 
     Raises
     ------
@@ -78,7 +117,7 @@ def samples_with_windows(
         if segment_ends is not None:
             raise ConfigError("segment_ends is given without offsets: single rows lie in one segment each")
         return None
-    before, after = reach(windows)
+    before, after = reach(unpadded(windows))
     if segment_ends is None:
         found = range(before, num_samples - after)
         if not found:

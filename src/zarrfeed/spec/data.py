@@ -129,12 +129,14 @@ class Secrets:
 
 @dataclass(frozen=True)
 class FrozenList:
-    """A list, such as the names of variables."""
+    """A list, such as the names of variables, or of stores; of a long one the first and the last are printed."""
 
     values: tuple[Hashable, ...]
 
     def __repr__(self) -> str:
-        return repr(list(self.values))
+        if len(self.values) <= _PRINTED_NUMBERS:
+            return repr(list(self.values))
+        return f"[{self.values[0]!r}, <{len(self.values) - 2} more>, {self.values[-1]!r}]"
 
 
 def freeze(value: Any) -> Any:
@@ -247,6 +249,23 @@ class OpenCall(Call):
 
 
 @dataclass(frozen=True)
+class ConcatCall(Call):
+    """`zarrfeed.concat([...])`."""
+
+    data: tuple[Expression, ...]
+
+    def function(self) -> str:
+        """Return what is called."""
+        return "zarrfeed.concat"
+
+    def _arguments(self) -> Iterator[str]:
+        shown = [str(one) for one in self.data]
+        if len(shown) > _PRINTED_NUMBERS:
+            shown = [shown[0], f"<{len(shown) - 2} more>", shown[-1]]
+        yield f"[{', '.join(shown)}]"
+
+
+@dataclass(frozen=True)
 class SelectCall(Call):
     """`.select(samples)`."""
 
@@ -271,11 +290,13 @@ class BlocksCall(Call):
 
 @dataclass(frozen=True)
 class WindowCall(Call):
-    """`.window(offsets, segment_ends=..., rows=...)`."""
+    """`.window(offsets, segment_ends=..., rows=..., pad=..., mask=...)`."""
 
     offsets: Hashable
     segment_ends: Hashable = None
     rows: Hashable = None
+    pad: Hashable = None
+    mask: bool = False
 
     def function(self) -> str:
         """Return what is called."""
@@ -327,8 +348,13 @@ class SplitCall(Call):
 class Expression:
     """What was opened, and what was called on it, in order."""
 
-    opened: OpenCall
+    opened: Call
     calls: tuple[Call, ...] = ()
+
+    def source_name(self) -> str:
+        """Return what messages call the data: what was opened."""
+        opened = self.opened
+        return str(opened.samples) if isinstance(opened, OpenCall) else str(opened)
 
     def then(self, call: Call) -> Expression:
         """Return the expression with one more call."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts, Int64
@@ -349,6 +350,20 @@ def pad_of(field: Field) -> Pad | None:
     """Return what takes the place of rows that samples of a field lack."""
     window = window_of(field)
     return None if window is None else window.pad
+
+
+def check_pad(field: Field) -> None:
+    """Raise ConfigError if the dtype of a field cannot hold the value that its windows are padded with."""
+    pad = pad_of(field)
+    if isinstance(field, StoredField | ResidentField) and pad is not None and pad.mode == "fill":
+        assert pad.value is not None
+        try:
+            encode_item(dtype_name(field), pad.value)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise ConfigError(
+                f"pad of {field.name} = {pad.value}: batches have {dtype_name(field)}, which cannot hold it; pad with "
+                "'edge' or another value, or convert the array with Data.cast"
+            ) from error
 
 
 def _pad_to_core(field: StoredField | ResidentField) -> tuple[str, bytes, Int64 | None] | None:

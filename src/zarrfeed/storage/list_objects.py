@@ -21,7 +21,7 @@ from zarrfeed.storage.folder_listing import list_folder
 from zarrfeed.storage.key_glob import KeyGlob
 from zarrfeed.storage.listing import Listing, PackedKeys, StoredObject
 from zarrfeed.storage.listing_file import ListingFile
-from zarrfeed.storage.listing_progress import listing_progress
+from zarrfeed.storage.listing_progress import counting_progress
 from zarrfeed.storage.object_source import ObjectSource
 from zarrfeed.storage.parallel_listing import PAGE, Bucket, Pages, has_object, list_bucket
 
@@ -171,7 +171,7 @@ class _Work:
     def listing(self, filter: Callable[[StoredObject], bool] | None) -> Listing:
         """List the source."""
         store = self._source.store
-        with listing_progress(self._source.name, self._progress) as told:
+        with counting_progress("objects listed", self._source.name, self._progress) as told:
 
             def keep(keys: list[str], sizes: list[int]) -> PackedKeys:
                 told(len(keys))

@@ -1,4 +1,4 @@
-"""How far a listing is, on a terminal."""
+"""How far a listing is, or the opening of many stores, on a terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from zarrfeed.base.validate import check_flags
 
 
 @contextmanager
-def listing_progress(name: str, progress: bool | None) -> Iterator[Callable[[int], None]]:
-    """Show how many objects were listed, and yield what is told how many more there are.
+def counting_progress(
+    what: str, name: str, progress: bool | None, total: int | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Show a count, and yield what is told how many more there are.
 
     Parameters
     ----------
+    what
+        What is counted, such as "objects listed".
     name
-        What is listed.
+        Where.
     progress
         True: on stderr, by rich if it is installed, else as a line at the end. None: only where stderr is a terminal
         and rich is installed. False: nothing is shown.
+    total
+        What the count will be. None: nobody knows.
     """
     if progress is not None:
         check_flags(progress=progress)
@@ -37,18 +43,18 @@ def listing_progress(name: str, progress: bool | None) -> Iterator[Callable[[int
             count += number
 
         yield add
-        print(f"{one_line(name)}: {count} objects listed", file=sys.stderr)
+        print(f"{one_line(name)}: {count} {what}", file=sys.stderr)
         return
     from rich import progress as bars
     from rich.console import Console
     from rich.markup import escape
 
     columns = (
-        bars.SpinnerColumn(),
-        bars.TextColumn("{task.completed} objects listed"),
+        bars.SpinnerColumn() if total is None else bars.BarColumn(),
+        bars.TextColumn("{task.completed} " + ("" if total is None else "of {task.total} ") + what),
         bars.TimeElapsedColumn(),
         bars.TextColumn("{task.description}"),
     )
     with bars.Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
-        task = bar.add_task(escape(one_line(name)), total=None)
+        task = bar.add_task(escape(one_line(name)), total=total)
         yield lambda number: bar.advance(task, number)

@@ -8,6 +8,7 @@ given bytes that declare sizes which are not so (`storage/codec_guards.py`).
 from __future__ import annotations
 
 import errno
+import json
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,6 +62,13 @@ class ChunkDecoder:
     def _pipeline(self) -> BatchedCodecPipeline:
         # Not the pipeline that the user may have configured: those cannot all decode a chunk by itself.
         return BatchedCodecPipeline.from_codecs(self._chain[0])
+
+    @cached_property
+    def signature(self) -> str:
+        """What tells apart how chunks are encoded: the metadata, without the shape and the attributes."""
+        document = self.metadata.to_dict()
+        described = {name: value for name, value in document.items() if name not in ("shape", "attributes")}
+        return json.dumps([self.in_shards, described], sort_keys=True, default=str)
 
     @property
     def most_stored_bytes(self) -> int:

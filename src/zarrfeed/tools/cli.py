@@ -274,7 +274,7 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
 
 
 def _open(arguments: argparse.Namespace) -> Data:
-    from zarrfeed.metadata.data import open as open_data
+    from zarrfeed.metadata.open_data import open as open_data
 
     return open_data(
         arguments.path,

@@ -12,8 +12,8 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int, check_num_threads
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.data import open as open_data
 from zarrfeed.metadata.fields import Source
+from zarrfeed.metadata.open_data import open as open_data
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import ScheduleOptions
 from zarrfeed.plan.partition import EVEN_MODES, Even

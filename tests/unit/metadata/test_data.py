@@ -402,7 +402,16 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["metadata.data", "metadata.source_names", "spec.data", "torch.iterable_dataset", "torch.map_dataset"]
+    "module",
+    [
+        "metadata.data",
+        "metadata.open_data",
+        "metadata.concat_data",
+        "metadata.source_names",
+        "spec.data",
+        "torch.iterable_dataset",
+        "torch.map_dataset",
+    ],
 )
 def test_the_examples_in_docstrings_run(module: str) -> None:
     failed, tried = doctest.testmod(import_module(f"zarrfeed.{module}"))

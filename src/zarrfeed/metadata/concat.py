@@ -1,0 +1,290 @@
+"""Several descriptions, or stores, as one along the sample axis.
+
+What holds: sample i of store s is sample first[s] + i of the whole, and no chunk, block or window has samples of two
+stores. Stores that hold an array alike, but for its length, are one layout of the field: what the plan has of each of
+them is a few numbers and its path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import zarr
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.fields import OpenedFields
+from zarrfeed.metadata.resolved import ResolvedData, Wish
+from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.array_parts import ArrayParts
+from zarrfeed.spec.field import (
+    Field,
+    HostRows,
+    Layout,
+    ResidentField,
+    StoredField,
+    VlenField,
+    described_dtype,
+    record_of,
+)
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.parted_source import PartedSource
+
+#: Where the chunks of one store are: the directory of the array, or its place in a store that Python reads.
+Place: TypeAlias = "str | StoreSource"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Stores side by side that are alike but for their lengths and places.
+
+    Attributes
+    ----------
+    resolved
+        The description of one of them.
+    lengths
+        Samples of each store.
+    stores
+        Their names.
+    names, places
+        For each field, the name and the place of the array of each store. Empty: the run is `resolved` itself.
+    """
+
+    resolved: ResolvedData
+    lengths: list[int]
+    stores: list[str]
+    names: list[list[str]] = field(default_factory=list)
+    places: list[list[Place]] = field(default_factory=list)
+
+    def extend(self, other: Run) -> bool:
+        """Append the stores of another run, if both are like the same store; return whether they are."""
+        if other.resolved is not self.resolved or not self.places or not other.places:
+            return False
+        self.lengths.extend(other.lengths)
+        self.stores.extend(other.stores)
+        for number, (names, places) in enumerate(zip(other.names, other.places, strict=True)):
+            self.names[number].extend(names)
+            self.places[number].extend(places)
+        return True
+
+
+@dataclass
+class _LayoutParts:
+    """The stores of one layout: the description of the first one, and what each of them has of its own."""
+
+    layout: Layout
+    items: Items
+    wish: Wish
+    begin: list[int] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+
+    def add(self, begin: int, end: int, name: str, place: Place) -> None:
+        """Append a store."""
+        self.begin.append(begin)
+        self.end.append(end)
+        self.names.append(name)
+        self.places.append(place)
+
+    def joined(self, num_samples: int) -> Layout:
+        """Return the layout with all of its stores."""
+        spec, places = self.layout.spec, self.places
+        prefixes, source = [], None
+        for number, place in enumerate(places):
+            is_path = isinstance(place, str)
+            prefixes.append(os.fsencode(place) + b"/" if is_path else b"%d/" % number)  # type: ignore[arg-type]
+        sources = [place for place in places if isinstance(place, StoreSource)]
+        if sources:
+            source = PartedSource.of(sources)
+        shape = list(spec.shape)
+        shape[spec.sample_axis] = num_samples
+        more = f" and {len(self.names) - 1} more" * (len(self.names) > 1)
+        parts = ArrayParts(
+            np.array(self.begin, dtype=np.int64),
+            np.array(self.end, dtype=np.int64),
+            prefixes,
+            self.names,
+            spec.rows_per_chunk,
+        )
+        joined = replace(spec, name=f"{self.names[0]}{more}", shape=tuple(shape), root="", source=source)
+        return Layout(joined, parts)
+
+
+class _FieldStores:
+    """One field of all stores."""
+
+    def __init__(self, first: Field, items: Items, store: str) -> None:
+        self.first = first
+        self._items = items
+        self._store = store
+        self._layouts: dict[Hashable, _LayoutParts] = {}
+        self._resident: list[ResidentField] = []
+
+    def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
+        """Append the field of a run, whose number is `number`; its first sample becomes sample `base`."""
+        items, wishes = run.resolved.opened.items_of(number), run.resolved.wishes_of(number)
+        self._check(f, items[0], run.stores[0])
+        if isinstance(f, ResidentField):
+            if not all(wish.asks_nothing for wish in wishes):
+                raise ConfigError(f"{run.stores[0]}: {items[0].name} is in memory; convert it after zarrfeed.concat()")
+            self._resident.append(f)
+            return
+        assert isinstance(f, StoredField | VlenField)
+        if run.places:
+            parts = self._parts_of(f.layouts[0], items[0], wishes[0])
+            for length, name, place in zip(run.lengths, run.names[number], run.places[number], strict=True):
+                parts.add(base, base + length, name, place)
+                base += length
+            return
+        for layout, of_layout, wish in zip(f.layouts, items, wishes, strict=True):
+            parts = self._parts_of(layout, of_layout, wish)
+            spec = layout.spec
+            if layout.parts is None:
+                parts.add(base, base + spec.num_samples, spec.name, _place_of(spec))
+                continue
+            places: Sequence[Place]
+            if isinstance(spec.source, PartedSource):
+                places = spec.source.sources
+            else:
+                places = [os.fsdecode(prefix[:-1]) for prefix in layout.parts.prefixes]
+            begins, ends = (base + layout.parts.begin).tolist(), (base + layout.parts.end).tolist()
+            for begin, end, name, place in zip(begins, ends, layout.parts.names, places, strict=True):
+                parts.add(begin, end, name, place)
+
+    def _parts_of(self, layout: Layout, items: Items, wish: Wish) -> _LayoutParts:
+        """Return the stores that hold the field as a layout has it."""
+        asked = None if wish.asks_nothing else id(wish)
+        key = (_normalised(layout.spec), layout.conversion, replace(items, shape=()), asked)
+        return self._layouts.setdefault(key, _LayoutParts(layout, items, wish))
+
+    def joined(
+        self, num_samples: int
+    ) -> tuple[StoredField | ResidentField | VlenField, tuple[Items, ...], tuple[Wish, ...]]:
+        """Return the field of all stores, and for each of its layouts what is known of the items, and was asked."""
+        f = self.first
+        if isinstance(f, ResidentField):
+            rows = np.concatenate([one.rows.array for one in self._resident])
+            shape = (num_samples, *self._items.shape[1:])
+            return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (Wish(),)
+        assert isinstance(f, StoredField | VlenField)
+        groups = list(self._layouts.values())
+        layouts = [group.joined(num_samples) for group in groups]
+        items = tuple(
+            replace(group.items, shape=layout.spec.shape) for group, layout in zip(groups, layouts, strict=True)
+        )
+        first = replace(f, spec=layouts[0].spec, parts=layouts[0].parts, others=tuple(layouts[1:]))
+        return first, items, tuple(group.wish for group in groups)
+
+    def _check(self, f: Field, items: Items, store: str) -> None:
+        """Raise ConfigError if the field of a store is not like that of the first one."""
+        ours, theirs = _kind(self.first), _kind(f)
+        if type(f) is not type(self.first) or ours != theirs:
+            raise ConfigError(
+                f"{store}: {items.name} is {_in_words(f)}, in {self._store} it is {_in_words(self.first)}: the samples "
+                "of all stores must have the same shape and dtype" + _CAST * (ours[0] == theirs[0])
+            )
+
+
+_CAST = "; dtype= of zarrfeed.concat, or of Data.cast, converts them"
+
+
+def _kind(f: Field) -> tuple[Hashable, ...]:
+    """Return what must be the same in all stores: the shape of a row, the dtype, the members of a record."""
+    assert isinstance(f, StoredField | ResidentField | VlenField)
+    shape = f.sample_shape if isinstance(f, VlenField) else f.row_shape
+    return shape, described_dtype(f), record_of(f)
+
+
+def _in_words(f: Field) -> str:
+    place = "in memory, " if isinstance(f, ResidentField) else ""
+    shape, dtype = _kind(f)[:2]
+    return f"{place}{dtype} of shape {shape}"
+
+
+def _normalised(spec: ArraySpec) -> Hashable:
+    """Return what tells apart how stores hold an array, but for its length, its place and its name."""
+    shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
+    source = spec.source if isinstance(spec.source, StoreSource) else None
+    decoder = None if source is None or source.decoder is None else source.decoder.signature
+    return replace(spec, name="", root="", shape=shape, source=None), source is None, decoder
+
+
+def _place_of(spec: ArraySpec) -> Place:
+    return spec.source if isinstance(spec.source, StoreSource) else spec.root
+
+
+def concat_runs(runs: Sequence[Run]) -> ResolvedData:
+    """Return the description of the samples of all runs, one after another.
+
+    Raises
+    ------
+    ConfigError
+        If they do not have the same fields, shapes, dtypes and windows; the message names the store.
+    """
+    first, store = runs[0].resolved, runs[0].stores[0]
+    fields = [_FieldStores(f, i, store) for f, i in zip(_as_delivered(first), first.opened.items, strict=True)]
+    delivered: dict[int, list[StoredField | ResidentField | VlenField]] = {}  # by the identity of a description
+    arrays: list[zarr.Array[Any]] = []
+    base = 0
+    for run in runs:
+        if id(run.resolved) not in delivered:
+            _check_alike(first, store, run.resolved, run.stores[0])
+            delivered[id(run.resolved)] = _as_delivered(run.resolved)
+            arrays += run.resolved.opened.arrays
+        for number, (stores, f) in enumerate(zip(fields, delivered[id(run.resolved)], strict=True)):
+            stores.add_run(f, run, number, base)
+        base += sum(run.lengths)
+    joined = [stores.joined(base) for stores in fields]
+    lengths = np.concatenate([np.asarray(run.lengths, dtype=np.int64) for run in runs])
+    table = StoreTable([name for run in runs for name in run.stores], np.concatenate(([0], np.cumsum(lengths))))
+    opened = OpenedFields(
+        tuple(_unconverted(f) for f, _, _ in joined),
+        tuple(items[0] for _, items, _ in joined),
+        first.opened.parts,
+        first.opened.num_sample_fields,
+        arrays=tuple(arrays),
+        other_items=tuple(items[1:] for _, items, _ in joined),
+        stores=table,
+    )
+    choice = SampleChoice.concat([run.resolved.choice for run in runs], [run.lengths for run in runs], table.first)
+    return ResolvedData(
+        opened,
+        choice,
+        (Wish(),) * len(fields),
+        first.windows,
+        tuple(wishes for _, _, wishes in joined),
+    )
+
+
+def _as_delivered(resolved: ResolvedData) -> list[StoredField | ResidentField | VlenField]:
+    """Return the fields as they are opened, with their conversions, as dtypes are compared after them."""
+    made = []
+    for f in resolved.fields:
+        assert isinstance(f, StoredField | ResidentField | VlenField)
+        made.append(f if isinstance(f, VlenField) else replace(f, window=None))
+    return made
+
+
+def _unconverted(f: StoredField | ResidentField | VlenField) -> StoredField | ResidentField | VlenField:
+    if isinstance(f, VlenField):
+        return f
+    if isinstance(f, ResidentField):
+        return replace(f, conversion=None)
+    others = tuple(replace(layout, conversion=None) for layout in f.others)
+    return replace(f, conversion=None, spared=False, others=others)
+
+
+def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str) -> None:
+    """Raise ConfigError if two descriptions have other fields, or other windows."""
+    ours, theirs = ([items.name for items in one.opened.items] for one in (first, other))
+    if ours != theirs:
+        raise ConfigError(f"{name}: has {', '.join(theirs)}; {store} has {', '.join(ours)}: they must have the same")
+    if first.windows != other.windows:
+        raise ConfigError(f"{name}: its windows are not those of {store}; call window() after zarrfeed.concat()")

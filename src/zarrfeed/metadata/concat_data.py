@@ -1,0 +1,61 @@
+"""`zarrfeed.concat`: several descriptions as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.metadata.concat import Run, concat_runs
+from zarrfeed.metadata.conversion import TorchDtypeLike
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.open_data import open
+from zarrfeed.spec.data import ConcatCall, Expression
+
+
+@checks_option_names
+def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None) -> Data:
+    """Describe the samples of several descriptions, one after another: a store a year, a plate, a volume, an episode.
+
+    Samples keep their order, and are numbered through. Batches mix samples of all stores, and no window or block has
+    samples of two. `zarrfeed.open([path1, path2, ...])` is a shorthand for stores that are read alike.
+
+    Parameters
+    ----------
+    data
+        A `Data` each, or whatever `zarrfeed.open` takes as `samples`. All have arrays of the same names, sample shapes
+        and dtypes, stored and chunked as they like. Each may be selected from and converted before; windows have the
+        same offsets, and are better made of the result.
+    dtype
+        As of `Data.cast`, for each of `data`: makes dtypes that differ the same.
+
+    Raises
+    ------
+    ConfigError
+        If the arrays do not fit together; the message names the store.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, zarrfeed
+    >>> first, second = (zarr.array(np.arange(n), chunks=(4,)) for n in (10, 6))
+    >>> data = zarrfeed.concat([first, zarrfeed.open(second).select(slice(2, None))])
+    >>> zarrfeed.ZarrDataset(data)[[0, 9, 10, 13]]
+    tensor([0, 9, 2, 5])
+    >>> data.locate(13)
+    (1, 5)
+    """
+    given = [one if isinstance(one, Data) else open(one) for one in data]
+    if not given:
+        raise ConfigError("zarrfeed.concat of nothing, must be given at least one description")
+    for one in given:
+        if one.growth is not None:
+            raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
+    converted = given if dtype is None else [one.cast(dtype) for one in given]
+    runs = [Run(one.resolved, [one.resolved.choice.num_samples], [_name_of(one)]) for one in converted]
+    return Data(Expression(ConcatCall(tuple(one.expression for one in converted))), concat_runs(runs))
+
+
+def _name_of(data: Data) -> str:
+    """Return what messages call a description: the stores that were opened, shortened."""
+    return data.expression.source_name()

@@ -1,0 +1,143 @@
+"""The metadata documents of a local store, and what tells apart two stores that are alike but for their length.
+
+zarr-python takes about a millisecond to open a store. A store whose documents are those of a store that was opened
+before, but for its length and for attributes that nobody here heeds, holds its arrays in the same way: only the lengths
+and the paths differ. What holds: whatever is not as expected is left to zarr-python, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zarrfeed.storage.local_files import MOST_METADATA_BYTES
+
+#: The attributes of arrays and groups that decide how they are read; of others stores may have any.
+_HEEDED = frozenset(
+    (
+        *("_ARRAY_DIMENSIONS", "coordinates", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value"),
+        *("_Unsigned", "ome", "multiscales", "plate", "well", "labels", "bioformats2raw.layout", "encoding-type"),
+    )
+)
+#: Marks of an `Appender`: such stores are opened one by one.
+_MARKED = "zarrfeed"
+
+
+@dataclass(frozen=True)
+class StoreMetadata:
+    """The documents of an array, or of the arrays in a group.
+
+    Attributes
+    ----------
+    is_group
+        Whether it is a group.
+    shapes
+        Of each array, by its name in the group; "" for an array at the root.
+    signature
+        Equal for stores that are read alike, but for the lengths of the arrays' axes.
+    """
+
+    is_group: bool
+    shapes: Mapping[str, tuple[int, ...]]
+    signature: str
+
+    @classmethod
+    def read(cls, path: Path) -> StoreMetadata | None:
+        """Return the documents of the store at a path; None where zarr-python has to say what it is."""
+        try:
+            return cls._of(*_documents(path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    @classmethod
+    def _of(cls, group: dict[str, Any] | None, arrays: dict[str, dict[str, Any]]) -> StoreMetadata | None:
+        shapes, described = {}, {}
+        for name, document in arrays.items():
+            attributes = document.pop("attributes", {})
+            if _MARKED in attributes:
+                return None
+            shape = document.pop("shape")
+            if not shape or not all(type(n) is int and n > 0 for n in shape):
+                return None
+            shapes[name] = tuple(shape)
+            described[name] = [document, len(shape), _heeded(attributes)]
+        if not shapes:
+            return None
+        attributes = {} if group is None else group
+        text = json.dumps([group is not None, _heeded(attributes), described], sort_keys=True)
+        return cls(group is not None, shapes, text)
+
+
+def _heeded(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes that decide how an array is read; of units, whether they are those of times."""
+    heeded = {name: value for name, value in attributes.items() if name in _HEEDED}
+    return {**heeded, "is_time": " since " in str(attributes.get("units", ""))}
+
+
+def _documents(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    """Return the attributes of the group at a path, None for an array; and the documents of its arrays."""
+    root = _parsed(path / "zarr.json")
+    if root is None:
+        return _documents_v2(path)
+    if (path / ".zarray").exists() or (path / ".zgroup").exists():
+        raise ValueError("of both formats")
+    if root["node_type"] == "array":
+        return None, {"": root}
+    consolidated = root.get("consolidated_metadata")
+    if consolidated is not None:
+        members = {name: one for name, one in consolidated["metadata"].items() if "/" not in name}
+    else:
+        members = {name: one for name in _folders(path) if (one := _parsed(path / name / "zarr.json")) is not None}
+    return root.get("attributes", {}), {name: one for name, one in members.items() if one["node_type"] == "array"}
+
+
+def _documents_v2(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    root = _parsed(path / ".zarray")
+    if root is not None:
+        return None, {"": {**root, "attributes": _parsed(path / ".zattrs") or {}}}
+    if _parsed(path / ".zgroup") is None:
+        raise ValueError("no node")
+    consolidated = _parsed(path / ".zmetadata")
+    if consolidated is not None:
+        known = consolidated["metadata"]
+        names = [key.removesuffix("/.zarray") for key in known if key.endswith("/.zarray") and key.count("/") == 1]
+        members = {name: {**known[f"{name}/.zarray"], "attributes": known.get(f"{name}/.zattrs", {})} for name in names}
+        return known.get(".zattrs", {}), members
+    members = {
+        name: {**one, "attributes": _parsed(path / name / ".zattrs") or {}}
+        for name in _folders(path)
+        if (one := _parsed(path / name / ".zarray")) is not None
+    }
+    return _parsed(path / ".zattrs") or {}, members
+
+
+def _folders(path: Path) -> Iterator[str]:
+    with os.scandir(path) as entries:
+        yield from [entry.name for entry in entries if entry.is_dir()]
+
+
+def _parsed(path: Path) -> dict[str, Any] | None:
+    """Return a document; None if there is none.
+
+    Raises
+    ------
+    ValueError
+        If it is no regular file, too large, or no JSON object.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_METADATA_BYTES:
+            raise ValueError("no metadata")
+        document = json.loads(file.read())
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    return document
