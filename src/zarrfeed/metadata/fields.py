@@ -28,6 +28,7 @@ from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.array import ArrayLike, open_array, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
 from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.coordinates import Coordinates
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import episodes_of, refusal, without_arrays
 from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_url, open_source
@@ -93,6 +94,8 @@ class OpenedFields:
     segment_ends
         The index after the last sample of each segment that the store itself names, such as the episodes of a replay
         buffer. None: it names none.
+    coordinates
+        What can be looked up of samples, such as their times.
     """
 
     fields: tuple[StoredField | ResidentField | VlenField, ...]
@@ -103,6 +106,7 @@ class OpenedFields:
     other_items: tuple[tuple[Items, ...], ...] = ()
     stores: StoreTable | None = None
     segment_ends: npt.NDArray[np.int64] | None = None
+    coordinates: Coordinates | None = None
 
     def items_of(self, number: int) -> tuple[Items, ...]:
         """Return what is known of the items of a field, for each of its layouts."""
@@ -160,7 +164,7 @@ def open_fields(
     parts = [reader.read(samples, names[0])]
     segment_ends = reader.segment_ends
     arrays, items = reader.fields, reader.items
-    stored = reader.stored
+    stored, known = reader.stored, reader.known
     num_sample_fields = len(arrays)
     for f in arrays:
         if isinstance(f, ResidentField) and f.rows.array.size == 0:
@@ -169,15 +173,23 @@ def open_fields(
         reader = _PartReader("targets", 0, sample_dim, decode_cf, access)
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
-        stored += reader.stored
+        stored, known = stored + reader.stored, {**reader.known, **known}
     if not may_grow:
         _check_lengths(arrays, items)
-        if not any(marks.disposable for array in stored if (marks := marks_of(array))):
-            stored = []
+    axes = [f.spec.sample_axis for f in arrays if not isinstance(f, ResidentField)]
+    coordinates = Coordinates.of(stored, axes, known, arrays[0].num_samples, access=access, may_grow=may_grow)
+    if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
+        stored = []
     if segment_ends is not None:
         segment_ends = check_segment_ends(segment_ends, arrays[0].num_samples)
     return OpenedFields(
-        tuple(arrays), tuple(items), tuple(parts), num_sample_fields, tuple(stored), segment_ends=segment_ends
+        tuple(arrays),
+        tuple(items),
+        tuple(parts),
+        num_sample_fields,
+        tuple(stored),
+        segment_ends=segment_ends,
+        coordinates=coordinates,
     )
 
 
@@ -226,6 +238,7 @@ class _PartReader:
         self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool, access: StoreAccess
     ) -> None:
         self.fields: list[StoredField | ResidentField | VlenField] = []
+        self.known: dict[str, zarr.Array[Any]] = {}  # by name in the group or mapping: coordinates are among them
         self.items: list[Items] = []
         self._part = part
         self._sample_axis = sample_axis
@@ -253,6 +266,7 @@ class _PartReader:
             arrays = _arrays_of(part, source, self._access)
             if not arrays:
                 source, arrays = self._replay_buffer(source)
+            self.known.update(arrays)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
             named: Mapping[str, FieldSource] = (
                 self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
@@ -271,6 +285,8 @@ class _PartReader:
         for key, array in named.items():
             with _naming(f"{part}[{key!r}]"):
                 self._read_field(key, array)
+            if len(self.fields) - 1 in self._arrays:
+                self.known[key] = self._arrays[len(self.fields) - 1]
         coordinates |= named_coordinates(self._arrays.values(), {})
         for number, stored in self._arrays.items():
             self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
+from zarrfeed.metadata.coordinates import Coordinate
 from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.plan.blocks import plan_blocks
 from zarrfeed.plan.sample_choice import SampleChoice
@@ -182,6 +183,26 @@ class ResolvedData:
     def select(self, samples: Select) -> Self:
         """Choose samples by their positions among those that are chosen."""
         return replace(self, choice=self.choice.select(samples))
+
+    def coordinate(self, name: str | None = None, given: Any = None) -> Coordinate:
+        """Return a coordinate of all samples of the arrays, chosen or not; it is read when it is first asked for.
+
+        Parameters
+        ----------
+        name
+            Such as "time". None: the coordinate of the sample dimension, which has the dimension's name.
+        given
+            Its values, of all samples of the arrays, or an array that has them. None: they are stored.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+            As of `Coordinates.read`.
+        """
+        known = self.opened.coordinates
+        if known is None:
+            raise ConfigError(f"coordinate {name!r}: nothing is known of the coordinates of these samples")
+        return known.read(name) if given is None else known.given(name or "samples", given)
 
     def blocks(self, blocks: npt.ArrayLike, of: BlockUnit) -> Self:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""

@@ -1,211 +1,182 @@
-"""Options for all arrays of a side: which arrays they convert, and what a name says beside them."""
+"""The coordinates of samples: where they are found, and that their values are those that xarray decodes."""
 
 from __future__ import annotations
 
+import errno
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 import zarr
 
 import zarrfeed
-from tests.support.flat import iterable_dataset, map_dataset
-from tests.support.oracle import AnyArray
-from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.metadata.conversion import Items, by_field
+from zarrfeed import ConfigError, CorruptChunkError, Data, StoreReadError, UnsupportedError
+from zarrfeed.metadata.coordinates import Coordinates
 
-N = 24
-#: Hours since 1900: neither bfloat16 nor float16 holds them.
-HOURS = 1_051_896 + np.arange(N)
+N = 30
+TIMES = np.datetime64("2015-01-01T00:00:00", "ns") + np.arange(N) * np.timedelta64(6, "h")
 
 
 @pytest.fixture(params=[2, 3])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Weather as xarray writes it, with a coordinate of each kind."""
-    values = np.random.default_rng(3).normal(280, 10, (N, 3, 4)).astype("f4")
-    times = np.datetime64("1900-01-01", "h") + HOURS.astype("m8[h]")
+    """Write samples with a coordinate of each kind, as xarray does."""
     dataset = xr.Dataset(
-        {
-            "t2m": (("time", "y", "x"), values),
-            "count": (("time",), np.arange(N, dtype="i4")),
-        },
+        {"x": (("time", "y"), np.zeros((N, 2), "f4")), "late": (("y", "time"), np.zeros((2, N), "f4"))},
         coords={
-            "time": times.astype("M8[ns]"),
-            "step": ("time", np.arange(N, dtype="i8") + 9601, {"long_name": "not rounded"}),
-            "lat": (("time", "y", "x"), values + 1),
+            "time": TIMES,
+            "valid": ("time", TIMES + np.timedelta64(1, "D")),
+            "step": ("time", np.arange(N) * np.timedelta64(6, "h")),
+            "station": ("time", np.array([f"s{i:02}" for i in range(N)], dtype=object)),
+            "level": ("time", np.arange(N) * 0.5),
+            "y": [10, 20],
         },
     )
-    encoding = {"time": {"units": "hours since 1900-01-01", "dtype": "i8"}}
+    encoding = {
+        "time": {"units": "hours since 1900-01-01", "dtype": "i4", "chunks": (7,)},
+        "valid": {"units": "days since 2000-01-01", "dtype": "f8", "_FillValue": -1.0},
+        "level": {"dtype": "i2", "scale_factor": 0.5, "add_offset": -1.0, "_FillValue": -5},
+    }
     dataset.to_zarr(tmp_path / "w.zarr", zarr_format=request.param, encoding=encoding, consolidated=False)
     return tmp_path / "w.zarr"
 
 
-NAMES = ["t2m", "count", "time", "step", "lat"]
+def values_of(data: Data, name: str | None = None, given: Any = None) -> np.ndarray[Any, Any]:
+    return data.resolved.coordinate(name, given).values
 
 
-def batch_of(*sources: Any, **options: Any) -> Any:
-    """Return all samples, which both datasets deliver alike."""
-    with iterable_dataset(*sources, batch_size=10**6, **options) as dataset:
-        (batch,) = dataset
-    access = map_dataset(*sources, **options)
-    other = access[np.arange(len(access))]
-    torch.testing.assert_close(batch, other, rtol=0, atol=0)
-    return batch
+@pytest.mark.parametrize("name", ["time", "valid", "station", "level"])
+def test_values_are_those_of_xarray(store: Path, name: str) -> None:
+    expected = xr.open_zarr(store, consolidated=False, chunks=None)[name].values
+    got = values_of(zarrfeed.open(store, sample_dim="time"), name)
+    assert np.array_equal(got, expected.astype(got.dtype))
+    assert got.dtype.kind == {"time": "M", "valid": "M", "station": "U", "level": "f"}[name]
 
 
-def stored(store: Path, name: str) -> AnyArray:
-    return np.asarray(zarr.open_group(store, mode="r")[name][:])  # type: ignore[index]
-
-
-def test_one_dtype_leaves_coordinates_and_the_index_alone(store: Path) -> None:
-    batch, index = batch_of(store, variables=NAMES, dtype="bfloat16", return_index=True)
-    assert batch["t2m"].dtype == batch["count"].dtype == torch.bfloat16
-    for name in ("time", "step"):
-        assert batch[name].dtype == torch.int64, name
-        assert np.array_equal(batch[name].numpy(), stored(store, name)), name
-    assert np.array_equal(batch["time"].numpy(), HOURS)
-    assert batch["lat"].dtype == torch.float32
-    assert np.array_equal(batch["lat"].numpy(), stored(store, "lat"))
-    assert index.dtype == torch.int64
-
-
-def test_one_normalization_leaves_coordinates_alone(store: Path) -> None:
-    batch = batch_of(store, variables=NAMES, normalize=(280.0, 10.0))
-    assert torch.equal(batch["time"], torch.from_numpy(HOURS))
-    expected = (stored(store, "t2m") - np.float32(280)) / np.float32(10)
-    assert np.array_equal(batch["t2m"].numpy(), expected)
-
-
-def test_a_coordinate_that_is_named_is_converted(store: Path) -> None:
-    batch = batch_of(store, variables=NAMES, dtype={"samples": "bfloat16", "time": "float64"})
-    assert batch["time"].dtype == torch.float64
-    assert batch["t2m"].dtype == torch.bfloat16
-    assert batch["step"].dtype == torch.int64
-    only = batch_of(store, variables=["t2m", "time"], dtype={"time": torch.float32})
-    assert (only["t2m"].dtype, only["time"].dtype) == (torch.float32, torch.float32)
-    alone = batch_of(store, variables=["time"], dtype="float64")
-    assert alone["time"].dtype == torch.float64, "nothing else can be meant"
-    assert batch_of(store / "time", dtype="float32").dtype == torch.float32
-
-
-def test_coordinates_are_known_in_mappings_too(store: Path) -> None:
+def test_a_coordinate_is_found_wherever_the_samples_come_from(store: Path) -> None:
     group = zarr.open_group(store, mode="r")
-    for mapping in ({"a": store / "t2m", "b": store / "time"}, {"a": group["t2m"], "b": group["time"]}):
-        batch = batch_of(mapping, dtype="float16")
-        assert (batch["a"].dtype, batch["b"].dtype) == (torch.float16, torch.int64)
-    plain = zarr.create_group(store.parent / "plain")  # times are told by their dtype, or by their units
-    plain.create_array("x", data=np.ones((N, 2), "f4"))
-    plain.create_array("when", data=HOURS.astype("M8[h]"))
-    plain.create_array("hours", data=HOURS, attributes={"units": "hours since 1900-01-01"})
-    plain.create_array("label", data=np.arange(N))
-    batch = batch_of(plain, dtype="float16")
-    assert [values.dtype for values in batch.values()] == [torch.int64, torch.float16, torch.int64, torch.float16]
-    assert list(batch) == ["hours", "label", "when", "x"]
+    memory = zarr.storage.MemoryStore()
+    copied = zarr.create_group(memory, path="a/b")
+    copied.create_array("time", data=TIMES)
+    copied.create_array("x", data=np.zeros((N, 2)), dimension_names=("time", "y"))
+    sources = {
+        "group": zarrfeed.open(store, sample_dim="time"),
+        "path": zarrfeed.open(store / "x"),
+        "url": zarrfeed.open(f"file://{store}/x"),
+        "array": zarrfeed.open(group["x"]),
+        "mapping of paths": zarrfeed.open({"a": store / "x"}),
+        "another axis": zarrfeed.open(store / "late", sample_axis=1),
+        "beside targets": zarrfeed.open(np.zeros((N, 2)), store / "x"),
+        "in a folder": zarrfeed.open(copied["x"]),
+    }
+    for what, data in sources.items():
+        found = data.resolved.coordinate()
+        assert found.name == "time", what
+        assert found.is_time
+        assert np.array_equal(found.values, TIMES), what
+        assert "time" in found.where
+    renamed = zarrfeed.open({"x": store / "x", "when": store / "time"})
+    assert np.array_equal(values_of(renamed, "when"), TIMES)
 
 
-def test_explain_says_that_a_coordinate_is_not_converted(store: Path) -> None:
-    said = "not converted: a coordinate, which cast and normalize convert where they name it"
-    page = ZarrIterableDataset(zarrfeed.open(store, variables=["t2m", "time"]).cast("float16")).explain()
-    assert [f.spared for f in page.fields] == [False, True]
-    assert str(page).count(said) == 1
-    data = zarrfeed.open(store, variables=["t2m", "time"])
-    assert said not in str(ZarrIterableDataset(data).explain())
-    for dtype in ({"t2m": "float16"}, {"samples": "float16", "time": "float64"}):
-        assert said not in str(ZarrIterableDataset(data.cast(dtype)).explain())
+def test_a_coordinate_is_read_once_and_not_pickled(store: Path) -> None:
+    data = zarrfeed.open(store, sample_dim="time")
+    values = values_of(data)
+    assert values_of(data.select(slice(3))) is values
+    assert values.tobytes() not in pickle.dumps(data)
+    copy = pickle.loads(pickle.dumps(data))
+    assert np.array_equal(values_of(copy), values)
 
 
-def test_windows_are_of_coordinates_too(store: Path) -> None:
-    batch = batch_of(store, variables=["t2m", "time"], offsets=(-1, 0))
-    assert batch["time"].shape == (N - 1, 2)
-    assert np.array_equal(batch["time"][:, 1].numpy(), HOURS[1:])
+def test_values_in_memory(store: Path) -> None:
+    data = zarrfeed.open(np.zeros((N, 2)))
+    assert values_of(data, "time", TIMES).dtype == "M8[ns]"
+    assert values_of(data, "time", TIMES.astype("M8[h]")).dtype == "M8[s]"
+    assert values_of(data, "n", list(range(N))).dtype == np.int64
+    assert values_of(data, "n", [f"a{i}" for i in range(N)]).dtype.kind == "U"
+    assert np.array_equal(values_of(data, "n", store / "time"), TIMES)
+    assert np.array_equal(values_of(data, "n", zarr.open_array(store / "time", mode="r")), TIMES)
 
 
-# --- "samples" and "targets" ------------------------------------------------------------------------------------
+def test_many_stores_have_the_coordinates_of_each(store: Path) -> None:
+    """Each in units of its own, as files of one year each often are."""
+    group = zarr.create_group(zarr.storage.MemoryStore())
+    group.create_array("x", data=np.zeros((4, 2)), dimension_names=("time", "y"))
+    days = group.create_array("time", data=np.arange(4.0), dimension_names=("time",))
+    days.attrs["units"] = "days since 2020-01-01"
+    parts = [zarrfeed.open(one).resolved.opened.coordinates for one in (store / "x", group["x"])]
+    assert all(parts)
+    both = Coordinates.concat([one for one in parts if one is not None])
+    expected = [*TIMES, *(np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D"))]
+    assert np.array_equal(both.read().values, expected)
+    assert (both.num_samples, both.dims, both.other_dims) == (N + 4, ("time",), ("y",))
+    del group["time"]
+    group.create_array("time", data=np.array([True] * 4), dimension_names=("time",))
+    last = zarrfeed.open(group["x"]).resolved.opened.coordinates
+    with pytest.raises(ConfigError, match=r"time: has values of bool, .* of datetime64\[s\]: they must be of one kind"):
+        Coordinates.concat([one for one in (parts[0], last) if one is not None]).read()
 
 
-def test_samples_and_targets_stand_for_every_array_of_their_side(store: Path) -> None:
-    """The form of the README, with groups on both sides."""
-    samples, targets = batch_of(
-        store,
-        store,
-        offsets={"samples": (-1, 0), "targets": 1},
-        dtype={"samples": "float16", "targets": "float64"},
-        normalize={"targets": (280.0, 10.0)},
-        variables={"samples": ["t2m", "time"], "targets": ["t2m"]},
-    )
-    rows = stored(store, "t2m")
-    windows = np.stack([rows[:-2], rows[1:-1]], axis=1)
-    assert np.array_equal(samples["t2m"].numpy(), windows.astype("f2"))
-    assert np.array_equal(samples["time"].numpy(), np.stack([HOURS[:-2], HOURS[1:-1]], axis=1))
-    assert targets["t2m"].dtype == torch.float64
-    np.testing.assert_allclose(targets["t2m"].numpy(), (rows[2:].astype("f8") - 280) / 10)
+def test_missing_coordinates_say_where_they_were_looked_for(store: Path) -> None:
+    data = zarrfeed.open(store, sample_dim="time")
+    with pytest.raises(ConfigError, match=r"no coordinate 'statoin' .*w.zarr/statoin; .*; did you mean 'station'\?"):
+        values_of(data, "statoin")
+    with pytest.raises(ConfigError, match=r"no coordinate 'nothing' is stored .*neither is there an array .*/nothing"):
+        values_of(zarrfeed.open(store / "x"), "nothing")
+    with pytest.raises(ConfigError, match=r"have no names of dimensions: name the coordinate"):
+        values_of(zarrfeed.open(np.zeros(3)))
+    with pytest.raises(ConfigError, match=r"no coordinate 'time' is stored with these samples, known are: none; give"):
+        values_of(zarrfeed.open(np.zeros(3)), "time")
+    with pytest.raises(ConfigError, match=r"w.zarr/y: lies along 'y', must lie along 'time'"):
+        values_of(data, "y")
+    with pytest.raises(ConfigError, match=r"w.zarr/late: is no array with one axis"):
+        values_of(data, "late")
 
 
-def test_a_name_goes_before_its_side() -> None:
-    mapping = {"a": np.ones((N, 2), "f4"), "b": np.ones(N, "f4")}
-    samples, targets = batch_of(mapping, np.ones(N, "f4"), dtype={"b": "float64", "samples": "float16"})
-    assert (samples["a"].dtype, samples["b"].dtype) == (torch.float16, torch.float64)
-    assert targets.dtype == torch.float32
-    samples, _ = batch_of(mapping, np.ones(N, "f4"), offsets={"samples": (0, 1), "samples['b']": 1, "targets": 0})
-    assert (samples["a"].shape, samples["b"].shape) == ((N - 1, 2, 2), (N - 1,))
-    samples, _ = batch_of(mapping, np.ones(N, "f4"), dtype={"samples": "float16", "b": None})
-    assert samples["b"].dtype == torch.float32
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.arange(3), r"coords of 'time': has the shape \(3,\), must have one value a sample, \(30,\)"),
+        (np.zeros((N, 1)), r"has the shape \(30, 1\), must have one"),
+        (np.zeros(N, "c8"), "has the dtype complex64, must be of times, numbers or text"),
+        ([None] * N, "has the dtype object, must be of"),
+    ],
+)
+def test_values_in_memory_that_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        values_of(zarrfeed.open(np.zeros(N)), "time", given)
 
 
-def test_an_array_that_is_called_samples_goes_before_the_side() -> None:
-    mapping = {"samples": np.ones(N, "f4"), "b": np.ones(N, "f4")}
-    batch = batch_of(mapping, dtype={"samples": "float64"})
-    assert (batch["samples"].dtype, batch["b"].dtype) == (torch.float64, torch.float32)
+def test_dtypes_that_are_refused() -> None:
+    data = zarrfeed.open(np.zeros(N))
+    for given in (np.full(N, 2**63, "u8"), np.zeros(N, "m8[M]"), np.zeros(N, "M8[ps]")):
+        with pytest.raises(UnsupportedError, match="coords of 'time': has "):
+            values_of(data, "time", given)
 
 
-def test_sides_that_are_not_there_are_refused() -> None:
-    mapping = {"apple": np.ones(N, "f4")}
-    named: list[dict[str, Any]] = [
-        {"dtype": {"targets": "f4"}},
-        {"offsets": {"targets": 1}},
-        {"normalize": {"targets": (0, 1)}},
-    ]
-    for options in named:
-        with pytest.raises(ConfigError, match="names 'targets', must be one of 'apple'"):
-            iterable_dataset(mapping, **options)
-    with pytest.raises(ConfigError, match=r"dtype names 'aple', must be one of 'apple'; did you mean 'apple'\?"):
-        ZarrIterableDataset(zarrfeed.open(mapping).cast({"aple": "f4"}))
+def test_coordinates_that_cannot_be_read(store: Path) -> None:
+    data = zarrfeed.open(store, sample_dim="time")
+    chunks = [path for path in (store / "time").rglob("*") if path.is_file() and not path.name.startswith((".z", "z"))]
+    chunks[0].write_bytes(b"no chunk")
+    with pytest.raises(CorruptChunkError, match=r"w.zarr/time: cannot be decoded"):
+        values_of(data)
 
 
-def test_variables_of_both_sides(store: Path) -> None:
-    samples, targets = batch_of(store, store, variables={"targets": ["count"], "samples": ["lat", "t2m"]})
-    assert (list(samples), list(targets)) == (["lat", "t2m"], ["count"])
-    samples, targets = batch_of(store, store, variables={"targets": ["count"]})
-    assert (sorted(samples), list(targets)) == (["count", "t2m"], ["count"])
-    for variables, message in (
-        ({"target": ["count"]}, r"variables names 'target', must be one of 'samples', 'targets'; did you mean 'target"),
-        ({"targets": ["t2n"]}, r"variables: 't2n' is not in targets, must be .*; did you mean 't2m'\?"),
-        ({"targets": "count"}, "variables = 'count', must be a list of names"),
-        ({"targets": []}, r"variables = \[\], must name at least one array"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            ZarrIterableDataset(zarrfeed.open(store, store, variables=variables))
+class _Failing(zarr.storage.MemoryStore):
+    """Has no chunk of the coordinate."""
+
+    async def get(self, key: str, *args: Any, **options: Any) -> Any:
+        if "time/c/" in key:
+            raise OSError(errno.EIO, "the disk is broken")
+        return await super().get(key, *args, **options)
 
 
-@pytest.mark.parametrize("of_rows", [False, True])
-def test_text_is_left_alone_beside_numbers_and_named_alone(of_rows: bool) -> None:
-    text = Items("samples", "word", None, (N,), 0)
-    number = Items("samples", "x", "float32", (N,), 0)
-    time = Items("samples", "time", "int64", (N,), 0, is_coordinate=True)
-    assert by_field("dtype", 1, [text, number, time], of_rows=of_rows) == [None, 1, 1 if of_rows else None]
-    assert by_field("dtype", 1, [text, time], of_rows=of_rows) == [None, 1]
-    assert by_field("dtype", 1, [text], of_rows=of_rows) == [1]
-    assert by_field("dtype", {"samples": 1, "word": 2}, [text, number], of_rows=of_rows) == [2, 1]
-
-
-def test_variables_of_both_sides_of_what_xarray_opened(store: Path) -> None:
-    opened = xr.open_zarr(store, decode_times=False, consolidated=False, chunks=None)
-    dataset = ZarrDataset(
-        zarrfeed.from_xarray(opened, opened, variables={"samples": ["t2m"], "targets": ["count", "step"]})
-    )
-    samples, targets = dataset[7]
-    assert list(samples) == ["t2m"]
-    assert {name: int(value) for name, value in targets.items()} == {"count": 7, "step": 9608}
+def test_a_store_that_cannot_be_read() -> None:
+    group = zarr.create_group(_Failing())
+    group.create_array("x", data=np.zeros((4, 2)), dimension_names=("time", "y"))
+    group.create_array("time", data=np.arange(4), dimension_names=("time",))
+    with pytest.raises(StoreReadError, match=r"/time: .*the disk is broken") as raised:
+        values_of(zarrfeed.open(group, retries=0))
+    assert raised.value.errno == errno.EIO

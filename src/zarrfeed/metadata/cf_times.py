@@ -1,0 +1,180 @@
+"""Times that are stored as numbers, such as "hours since 1900-01-01", by the CF conventions (section 4.4), as NumPy's.
+
+What holds: the result has the coarsest of the units s, ms, us and ns that loses nothing. So two stores that write the
+same time in different ways, as whole hours and as fractions of days, give equal values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+
+#: Unit of NumPy's times -> nanoseconds, from the coarsest to the finest.
+UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "d": ("day", "days", "d"),
+    "h": ("hour", "hours", "hr", "hrs", "h"),
+    "m": ("minute", "minutes", "min", "mins"),
+    "s": ("second", "seconds", "sec", "secs", "s"),
+    "ms": ("millisecond", "milliseconds", "millisec", "millisecs", "msec", "msecs", "ms"),
+    "us": ("microsecond", "microseconds", "microsec", "microsecs", "us"),
+    "ns": ("nanosecond", "nanoseconds", "nanosec", "nanosecs", "ns"),
+}
+_NANOSECONDS = {"d": 86400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, **UNIT_NS}
+_UNIT_OF_NAME = {name: _NANOSECONDS[unit] for unit, names in _NAMES.items() for name in names}
+
+_SINCE = re.compile(
+    r"\s*(?P<unit>[a-z]+)\s+since\s+(?P<year>\d{1,4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+    r"(?:[t\s]+(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?)?"
+    r"\s*(?:z|utc|gmt|(?P<sign>[+-])(?P<zone_hour>\d{1,2})(?::?(?P<zone_minute>\d{2}))?)?\s*",
+    re.IGNORECASE,
+)
+#: The calendar that CF means where it names none: Julian until 1582-10-04, Gregorian from the next day, 1582-10-15.
+_MIXED = ("standard", "gregorian")
+_GREGORIAN_SINCE = np.datetime64("1582-10-15")
+
+
+def is_time_unit(units: object) -> bool:
+    """Return whether the attribute `units` of an array says that its numbers are times since a date."""
+    return isinstance(units, str) and " since " in units
+
+
+def decode_times(values: npt.NDArray[Any], units: str, calendar: str | None, where: str) -> npt.NDArray[Any]:
+    """Return times that are stored as numbers.
+
+    Parameters
+    ----------
+    values
+        Integers, or floats with NaN where there is no time.
+    units
+        Such as "hours since 1900-01-01 00:00:00".
+    calendar
+        By its name in the CF conventions; None: the standard one.
+    where
+        What messages call the array.
+
+    Returns
+    -------
+    An array of datetime64 in the unit s, ms, us or ns, NaT for NaN. Of calendars that NumPy does not have, such as
+    "noleap", objects of cftime.
+
+    Raises
+    ------
+    ConfigError
+        If the units are not understood, or a time is too far away for datetime64.
+    UnsupportedError
+        If the calendar needs cftime, which is not installed.
+    """
+    name = (calendar or "standard").lower()
+    if name not in (*_MIXED, "proleptic_gregorian"):
+        return _decode_by_cftime(values, units, name, where)
+    unit_ns, reference_ns = _parse_units(units, where, mixed=name in _MIXED)
+    decoded = _to_times(values, unit_ns, reference_ns, where)
+    # in seconds, since 1582 is out of the range of nanoseconds
+    if name in _MIXED and (decoded.astype("M8[s]") < _GREGORIAN_SINCE).any():
+        raise ConfigError(
+            f"{where}: has times before {_GREGORIAN_SINCE} in the calendar {name!r}, which is the Julian one until "
+            "then; give the times themselves as coords="
+        )
+    return decoded
+
+
+def _parse_units(units: str, where: str, *, mixed: bool) -> tuple[int, int]:
+    """Return nanoseconds of a unit, and the reference in nanoseconds since 1970."""
+    found = _SINCE.fullmatch(units)
+    unit_ns = None if found is None else _UNIT_OF_NAME.get(found["unit"].lower())
+    if found is None or unit_ns is None:
+        raise ConfigError(
+            f"{where}: the units {units!r} are not understood, must be such as 'hours since 1900-01-01', with days, "
+            "hours, minutes, seconds, or parts of seconds; give the times themselves as coords="
+        )
+    year, month, day = (int(found[part]) for part in ("year", "month", "day"))
+    if mixed and (year, month, day) < (1582, 10, 15):
+        days = _julian_day(year, month, day)
+    else:
+        try:
+            days = int(np.datetime64(f"{year:04d}-{month:02d}-{day:02d}").astype(np.int64))
+        except ValueError as error:
+            raise ConfigError(f"{where}: the units {units!r} name a date that does not exist: {error}") from error
+    hour, minute, second, zone_hour, zone_minute = (
+        int(found[part] or 0) for part in ("hour", "minute", "second", "zone_hour", "zone_minute")
+    )
+    zone = (zone_hour * 60 + zone_minute) * (-1 if found["sign"] == "-" else 1)
+    seconds = days * 86400 + hour * 3600 + (minute - zone) * 60 + second
+    fraction = int((found["fraction"] or "0").ljust(9, "0")[:9])
+    return unit_ns, seconds * 10**9 + fraction
+
+
+def _julian_day(year: int, month: int, day: int) -> int:
+    """Return the days from 1970-01-01 (Gregorian) to a date of the Julian calendar.
+
+    Source: E. G. Richards, "Explanatory Supplement to the Astronomical Almanac", 3rd edition, section 15.11.
+    """
+    before = (14 - month) // 12  # a year begins with March
+    years, months = year + 4800 - before, month + 12 * before - 3
+    julian_day_number = day + (153 * months + 2) // 5 + 365 * years + years // 4 - 32083
+    return julian_day_number - 2_440_588
+
+
+def _to_times(values: npt.NDArray[Any], unit_ns: int, reference_ns: int, where: str) -> npt.NDArray[Any]:
+    """Return reference + values x unit, in the coarsest unit that loses nothing."""
+    lacks = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
+    given = values[~lacks]
+    for unit, tick_ns in UNIT_NS.items():
+        if reference_ns % tick_ns:
+            continue
+        ticks = _ticks(given, unit_ns, tick_ns, rounds=unit == "ns")
+        if ticks is None:
+            continue
+        reference = reference_ns // tick_ns
+        if len(ticks) and not all(-(2**63) < int(end) + reference < 2**63 for end in (ticks.min(), ticks.max())):
+            break
+        times = np.full(values.shape, np.datetime64("NaT"), dtype=f"M8[{unit}]")
+        times[~lacks] = (ticks + reference).view(f"M8[{unit}]")
+        return times
+    raise ConfigError(f"{where}: has times that are too far away for datetime64; give them as coords=")
+
+
+def _ticks(values: npt.NDArray[Any], unit_ns: int, tick_ns: int, *, rounds: bool) -> npt.NDArray[np.int64] | None:
+    """Return values in ticks; None if they are no whole ticks, or too many for an int64."""
+    if values.dtype.kind in "iu":
+        if unit_ns % tick_ns:
+            if tick_ns % unit_ns or (values % (tick_ns // unit_ns)).any():
+                return None
+            return (values // (tick_ns // unit_ns)).astype(np.int64)
+        each = unit_ns // tick_ns
+        if len(values) and max(abs(int(values.min())), abs(int(values.max()))) * each >= 2**62:
+            return None
+        return values.astype(np.int64) * each
+    with np.errstate(over="ignore"):  # infinity is too far away, too
+        exact = values.astype(np.float64) * (unit_ns / tick_ns)
+    whole = np.rint(exact)
+    if len(values) and not np.abs(exact).max() < 2.0**62:
+        return None
+    # The stored number is a rounded one: what lies within its rounding of a whole tick was meant as that.
+    rounding = np.spacing(np.abs(values)).astype(np.float64) * (unit_ns / tick_ns)
+    if not rounds and (np.abs(exact - whole) > rounding).any():
+        return None
+    return whole.astype(np.int64)
+
+
+def _decode_by_cftime(values: npt.NDArray[Any], units: str, calendar: str, where: str) -> npt.NDArray[Any]:
+    try:
+        import cftime
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{where}: has times of the calendar {calendar!r}, which needs cftime: pip install cftime; or give other "
+            "values as coords="
+        ) from error
+    try:
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            raise ValueError(f"no time at index {np.flatnonzero(np.isnan(values))[0]}")
+        return np.asarray(cftime.num2date(values, units, calendar), dtype=object)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{where}: {units!r} of the calendar {calendar!r} cannot be decoded: {error}") from error
