@@ -22,6 +22,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/array.py": ("unit/metadata/test_array.py",),
     "spec/codec.py": ("unit/metadata/test_array.py",),
     "spec/conversion.py": ("unit/metadata/test_conversion.py",),
+    "spec/coordinate.py": ("unit/metadata/test_coordinates.py",),
     "spec/version.py": ("unit/torch/test_versions.py",),
     "spec/window.py": ("unit/plan/test_windows.py",),
     "spec/array_parts.py": ("parity/test_many_stores.py",),

@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-
-#: Unit of NumPy's times -> nanoseconds, from the coarsest to the finest.
-UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+from zarrfeed.spec.coordinate import UNIT_NS
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "d": ("day", "days", "d"),

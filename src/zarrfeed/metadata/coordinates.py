@@ -24,39 +24,15 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.cf import dimension_names, find_decoding
-from zarrfeed.metadata.cf_times import UNIT_NS, decode_times, is_time_unit
+from zarrfeed.metadata.cf_times import decode_times, is_time_unit
 from zarrfeed.metadata.open import open_source
+from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.urls import UrlStore
 
 #: A coordinate is read whole.
 _MOST_VALUES = 1 << 28
-
-
-@dataclass(frozen=True, eq=False)
-class Coordinate:
-    """One value for each sample of an array.
-
-    Attributes
-    ----------
-    name
-        Such as "time".
-    values
-        Shape (samples,): datetime64 or timedelta64 in the unit s, ms, us or ns; integers, floats, booleans or text; of
-        calendars that NumPy does not have, objects of cftime.
-    where
-        What messages call it: the path of its array.
-    """
-
-    name: str
-    values: npt.NDArray[Any]
-    where: str
-
-    @property
-    def is_time(self) -> bool:
-        """Whether values are dates and times that NumPy has."""
-        return self.values.dtype.kind == "M"
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,11 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dtype
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.growth import Growth, Step
+from zarrfeed.metadata.labels import select_labels, select_positions
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.store_table import locate_samples
+from zarrfeed.plan.labels import Method
 from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
@@ -109,6 +111,53 @@ class Data:
         tensor([10, 13, 49])
         """
         return self._then(SelectCall(freeze_rows(samples)), Step("select", (samples,)))
+
+    def sel(
+        self, labels: Mapping[str, Any] | None = None, *, method: Method | None = None, coords: Any = None, **named: Any
+    ) -> Data:
+        """Choose samples by their labels, as xarray does: `data.sel(time=slice("2015", "2018"))`.
+
+        Parameters
+        ----------
+        labels
+            The same as a mapping, for names that are no keywords.
+        method
+            "nearest": for a label that the coordinate lacks, the sample with the nearest value is taken.
+        coords
+            The coordinate, where none is stored: a value for each sample of the arrays, selected or not; or its array.
+        **named
+            The name of the sample dimension, or of another coordinate along it, with a slice of labels, both ends
+            included; a list of labels; one label, which names all samples that have it; or a mask. Labels of times are
+            datetime64, datetime, or text: "2015-03" names the whole month, but in a list its first instant.
+
+        Raises
+        ------
+        ConfigError
+            If no such coordinate is stored, a label is missing or, of a list, not unique, or a slice is taken of a
+            coordinate that is not sorted.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> hours = np.arange("2015-01-01", "2017-01-01", dtype="M8[h]")
+        >>> len(zarrfeed.open(np.arange(len(hours))).sel(time="2016-02", coords=hours)) // 24
+        29
+        """
+        call, samples = select_labels(self.resolved, labels, named, method=method, coords=coords, growth=self.growth)
+        return self._then(call, Step("select", (samples,)))
+
+    def isel(self, positions: Mapping[str, Any] | None = None, **named: Any) -> Data:
+        """Choose samples by position, as xarray does: `data.isel(time=slice(0, 100))` is `select(slice(0, 100))`.
+
+        Parameters
+        ----------
+        positions
+            The same as a mapping, {"time": slice(0, 100)}.
+        **named
+            The name of the sample dimension, with a position, or what `select` takes.
+        """
+        call, samples = select_positions(self.resolved, positions, named)
+        return self._then(call, Step("select", (samples,)))
 
     @checks_option_names
     def blocks(self, blocks: npt.ArrayLike, *, of: BlockUnit = "chunk") -> Data:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
-from zarrfeed.metadata.coordinates import Coordinate
 from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.plan.blocks import plan_blocks
 from zarrfeed.plan.sample_choice import SampleChoice
@@ -26,6 +25,7 @@ from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import parse_pad, parse_window, with_borders
 from zarrfeed.spec.conversion import Conversion
+from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.data import FieldInfo
 from zarrfeed.spec.field import (
     BLOCK_UNITS,
@@ -202,7 +202,13 @@ class ResolvedData:
         known = self.opened.coordinates
         if known is None:
             raise ConfigError(f"coordinate {name!r}: nothing is known of the coordinates of these samples")
-        return known.read(name) if given is None else known.given(name or "samples", given)
+        found = known.read(name) if given is None else known.given(name or "samples", given)
+        if len(found.values) < self.choice.num_samples:
+            raise ConfigError(
+                f"{found.where}: had {len(found.values)} values when it was opened, there are "
+                f"{self.choice.num_samples} samples by now"
+            )
+        return replace(found, values=found.values[: self.choice.num_samples])
 
     def blocks(self, blocks: npt.ArrayLike, of: BlockUnit) -> Self:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""

@@ -133,6 +133,14 @@ class SampleChoice:
             made = Selection.of_samples(samples, block_rows, edges)
         return None if made is None else replace(made, left_out=self.left_out)
 
+    def check_rows_are_open(self, method: str) -> None:
+        """Raise ConfigError if windows were made of the samples, so that a method cannot choose among them any more."""
+        if self.windowed:
+            raise ConfigError(
+                f"{method}() follows window(), must precede it: windows read selected rows alone; write "
+                f"data.{method}(...).window(...)"
+            )
+
     def select(self, select: Select) -> Self:
         """Choose some of the samples by their positions among those that are chosen.
 
@@ -141,7 +149,7 @@ class SampleChoice:
         ConfigError
             If they are no positions, none, or twice the same; or after `window`.
         """
-        self._check_rows_are_open("select")
+        self.check_rows_are_open("select")
         positions = select_samples(select, self.length)
         bounds = self._between(select) if isinstance(select, slice) and self.bounds is not None else None
         return replace(self, samples=self._at(positions), block_rows=0, bounds=bounds)
@@ -154,7 +162,7 @@ class SampleChoice:
         ConfigError
             If there are no such blocks, or no chosen sample lies in them; or after `window`.
         """
-        self._check_rows_are_open("blocks")
+        self.check_rows_are_open("blocks")
         num_blocks = -(-self.num_samples // block_rows) if edges is None else len(edges) - 1
         named = select_blocks(blocks, num_blocks)
         whole = self.selection(block_rows, edges)
@@ -225,13 +233,6 @@ class SampleChoice:
             replace(self, samples=part, block_rows=fields.block_rows, bounds=None, left_out=part.left_out)
             for part in selections
         )
-
-    def _check_rows_are_open(self, method: str) -> None:
-        if self.windowed:
-            raise ConfigError(
-                f"{method}() follows window(), must precede it: windows read selected rows alone; write "
-                f"data.{method}(...).window(...)"
-            )
 
     def _at(self, positions: range | Int64) -> range | Int64:
         """Return samples by their positions, which ascend."""

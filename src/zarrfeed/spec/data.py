@@ -169,6 +169,24 @@ def freeze_rows(rows: Any) -> Any:
     return rows if rows is None or isinstance(rows, str) else FrozenArray.of(rows)
 
 
+def freeze_labels(labels: Any) -> Any:
+    """Return the same for labels: one, a slice, or a list of them.
+
+    >>> freeze_labels(slice("2015", np.datetime64("2018-01"))), freeze_labels(["a", "b"])
+    (slice('2015', 2018-01), ['a', 'b'])
+    """
+    if isinstance(labels, slice):
+        return FrozenSlice(*map(freeze_labels, (labels.start, labels.stop, labels.step)))
+    if labels is None or isinstance(labels, str | bool | int | float):
+        return labels
+    if np.ndim(labels) == 0:
+        value = np.asarray(labels)[()] if hasattr(labels, "__array__") else labels
+        is_time = isinstance(value, np.datetime64 | np.timedelta64) or not isinstance(value, np.generic)
+        return Named(str(value)) if is_time else value.item()
+    listed = np.asarray(labels)
+    return FrozenArray.of(listed.astype(str) if listed.dtype.kind == "O" else listed)
+
+
 def freeze_variables(variables: Any) -> Any:
     """Return the same for the names of variables, of one side or of both.
 
@@ -274,6 +292,26 @@ class SelectCall(Call):
     def function(self) -> str:
         """Return what is called."""
         return ".select"
+
+
+@dataclass(frozen=True)
+class SelCall(Call):
+    """`.sel(time=label, method=..., coords=...)`, or with `by_position`, `.isel(time=position)`."""
+
+    name: str
+    label: Hashable
+    method: str | None = None
+    coords: Hashable = None
+    by_position: bool = dataclasses.field(default=False, repr=False)
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".isel" if self.by_position else ".sel"
+
+    def _arguments(self) -> Iterator[str]:
+        _, _, *others = super()._arguments()
+        yield f"{self.name}={self.label!r}" if self.name.isidentifier() else f"{{{self.name!r}: {self.label!r}}}"
+        yield from others
 
 
 @dataclass(frozen=True)

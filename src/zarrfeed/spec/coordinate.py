@@ -1,0 +1,36 @@
+"""The values of samples along a coordinate, such as their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+#: The units of the times of coordinates -> nanoseconds, from the coarsest to the finest.
+UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinate:
+    """One value for each sample of an array.
+
+    Attributes
+    ----------
+    name
+        Such as "time".
+    values
+        Shape (samples,): datetime64 or timedelta64 in the unit s, ms, us or ns; integers (int64), floats, booleans or
+        text; of calendars that NumPy does not have, objects of cftime.
+    where
+        What messages call it: the path of its array.
+    """
+
+    name: str
+    values: npt.NDArray[Any]
+    where: str
+
+    @property
+    def is_time(self) -> bool:
+        """Whether values are dates and times that NumPy has."""
+        return self.values.dtype.kind == "M"

@@ -1,0 +1,215 @@
+"""`Data.sel` and `Data.isel`: the samples that xarray selects from the same store, and nothing else read."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+
+import zarrfeed
+from zarrfeed import ConfigError, Data, ZarrDataset, ZarrIterableDataset
+
+N = 60
+TIMES = np.datetime64("2014-11-20T00:00:00", "ns") + np.arange(N) * np.timedelta64(36, "h")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write samples that say their index, with a coordinate of times, one of labels, and an axis of latitudes."""
+    dataset = xr.Dataset(
+        {"x": (("time", "lat"), np.arange(N)[:, None] + np.zeros((N, 2), "i4"))},
+        coords={"time": TIMES, "episode": ("time", np.arange(N) // 7), "lat": [10, 20]},
+    )
+    where = tmp_path_factory.mktemp("labels") / "w.zarr"
+    dataset.to_zarr(where, encoding={"x": {"chunks": (5, 2)}}, consolidated=False)
+    return where
+
+
+def samples_of(data: Data) -> list[int]:
+    """Return the index of each sample, as the values say and as `return_index` does."""
+    batch, index = ZarrDataset(data, return_index=True)[np.arange(len(data))]
+    assert torch.equal(batch["x"][:, 0].long(), index)
+    return list(index.tolist())
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        slice("2014-12", "2015-01-10"),
+        slice(None, "2014"),
+        slice("2015-01-01T12", None, 3),
+        "2014-12",
+        TIMES[7],
+        TIMES[[3, 9, 4]],
+        [str(TIMES[5]), str(TIMES[0])],
+        np.arange(N) % 4 == 1,
+    ],
+    ids=str,
+)
+def test_labels_select_what_xarray_selects(path: Path, label: Any) -> None:
+    opened = xr.open_zarr(path, consolidated=False, chunks=None)
+    expected = np.atleast_2d(opened["x"].sel(time=label).values)[:, 0]
+    data = zarrfeed.open(path, sample_dim="time")
+    assert samples_of(data.sel(time=label)) == sorted(expected.tolist())
+    assert samples_of(data.sel({"time": label})) == sorted(expected.tolist())
+
+
+@pytest.mark.parametrize("index", [slice(3, 40, 6), slice(-5, None), [9, 3, -1], 7, -2, np.arange(N) < 4], ids=str)
+def test_positions_select_what_xarray_selects(path: Path, index: Any) -> None:
+    opened = xr.open_zarr(path, consolidated=False, chunks=None)
+    expected = np.atleast_2d(opened["x"].isel(time=index).values)[:, 0]
+    data = zarrfeed.open(path, sample_dim="time")
+    assert samples_of(data.isel(time=index)) == sorted(expected.tolist())
+    assert samples_of(data.isel({"time": index})) == sorted(expected.tolist())
+
+
+def test_labels_and_positions_are_of_what_was_selected_before(path: Path) -> None:
+    data = zarrfeed.open(path, sample_dim="time")
+    opened = xr.open_zarr(path, consolidated=False, chunks=None)["x"]
+    assert samples_of(data.isel(time=slice(0, 50, 3)).sel(time="2014-12")) == (
+        opened.isel(time=slice(0, 50, 3)).sel(time="2014-12").values[:, 0].tolist()
+    )
+    assert samples_of(data.sel(time="2014-12").isel(time=[0, -1])) == (
+        opened.sel(time="2014-12").isel(time=[0, -1]).values[:, 0].tolist()
+    )
+    assert samples_of(data.select([1, 8, 15]).sel(episode=1)) == [8]
+    with pytest.raises(
+        ConfigError, match=r"sel: time has no '2015': .*/time has values from .* \(index 3\) to .*index 4"
+    ):
+        data.select([3, 4]).sel(time="2015")
+
+
+def test_other_coordinates_of_the_samples(path: Path) -> None:
+    data = zarrfeed.open(path, sample_dim="time")
+    assert samples_of(data.sel(episode=2)) == list(range(14, 21))
+    assert samples_of(data.sel(episode=slice(3, 4))) == list(range(21, 35))
+    with pytest.raises(ConfigError, match=r"episode = 2 is ambiguous: .*episode has 2 \(index 14\) and 2 \(index 15\)"):
+        data.sel(episode=[2])
+
+
+def test_chunks_without_a_selected_sample_are_not_read(path: Path) -> None:
+    with ZarrIterableDataset(zarrfeed.open(path, sample_dim="time").sel(episode=0), batch_size=4) as dataset:
+        for _ in dataset:
+            pass
+        assert dataset.stats().chunks_read == 2
+
+
+def test_windows_read_rows_between_the_ends_of_a_slice(path: Path) -> None:
+    data = zarrfeed.open(path, sample_dim="time").sel(time=slice("2014-12", None, 2)).window((0, 1))
+    first = int(np.searchsorted(TIMES, np.datetime64("2014-12-01")))
+    batch = ZarrDataset(data)[np.arange(len(data))]["x"][:, :, 0]
+    assert batch.tolist() == [[i, i + 1] for i in range(first, N - 1, 2)]
+    with pytest.raises(ConfigError, match=r"^sel\(\) follows window\(\), must precede it"):
+        data.sel(time="2015")
+    with pytest.raises(ConfigError, match=r"^isel\(\) follows window\(\), must precede it"):
+        data.isel(time=3)
+
+
+def test_a_state_knows_what_labels_selected(path: Path) -> None:
+    def dataset(data: Data) -> ZarrIterableDataset:
+        return ZarrIterableDataset(data, batch_size=4, shuffle=True, seed=3, rank=0, world_size=1)
+
+    data = zarrfeed.open(path, sample_dim="time").sel(time=slice("2014-12", "2015-01"))
+    with dataset(data) as whole, dataset(data) as resumed:
+        batches = [batch["x"][:, 0].tolist() for batch in whole]
+        resumed.load_state_dict(_after(data, dataset, 3))
+        assert [batch["x"][:, 0].tolist() for batch in resumed] == batches[3:]
+
+
+def _after(data: Data, dataset: Any, count: int) -> dict[str, Any]:
+    with dataset(data) as stopped:
+        iterator = iter(stopped)
+        for _ in range(count):
+            next(iterator)
+        state: dict[str, Any] = stopped.state_dict()
+    return state
+
+
+def test_expressions_print_compare_and_pickle(path: Path) -> None:
+    data = zarrfeed.open(str(path), sample_dim="time")
+    one = data.sel(time=slice("2014-12", "2015")).isel(time=[0, 3])
+    assert repr(one).endswith(".sel(time=slice('2014-12', '2015')).isel(time=[0, 3])")
+    assert repr(data.sel({"time": TIMES[3]}, method="nearest")).endswith(f".sel(time={TIMES[3]}, method='nearest')")
+    plain = zarrfeed.open(np.arange(N))
+    assert (
+        repr(plain.sel({"my time": "2015"}, coords=TIMES)).partition(".sel")[2].startswith("({'my time': '2015'}, coor")
+    )
+    assert repr(plain.sel(time="2015", coords=path / "time")).endswith(f"coords='{path / 'time'}')")
+    assert one == data.sel(time=slice("2014-12", "2015")).isel(time=[0, 3])
+    assert one != data.sel(time=slice("2014-12", "2016")).isel(time=[0, 3])
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert samples_of(pickle.loads(pickle.dumps(data)).sel(episode=1)) == list(range(7, 14))
+
+
+def test_coordinates_that_the_user_gives(path: Path) -> None:
+    group = zarr.open_group(path, mode="r")
+    for data in (zarrfeed.open({"x": np.arange(N)[:, None]}), zarrfeed.open({"x": group["x"]})):
+        for coords in (TIMES, TIMES.tolist(), path / "time", group["time"]):
+            if isinstance(coords, list):
+                coords = [np.datetime64(one, "ns") for one in coords]
+            assert samples_of(data.sel(time="2014-11", coords=coords)) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: d.sel(), "sel: names nothing, must name one coordinate of the samples"),
+        (lambda d: d.sel("2015"), r"sel: got '2015', must be such as sel\(time=...\), or a mapping"),
+        (lambda d: d.sel(time="2015", episode=3), "sel: names 'time', 'episode', must name one"),
+        (lambda d: d.sel({"time": "2015"}, time="2015"), "sel: names 'time', must name one"),
+        (lambda d: d.sel({3: "2015"}), "sel: has the name 3, must be text"),
+        (lambda d: d.sel(lat=10), "sel: 'lat' is a dimension of the samples themselves; sel chooses .* along 'time'"),
+        (lambda d: d.isel(lat=0), "isel: 'lat' is a dimension of the samples themselves"),
+        (lambda d: d.sel(tme="2015"), r"no coordinate 'tme' is stored .*; did you mean 'time'\?"),
+        (lambda d: d.isel(tme=3), r"isel: 'tme' is not the sample dimension, which is 'time'; did you mean 'time'\?"),
+        (lambda d: d.isel(episode=3), "isel: 'episode' is not the sample dimension, which is 'time'"),
+        (lambda d: d.sel(time="2015", method="near"), r"method = 'near', must be one of 'nearest'; did you mean"),
+        (
+            lambda d: d.sel(time="2015", coords=TIMES[:3]),
+            r"coords of 'time': has the shape \(3,\), must have one value",
+        ),
+        (lambda d: d.sel(time="2015", coords="nowhere"), "nowhere"),
+        (lambda d: d.isel(time="2015"), "select is an array of shape"),
+        (lambda d: d.isel(time=N), r"select has the index 60, must be in \[-60, 59\]"),
+        (lambda d: d.isel(time=[3, 3]), "select names sample 3 more than once"),
+        (lambda d: d.isel(time=[]), "selects nothing"),
+        (lambda d: d.isel(time=3.5), "select is an array of shape"),
+    ],
+)
+def test_arguments_that_are_refused(path: Path, call: Any, message: str) -> None:
+    with pytest.raises((ConfigError, OSError), match=message):
+        call(zarrfeed.open(path, sample_dim="time"))
+
+
+def test_arrays_without_names_of_dimensions() -> None:
+    with pytest.raises(ConfigError, match=r"isel: 'time': the arrays have no names of dimensions; use select\(\)"):
+        zarrfeed.open(np.arange(N)).isel(time=3)
+
+
+def test_stores_that_grow_are_selected_from_a_label_on(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    x = group.create_array("x", shape=(20, 1), dtype="i4", chunks=(5, 1), dimension_names=("time", "c"))
+    time = group.create_array("time", data=np.arange(20), chunks=(5,), dimension_names=("time",))
+    x[:] = np.arange(20)[:, None]
+    data = zarrfeed.open(tmp_path / "g.zarr", variables=["x"], refresh="epoch").sel(time=slice(7, None))
+    with ZarrIterableDataset(data, batch_size=100) as dataset:
+        assert [batch["x"][:, 0].tolist() for batch in dataset] == [list(range(7, 20))]
+        x.resize((30, 1))
+        x[20:] = np.arange(20, 30)[:, None]
+        time.resize((30,))
+        time[20:] = np.arange(20, 30)
+        assert [batch["x"][:, 0].tolist() for batch in dataset] == [list(range(7, 30))]
+    grows = zarrfeed.open(tmp_path / "g.zarr", variables=["x"], refresh="epoch")
+    for label in (slice(7, 9), slice(7, None, 2), slice(None, None), [7, 8], 7):
+        with pytest.raises(ConfigError, match=r"with refresh='epoch', .*selected by slice\(label, None\)"):
+            grows.sel(time=label)
+    with pytest.raises(ConfigError, match="and without window="):
+        zarrfeed.open(tmp_path / "g.zarr", variables=["x"], refresh="epoch", window=10).sel(time=slice(7, None))
+    with pytest.raises(ConfigError, match="select of a store that is opened with refresh='epoch' must be a slice"):
+        grows.isel(time=[3])
