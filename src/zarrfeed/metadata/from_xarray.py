@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import Variables, open_fields
+from zarrfeed.metadata.fields import OpenedFields, Variables, open_fields
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_xarray
 from zarrfeed.metadata.xarray import stored_arrays
@@ -30,7 +31,7 @@ def from_xarray(
     Parameters
     ----------
     samples
-        An `xarray.Dataset` or an `xarray.DataArray`.
+        An `xarray.Dataset` or an `xarray.DataArray`; also samples of one, selected lazily: `ds.sel(time="2015")`.
     targets
         The same, or whatever `zarrfeed.open` takes.
     sample_axis, sample_dim, variables
@@ -41,7 +42,8 @@ def from_xarray(
     Raises
     ------
     ConfigError
-        If a variable is not exactly a stored array: it was loaded, calculated, sliced, or decoded as times.
+        If a variable is not exactly a stored array, or samples of one in their order: it was loaded, calculated,
+        decoded as times, or selected along another dimension.
 
     Examples
     --------
@@ -52,24 +54,36 @@ def from_xarray(
     >>> [(field.name, field.shape) for field in data.fields]
     [('t2m', (2,))]
     """
-    arrays, target_arrays, decodes = stored_arrays(
-        samples, targets, sample_dim=sample_dim, variables=variables, decode_cf=decode_cf
+    stored = stored_arrays(
+        samples, targets, sample_axis=sample_axis, sample_dim=sample_dim, variables=variables, decode_cf=decode_cf
     )
     opened = open_fields(
-        arrays,
-        target_arrays,
+        stored.samples,
+        stored.targets,
         sample_axis=sample_axis,
         sample_dim=sample_dim,
         variables=variables,
-        decode_cf=decodes,
+        decode_cf=stored.decodes,
     )
     call = OpenCall(
-        name_xarray(samples, arrays),
-        name_xarray(targets, target_arrays),
+        name_xarray(samples, stored.samples),
+        name_xarray(targets, stored.targets),
         int(sample_axis),
         sample_dim,
         freeze_variables(variables),
-        bool(decodes),
+        bool(stored.decodes),
         is_xarray=True,
     )
-    return Data(Expression(call), ResolvedData.of(opened))
+    if stored.selected is not None:
+        return Data(Expression(call), ResolvedData.of(opened)).select(stored.selected)
+    return Data(Expression(call), ResolvedData.of(_with_indexes_of(samples, opened)))
+
+
+def _with_indexes_of(samples: Any, opened: OpenedFields) -> OpenedFields:
+    """Return arrays with the coordinates that xarray has in memory, decoded or replaced as the user asked it to."""
+    coordinates = opened.coordinates
+    if coordinates is None:
+        return opened
+    known = {name: samples.coords[name].values for name in coordinates.dims if name in samples.indexes}
+    whole = {name: values for name, values in known.items() if values.shape == (coordinates.num_samples,)}
+    return replace(opened, coordinates=coordinates.with_known(whole))

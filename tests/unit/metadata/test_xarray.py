@@ -355,9 +355,14 @@ def test_a_dataset_opened_as_stored_is_read_as_stored(store: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.isel(time=slice(0, 5)), "is a selection of what is stored"),
-        (lambda d: d.isel(time=slice(None, None, -1)), "is a selection of what is stored"),
-        (lambda d: d.isel(time=[1, 0, 2]), "is a selection of what is stored"),
+        (lambda d: d.isel(time=slice(None, None, -1)), "is a selection of what is stored in another order"),
+        (lambda d: d.isel(time=[1, 0, 2]), "is a selection of what is stored in another order"),
+        (lambda d: d.isel(time=[1, 1]), "in another order, or with samples twice"),
+        (lambda d: d.isel(time=slice(5, 5)), "is a selection of what is stored that has no sample"),
+        (lambda d: d[["packed"]].isel(lat=slice(1, None)), "is a selection of what is stored, along 'lat': pass what"),
+        (lambda d: d[["packed"]].isel(time=3), r"has the dimensions \('lat', 'lon'\), stored are"),
+        (lambda d: d[["packed"]].isel(time=xr.DataArray([[1, 2]], dims=("time", "n"))), "is a selection of what"),
+        (lambda d: d[["packed"]].isel(time=slice(0, 5)) * 2, "in memory, loaded or calculated"),
         (lambda d: d.load(), "in memory, loaded or calculated"),
         (lambda d: d * 2, "in memory, loaded or calculated"),
         (lambda d: d.rename_dims(lat="y"), r"has the dimensions \('time', 'y'.* stored are"),
@@ -385,3 +390,53 @@ def test_datasets_in_other_stores_need_no_path() -> None:
         packed_dataset().to_zarr(memory, zarr_format=3, consolidated=False)
     data = xr.open_dataset(memory, engine="zarr", chunks=None, consolidated=False)
     assert_decoded(from_xarray(data, sample_dim="time")["packed"], data["packed"].values)
+
+
+# --- samples that xarray selected -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda d: d.isel(time=slice(2, 9)),
+        lambda d: d.isel(time=slice(-4, None)),
+        lambda d: d.isel(time=slice(1, 10, 3)).isel(time=slice(1, None)),
+        lambda d: d.isel(time=[0, 3, 4, 9]),
+        lambda d: d.isel(time=slice(2, 9)).isel(time=[0, 5]),
+        lambda d: d.sel(time=slice("2020-01-01T12", "2020-01-02")),
+        lambda d: d.sel(time="2020-01-02"),
+        lambda d: d.isel(time=slice(None)),
+        lambda d: d.isel(time=np.arange(N) % 3 == 0),
+    ],
+)
+def test_samples_that_xarray_selected(store: Path, select: Any) -> None:
+    names = ["packed", "counts", "plain"]
+    selected = select(opened(store)[names])
+    data = zarrfeed.from_xarray(selected, selected["plain"], sample_dim="time")
+    batch, targets = read(data)
+    for name in names:
+        assert_decoded(batch[name], selected[name].values)
+    assert_decoded(targets, selected["plain"].values)
+    times = data.resolved.coordinate().values[np.asarray(data.resolved.choice.ascending())]
+    assert np.array_equal(times, selected["time"].values)
+
+
+def test_selected_samples_print_as_a_selection(store: Path) -> None:
+    data = zarrfeed.from_xarray(opened(store)[["plain"]].isel(time=slice(2, 9, 2)))
+    assert repr(data).endswith(".select(slice(2, 9, 2))")
+    assert len(data.window((0, 1))) == 3
+
+
+def test_samples_and_targets_are_the_same_selection(store: Path) -> None:
+    dataset = opened(store)[["plain"]]
+    for other in (dataset, dataset.isel(time=slice(1, 6)), dataset.isel(time=[0, 1, 2, 3, 5])):
+        with pytest.raises(ConfigError, match=r"targets\['plain'\]: is another selection .* than samples\['plain'\]"):
+            zarrfeed.from_xarray(dataset.isel(time=slice(0, 5)), other)
+
+
+def test_labels_are_those_that_xarray_has_in_memory(store: Path) -> None:
+    moved = opened(store)[["plain"]].assign_coords(time=np.arange(N) * 10)
+    data = zarrfeed.from_xarray(moved, sample_dim="time").sel(time=slice(20, 40))
+    assert_decoded(read(data)["plain"], moved["plain"].sel(time=slice(20, 40)).values)
+    raw = zarrfeed.from_xarray(opened(store, decode_times=False)[["plain"]], sample_dim="time")
+    assert raw.resolved.coordinate().values.dtype == np.int64
