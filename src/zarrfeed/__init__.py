@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zarrfeed.metadata.concat_data import concat
     from zarrfeed.metadata.data import Data
     from zarrfeed.metadata.from_xarray import from_xarray
+    from zarrfeed.metadata.join import join
     from zarrfeed.metadata.open_data import open
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
@@ -72,6 +73,7 @@ __all__ = [
     "audit",
     "concat",
     "from_xarray",
+    "join",
     "open",
     "rank_from_slurm",
     "rank_from_torchrun",
@@ -98,6 +100,7 @@ _MODULES = {
     "concat": "metadata.concat_data",
     "from_xarray": "metadata.from_xarray",
     "open": "metadata.open_data",
+    "join": "metadata.join",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "verify": "tools.verify",

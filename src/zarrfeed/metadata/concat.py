@@ -17,6 +17,7 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.resolved import ResolvedData, Wish
 from zarrfeed.metadata.store_table import StoreTable
@@ -54,6 +55,8 @@ class Run:
         Their names.
     names, places
         For each field, the name and the place of the array of each store. Empty: the run is `resolved` itself.
+    unopened
+        Where the coordinates of each store are then.
     """
 
     resolved: ResolvedData
@@ -61,6 +64,13 @@ class Run:
     stores: list[str]
     names: list[list[str]] = field(default_factory=list)
     places: list[list[Place]] = field(default_factory=list)
+    unopened: list[UnopenedPlace] = field(default_factory=list)
+
+    @property
+    def coordinates(self) -> Coordinates | None:
+        """What can be looked up of the samples."""
+        known = self.resolved.opened.coordinates
+        return known if known is None or not self.unopened else replace(known, places=tuple(self.unopened), _read={})
 
     def extend(self, other: Run) -> bool:
         """Append the stores of another run, if both are like the same store; return whether they are."""
@@ -68,6 +78,7 @@ class Run:
             return False
         self.lengths.extend(other.lengths)
         self.stores.extend(other.stores)
+        self.unopened.extend(other.unopened)
         for number, (names, places) in enumerate(zip(other.names, other.places, strict=True)):
             self.names[number].extend(names)
             self.places[number].extend(places)
@@ -220,8 +231,10 @@ def _place_of(spec: ArraySpec) -> Place:
     return spec.source if isinstance(spec.source, StoreSource) else spec.root
 
 
-def concat_runs(runs: Sequence[Run]) -> ResolvedData:
+def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedData:
     """Return the description of the samples of all runs, one after another.
+
+    With `contiguous`, windows may reach from one description into the next one.
 
     Raises
     ------
@@ -242,6 +255,7 @@ def concat_runs(runs: Sequence[Run]) -> ResolvedData:
             stores.add_run(f, run, number, base)
         base += sum(run.lengths)
     joined = [stores.joined(base) for stores in fields]
+    known = [run.coordinates for run in runs]
     lengths = np.concatenate([np.asarray(run.lengths, dtype=np.int64) for run in runs])
     table = StoreTable([name for run in runs for name in run.stores], np.concatenate(([0], np.cumsum(lengths))))
     opened = OpenedFields(
@@ -252,8 +266,11 @@ def concat_runs(runs: Sequence[Run]) -> ResolvedData:
         arrays=tuple(arrays),
         other_items=tuple(items[1:] for _, items, _ in joined),
         stores=table,
+        coordinates=None if None in known else Coordinates.concat([one for one in known if one is not None]),
     )
-    choice = SampleChoice.concat([run.resolved.choice for run in runs], [run.lengths for run in runs], table.first)
+    choice = SampleChoice.concat(
+        [run.resolved.choice for run in runs], [run.lengths for run in runs], table.first, contiguous=contiguous
+    )
     return ResolvedData(
         opened,
         choice,

@@ -7,6 +7,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.conversion import TorchDtypeLike
 from zarrfeed.metadata.data import Data
@@ -15,11 +16,11 @@ from zarrfeed.spec.data import ConcatCall, Expression
 
 
 @checks_option_names
-def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None) -> Data:
+def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, contiguous: bool = False) -> Data:
     """Describe the samples of several descriptions, one after another: a store a year, a plate, a volume, an episode.
 
-    Samples keep their order, and are numbered through. Batches mix samples of all stores, and no window or block has
-    samples of two. `zarrfeed.open([path1, path2, ...])` is a shorthand for stores that are read alike.
+    Samples keep their order, and are numbered through. Batches mix samples of all stores. `zarrfeed.open([path1, path2,
+    ...])` is a shorthand for stores that are read alike.
 
     Parameters
     ----------
@@ -29,6 +30,9 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None) -
         same offsets, and are better made of the result.
     dtype
         As of `Data.cast`, for each of `data`: makes dtypes that differ the same.
+    contiguous
+        Whether the first sample of each description follows the last one of the description before, such as January
+        after December. Windows then reach from one into the next. False: windows do not leave a store.
 
     Raises
     ------
@@ -51,9 +55,11 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None) -
     for one in given:
         if one.growth is not None:
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
+    check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
     runs = [Run(one.resolved, [one.resolved.choice.num_samples], [_name_of(one)]) for one in converted]
-    return Data(Expression(ConcatCall(tuple(one.expression for one in converted))), concat_runs(runs))
+    call = ConcatCall(tuple(one.expression for one in converted), bool(contiguous))
+    return Data(Expression(call), concat_runs(runs, contiguous=bool(contiguous)))
 
 
 def _name_of(data: Data) -> str:

@@ -10,7 +10,7 @@ next to the samples. A pickled `Coordinates` has no values, and reads them again
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,29 @@ class _Place:
 
 
 @dataclass(frozen=True, eq=False)
+class UnopenedPlace:
+    """Where the coordinates of one of many stores may be, which was described without being opened.
+
+    Attributes
+    ----------
+    num_samples
+        How many samples the store has.
+    source
+        Its path.
+    open
+        Opens it, and returns what can be looked up of its samples.
+    """
+
+    num_samples: int
+    source: str | Path
+    open: Callable[[str | Path], Coordinates]
+
+    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _Place
+        """Return the coordinate of a name, decoded."""
+        return self.open(self.source).read(name)
+
+
+@dataclass(frozen=True, eq=False)
 class Coordinates:
     """What can be looked up of samples by the name of a coordinate.
 
@@ -114,7 +137,7 @@ class Coordinates:
 
     dims: tuple[str, ...]
     other_dims: tuple[str, ...]
-    places: tuple[_Place, ...]
+    places: tuple[_Place | UnopenedPlace, ...]
     _read: dict[str, Coordinate] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -163,9 +186,17 @@ class Coordinates:
         others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
         return cls(dims, others, tuple(place for one in parts for place in one.places))
 
+    @classmethod
+    def joined(cls, coordinate: Coordinate, parts: Sequence[Coordinates]) -> Coordinates:
+        """Return the coordinates of samples that were joined by one: that one alone."""
+        others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
+        place = _Place(len(coordinate.values), {coordinate.name: coordinate.values})
+        return cls((coordinate.name,), tuple(name for name in others if name != coordinate.name), (place,))
+
     def with_known(self, known: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
         """Return them with values in memory for some names; only of arrays in one place."""
         (place,) = self.places
+        assert isinstance(place, _Place)
         return replace(self, places=(replace(place, known={**place.known, **known}),), _read={})
 
     @property
@@ -204,7 +235,7 @@ class Coordinates:
             If it has not one value a sample.
         """
         where = f"coords of {name!r}"
-        access = self.places[0].access
+        access = next((place.access for place in self.places if isinstance(place, _Place)), StoreAccess())
         source = open_source(values, access) if isinstance(values, str | Path) else values
         if isinstance(source, zarr.Array):
             where = printable(str(source.store_path).removeprefix("file://"))
@@ -341,7 +372,10 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> n
     if decoding is not None:
         values = values.view(decoding.items)
     if decoding is not None and (decoding.fills or decoding.scale is not None or decoding.offset is not None):
-        lacks = np.isin(values, np.array(decoding.fills)) if decoding.fills else np.zeros(len(values), dtype=bool)
+        # 0 without an attribute is zarr-python's default of Zarr v2; the first time is often 0, too.
+        is_said = any(name in attributes for name in ("_FillValue", "missing_value"))
+        fills = [value for value in decoding.fills if value != 0 or is_said]
+        lacks = np.isin(values, np.array(fills)) if fills else np.zeros(len(values), dtype=bool)
         if lacks.any() or decoding.scale is not None or decoding.offset is not None:
             values = values.astype(np.float64) * (decoding.scale or 1.0) + (decoding.offset or 0.0)
             values[lacks] = np.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zarrfeed.base.page import Row
 from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.spec.data import Expression
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, described_dtype, shape_of, window_of
@@ -36,4 +37,6 @@ def field_rows(fields: tuple[Field, ...]) -> list[Row]:
             rows.append(("", f"{f.spec.name}, {f.spec.shape} in read chunks of {f.spec.chunk_shape}"))
         elif isinstance(f, ResidentField):
             rows.append(("", "in memory"))
+        if joined := describe_join(f):
+            rows.append(("", joined))
     return rows

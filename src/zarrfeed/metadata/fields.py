@@ -96,6 +96,8 @@ class OpenedFields:
         buffer. None: it names none.
     coordinates
         What can be looked up of samples, such as their times.
+    drops_gaps
+        Whether samples are left out whose windows read a row that a row map lacks; else such rows are NaN.
     """
 
     fields: tuple[StoredField | ResidentField | VlenField, ...]
@@ -107,6 +109,7 @@ class OpenedFields:
     stores: StoreTable | None = None
     segment_ends: npt.NDArray[np.int64] | None = None
     coordinates: Coordinates | None = None
+    drops_gaps: bool = False
 
     def items_of(self, number: int) -> tuple[Items, ...]:
         """Return what is known of the items of a field, for each of its layouts."""

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.metadata.concat import Place, Run, concat_runs
+from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.resolved import ResolvedData
@@ -163,10 +164,19 @@ class _Opener:
     def __post_init__(self) -> None:
         self._templates: dict[str, _Template | None] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"open_one": self.open_one, "describe": self.describe, "runs": [], "_templates": {}}
+
     def open(self, samples: Any, targets: Any) -> Run:
         """Open one store."""
         resolved = self.describe(self.open_one(samples, targets))
         return Run(resolved, [resolved.choice.num_samples], [store_name(samples)])
+
+    def coordinates_of(self, source: str | Path) -> Coordinates:
+        """Return what can be looked up of the samples of a store that was not opened before."""
+        known = self.open_one(source, None).coordinates
+        assert known is not None
+        return known
 
     def add(self, samples: Any, targets: Any) -> None:
         """Open one store, and append it to the runs."""
@@ -182,7 +192,7 @@ class _Opener:
             self.runs.append(run)
             return
         template = self._templates[metadata.signature]
-        like = None if template is None else _run_like(template, metadata, samples)
+        like = None if template is None else _run_like(template, metadata, samples, self.coordinates_of)
         if like is None:
             self.runs.append(self.open(samples, targets))
         elif not self.runs[-1].extend(like):
@@ -203,7 +213,12 @@ def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template |
     return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes))
 
 
-def _run_like(template: _Template, metadata: StoreMetadata, source: str | Path) -> Run | None:
+def _run_like(
+    template: _Template,
+    metadata: StoreMetadata,
+    source: str | Path,
+    coordinates_of: Callable[[str | Path], Coordinates],
+) -> Run | None:
     """Return the description of a store by that of another one; None if more than the lengths differ."""
     lengths = set()
     for key, axis in zip(template.keys, template.axes, strict=True):
@@ -220,4 +235,6 @@ def _run_like(template: _Template, metadata: StoreMetadata, source: str | Path) 
     for key in template.keys:
         names.append([f"{root}/{key}" if key else printable(str(source).removeprefix("file://"))])
         places.append([f"{root}/{key}" if key else str(root)])
-    return Run(template.resolved, list(lengths), [store_name(source)], names, places)
+    (length,) = lengths
+    unopened = [UnopenedPlace(length, source, coordinates_of)]
+    return Run(template.resolved, [length], [store_name(source)], names, places, unopened)

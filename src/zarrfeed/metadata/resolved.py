@@ -242,8 +242,8 @@ class ResolvedData:
             for i, window, one in zip(items, windows, pads, strict=True)
         ]
         choice, borders = self.choice.window(padded, segment_ends=segment_ends, rows=rows)
-        made = tuple(with_borders(window, borders) for window in padded)
-        return replace(self, windows=made, choice=choice, masks=bool(mask))
+        made = replace(self, windows=tuple(with_borders(window, borders) for window in padded), masks=bool(mask))
+        return replace(made, choice=choice.without_gaps(made.fields) if self.opened.drops_gaps else choice)
 
     def cast(self, dtype: Any) -> Self:
         """Convert items to a dtype; a later cast of a field replaces an earlier one."""

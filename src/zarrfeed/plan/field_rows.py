@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.plan.selection import Int64
-from zarrfeed.spec.field import Layout, ResidentField, StoredField, VlenField, window_of
+from zarrfeed.spec.field import Field, Layout, ResidentField, StoredField, VlenField, window_of
+from zarrfeed.spec.row_map import NO_ROW, RowMap
 
 #: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another
 #: layout, or no array, has the row.
@@ -25,12 +27,24 @@ def find_rows(field: StoredField | ResidentField | VlenField, samples: Int64, of
         borders = window.pad.borders
         low, high = (0, field.num_samples) if borders is None else borders.around(samples)
         at = np.clip(at, low, np.asarray(high) - 1)
-    rows = None
-    if isinstance(field, StoredField):
-        rows = field.rows
-    elif isinstance(field, ResidentField):
-        rows = field.row_map
+    rows = row_map_of(field)
     return at if rows is None else rows.rows_of(at)
+
+
+def row_map_of(field: Field) -> RowMap | None:
+    """Return which rows samples of a field have; None for the row with their index."""
+    if isinstance(field, StoredField):
+        return field.rows
+    return field.row_map if isinstance(field, ResidentField) else None
+
+
+def describe_join(field: Field) -> str:
+    """Return how many samples have a row of the array of a field; "" where each has the row with its index."""
+    rows = row_map_of(field)
+    if rows is None:
+        return ""
+    assert isinstance(field, StoredField | ResidentField)
+    return rows.describe(field.spec.num_samples if isinstance(field, StoredField) else len(field.rows.array))
 
 
 def chunk_finder(field: StoredField | VlenField, layout: Layout) -> FindChunks:
@@ -48,3 +62,16 @@ def follows_rule(field: StoredField | VlenField) -> bool:
     """Return whether the rows of samples side by side lie side by side, or evenly spaced."""
     rows = field.rows if isinstance(field, StoredField) else None
     return rows is None or isinstance(rows.rows, range)
+
+
+def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]:
+    """Return of each sample whether one of its rows, in any field, is one that the row map of the field lacks."""
+    found = np.zeros(len(samples), dtype=bool)
+    for field in fields:
+        rows = row_map_of(field)
+        if rows is None or not rows.lacks_some:
+            continue
+        assert isinstance(field, StoredField | ResidentField)
+        for offset in (0,) if field.window is None else field.window.offsets:
+            found |= find_rows(field, samples, offset) == NO_ROW
+    return found

@@ -166,7 +166,7 @@ class LabelIndex:
         place = np.searchsorted(keys, wanted)
         last = np.minimum(place, len(keys) - 1)
         if nearest:
-            place = _nearest(keys, wanted, place)
+            place = nearest_places(keys, wanted, place)
         else:
             lacking = _first_where(~_as_bool(keys[last] == wanted))
             if lacking is not None:
@@ -369,7 +369,7 @@ def _first_where(flags: npt.NDArray[np.bool_]) -> int | None:
     return int(flags.argmax()) + 1 if flags.any() else None
 
 
-def _nearest(keys: npt.NDArray[Any], wanted: npt.NDArray[Any], place: Int64) -> Int64:
+def nearest_places(keys: npt.NDArray[Any], wanted: npt.NDArray[Any], place: Int64) -> Int64:
     """Return the places of the nearest keys; of two that are as near, the larger one, as pandas has it."""
     above, below = np.minimum(place, len(keys) - 1), np.maximum(place - 1, 0)
     up, down = keys[above] - wanted, wanted - keys[below]

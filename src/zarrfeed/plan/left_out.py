@@ -9,6 +9,7 @@ OUTSIDE_STORE = "their windows reach beyond the ends of their store"
 OUTSIDE_SEGMENT = "their windows leave their segment"
 OUTSIDE_SELECTION = "their windows read rows that are not selected"
 OUTSIDE_WINDOW_ROWS = "their windows read rows that rows= does not name"
+IN_GAP = "their windows read rows that an array of the join lacks"
 OTHER_PART = "their windows read rows of another part"
 WITHIN_GAP = "another part reads rows of their windows, or rows less than the gap behind them"
 

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.field_rows import reads_gaps
+from zarrfeed.plan.left_out import IN_GAP, LeftOut
 from zarrfeed.plan.selection import Int64, Select, Selection, as_range, select_blocks, select_samples, selection_of
 from zarrfeed.plan.split import By, split_selection
 from zarrfeed.plan.window_rows import WindowRows, bounds_of, choose_windows
-from zarrfeed.spec.field import BlockUnit, FieldSet
+from zarrfeed.spec.field import BlockUnit, Field, FieldSet
 from zarrfeed.spec.window import Borders, Window
 
 
@@ -74,7 +75,14 @@ class SampleChoice:
         return replace(self, borders=np.unique(borders), has_segments=True)
 
     @classmethod
-    def concat(cls, choices: Sequence[SampleChoice], repeats: Sequence[Sequence[int]], borders: Int64) -> Self:
+    def concat(
+        cls,
+        choices: Sequence[SampleChoice],
+        repeats: Sequence[Sequence[int]],
+        borders: Int64,
+        *,
+        contiguous: bool = False,
+    ) -> Self:
         """Choose what is chosen of several arrays, which are one after another.
 
         Parameters
@@ -85,17 +93,20 @@ class SampleChoice:
             For each choice, the lengths of the arrays that it is of: one; or several, if it is of all samples.
         borders
             The first sample of each array, and the number of samples at the end.
+        contiguous
+            Whether windows may reach from one array into the next one.
         """
         num_samples, windowed = int(borders[-1]), choices[0].windowed
         has_segments = any(choice.has_segments for choice in choices)
         if has_segments:
             base = np.cumsum([0, *(sum(lengths) for lengths in repeats)])
             inner = [b + one.borders for b, one in zip(base, choices, strict=False) if one.borders is not None]
-            borders = np.unique(np.concatenate([borders, *inner]))
+            borders = np.unique(np.concatenate([borders[[0, -1]] if contiguous else borders, *inner]))
+        kept = None if contiguous and not has_segments else borders
         left_out = tuple(reason for choice in choices for reason in choice.left_out)
         if all(choice.length == choice.num_samples for choice in choices):
             every = cls.all_of(num_samples)
-            return replace(every, windowed=windowed, left_out=left_out, borders=borders, has_segments=has_segments)
+            return replace(every, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
         first, listed = 0, []
         for choice, lengths in zip(choices, repeats, strict=True):
             total = sum(lengths)
@@ -104,9 +115,7 @@ class SampleChoice:
             listed.append(np.asarray(chosen, dtype=np.int64) + first)
             first += total
         samples = as_range(np.concatenate(listed))
-        return cls(
-            num_samples, samples, windowed=windowed, left_out=left_out, borders=borders, has_segments=has_segments
-        )
+        return cls(num_samples, samples, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
 
     @property
     def length(self) -> int:
@@ -131,6 +140,8 @@ class SampleChoice:
             made = Selection.of_runs(samples, block_rows, edges)  # which keeps no list of what was dealt in runs
         else:
             made = Selection.of_samples(samples, block_rows, edges)
+        if made is None and self.left_out and self.num_samples:  # of a join: what is left out is not on the axis
+            made = Selection.of_range(range(self.num_samples), block_rows)
         return None if made is None else replace(made, left_out=self.left_out)
 
     def check_rows_are_open(self, method: str) -> None:
@@ -210,6 +221,25 @@ class SampleChoice:
         made = replace(self, samples=chosen.samples, block_rows=0, windowed=True, left_out=left_out)
         return made, chosen.borders
 
+    def without_gaps(self, fields: Sequence[Field]) -> Self:
+        """Leave out samples that read a row which the row map of a field lacks.
+
+        Raises
+        ------
+        ConfigError
+            If no sample is left.
+        """
+        samples = self.ascending()
+        reads_all = ~reads_gaps(fields, np.asarray(samples, dtype=np.int64))
+        lost = len(samples) - int(reads_all.sum())
+        if not lost:
+            return self
+        if lost == len(samples):
+            raise ConfigError(f"no sample is left: of all {lost}, {IN_GAP}")
+        kept = as_range(np.asarray(samples, dtype=np.int64)[reads_all])
+        left_out = (*self.left_out, LeftOut(lost, len(samples), IN_GAP))
+        return replace(self, samples=kept, block_rows=0, left_out=left_out)
+
     def split(
         self, parts: Sequence[float], fields: FieldSet, *, by: By, seed: int, gap: int | None
     ) -> tuple[Self, ...]:
@@ -245,10 +275,10 @@ class SampleChoice:
 
     def _between(self, select: slice) -> range:
         """Return the rows between the bounds of a slice of the samples."""
-        assert isinstance(self.samples, range)
+        assert not isinstance(self.samples, Selection)
         assert self.bounds is not None
         start, stop = bounds_of(select, len(self.samples))
         return range(
-            self.bounds.start if start == 0 else self.samples[start],
-            self.bounds.stop if stop >= len(self.samples) else self.samples[stop],
+            self.bounds.start if start == 0 else int(self.samples[start]),
+            self.bounds.stop if stop >= len(self.samples) else int(self.samples[stop]),
         )

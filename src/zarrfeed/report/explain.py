@@ -11,6 +11,7 @@ from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.carry import carries, chunk_reads
+from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixing import perfect_mix
@@ -83,6 +84,8 @@ class FieldExplanation:
         Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
     requested_by
         Who asks a far store for the chunks: "threads", or "the event loop" of zarr-python. "" if the store is not far.
+    joined
+        Of a join, how many samples have a row of the array; "" where each sample has the row with its index.
     window
         Which rows of the array a sample consists of; "" for its own.
     choice
@@ -104,6 +107,7 @@ class FieldExplanation:
     item_type: str = ""
     spared: bool = False
     requested_by: str = ""
+    joined: str = ""
 
     @property
     def slow_because(self) -> str:
@@ -187,6 +191,8 @@ class Explanation(Page):
                 rows.append(("", f"converted: {f.conversion}"))
             if f.spared:
                 rows.append(("", "not converted: a coordinate, which cast and normalize convert where they name it"))
+            if f.joined:
+                rows.append(("", f.joined))
             if f.window:
                 rows.append(("", f"windows: {f.window}"))
             if f.chunks:
@@ -299,8 +305,9 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
         )
         items = dtype if record_of(field) is None else f"records of {described_dtype(field)}"
         description = f"{(field.num_samples, *shape_of(field))} {items}"
+        shown = "" if window is None else str(window)
         return FieldExplanation(
-            field.name, where, description, True, 0, 0, 1.0, conversion, "" if window is None else str(window)
+            field.name, where, description, True, 0, 0, 1.0, conversion, shown, joined=describe_join(field)
         )
     spec = field.spec
     chunks = sum(layout.num_chunks * layout.spec.num_cells for layout in field.layouts)
@@ -338,6 +345,7 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
         item_type=spec.item_type,
         spared=isinstance(field, StoredField) and field.spared,
         requested_by=_requested_by(field),
+        joined=describe_join(field),
     )
 
 

@@ -184,7 +184,7 @@ def freeze_labels(labels: Any) -> Any:
         is_time = isinstance(value, np.datetime64 | np.timedelta64) or not isinstance(value, np.generic)
         return Named(str(value)) if is_time else value.item()
     listed = np.asarray(labels)
-    return FrozenArray.of(listed.astype(str) if listed.dtype.kind == "O" else listed)
+    return FrozenArray.of(listed.astype(str) if listed.dtype.kind in "OmM" else listed)
 
 
 def freeze_variables(variables: Any) -> Any:
@@ -271,6 +271,7 @@ class ConcatCall(Call):
     """`zarrfeed.concat([...])`."""
 
     data: tuple[Expression, ...]
+    contiguous: bool = False
 
     def function(self) -> str:
         """Return what is called."""
@@ -281,6 +282,23 @@ class ConcatCall(Call):
         if len(shown) > _PRINTED_NUMBERS:
             shown = [shown[0], f"<{len(shown) - 2} more>", shown[-1]]
         yield f"[{', '.join(shown)}]"
+        if self.contiguous:
+            yield "contiguous=True"
+
+
+@dataclass(frozen=True)
+class JoinCall(Call):
+    """`zarrfeed.join({name: expression, ...}, on=..., how=..., missing=..., coords=...)`."""
+
+    inputs: FrozenMapping
+    on: str | None = None
+    how: str = "inner"
+    missing: str = "drop"
+    coords: Hashable = None
+
+    def function(self) -> str:
+        """Return what is called."""
+        return "zarrfeed.join"
 
 
 @dataclass(frozen=True)
@@ -382,9 +400,9 @@ class SplitCall(Call):
         return f"{super().__str__()}[{self.part}]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Expression:
-    """What was opened, and what was called on it, in order."""
+    """What was opened or combined, and what was called on it, in order."""
 
     opened: Call
     calls: tuple[Call, ...] = ()
@@ -404,3 +422,6 @@ class Expression:
 
     def __str__(self) -> str:
         return "".join(self.lines())
+
+    def __repr__(self) -> str:
+        return str(self)

@@ -372,7 +372,9 @@ def _pad_to_core(field: StoredField | ResidentField) -> tuple[str, bytes, Int64 
     lacks_some = rows is not None and rows.lacks_some
     if pad is None and not lacks_some:
         return None
-    value = np.nan if pad is None or pad.value is None else pad.value
+    # Integers have no NaN: samples whose rows they lack are left out, so that nobody sees the 0.
+    nothing = np.nan if "float" in dtype_name(field) else 0
+    value = nothing if pad is None or pad.value is None else pad.value
     is_filled = lacks_some or (pad is not None and pad.mode == "fill")
     item = encode_item(dtype_name(field), value) if is_filled else b""
     borders = None if pad is None or pad.borders is None else pad.borders.first

@@ -60,6 +60,13 @@ class RowMap:
             return self.rows.start + self.rows.step * samples
         return self.rows[samples]
 
+    def describe(self, num_rows: int) -> str:
+        """Return one line for people about a map to so many rows: how many samples and rows found each other."""
+        rows = self.rows if isinstance(self.rows, range) else self.rows[self.rows != NO_ROW]
+        used = len(rows) if isinstance(rows, range) else len(np.unique(rows))
+        line = f"joined: {len(rows)} of {len(self.rows)} samples have one of its {num_rows} rows"
+        return line if used == num_rows else f"{line}; {num_rows - used} rows have no sample"
+
     def to_core(self) -> tuple[int, int, int, int]:
         """Return the map in the form that the engine takes; `rows` must outlive the engine."""
         if isinstance(self.rows, range):

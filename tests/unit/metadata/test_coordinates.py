@@ -81,6 +81,21 @@ def test_a_coordinate_is_found_wherever_the_samples_come_from(store: Path) -> No
     assert np.array_equal(values_of(renamed, "when"), TIMES)
 
 
+@pytest.mark.parametrize("is_said", [False, True])
+def test_a_fill_value_of_0_counts_if_an_attribute_says_so(tmp_path: Path, is_said: bool) -> None:
+    """In Zarr v2, zarr-python makes 0 the fill value of arrays that nobody said one of."""
+    group = zarr.open_group(tmp_path / "v2.zarr", mode="w", zarr_format=2)
+    for name, data in (("x", np.zeros((4, 2))), ("time", np.arange(4))):
+        array = group.create_array(name, data=data)
+        array.attrs["_ARRAY_DIMENSIONS"] = ["time", "y"][: data.ndim]
+    group["time"].attrs["units"] = "days since 2020-01-01"
+    if is_said:
+        group["time"].attrs["_FillValue"] = 0
+    values = values_of(zarrfeed.open(group["x"]))
+    assert np.isnat(values).tolist() == [is_said, False, False, False]
+    assert values[3] == np.datetime64("2020-01-04")
+
+
 def test_a_coordinate_is_read_once_and_not_pickled(store: Path) -> None:
     data = zarrfeed.open(store, sample_dim="time")
     values = values_of(data)

@@ -1,0 +1,202 @@
+"""`zarrfeed.join`: from the coordinates of several arrays to one axis of samples, and to the rows of the arrays.
+
+What holds: the coordinates are sorted and have each value once. The axis is sorted, too. The row of an array for a
+sample is the one with the sample's value; where the array has no such row it is `NO_ROW`, or the nearest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.labels import nearest_places
+from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.selection import Int64, as_range
+from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
+from zarrfeed.spec.row_map import NO_ROW
+
+How: TypeAlias = Literal["inner", "outer"]
+HOWS: tuple[How, ...] = ("inner", "outer")
+Missing: TypeAlias = Literal["drop", "nearest", "nan"]
+MISSINGS: tuple[Missing, ...] = ("drop", "nearest", "nan")
+
+
+@dataclass(frozen=True, eq=False)
+class JoinInput:
+    """One of the descriptions that are joined.
+
+    Attributes
+    ----------
+    name
+        What the user calls it.
+    coordinate
+        Its values are those of the samples that it has.
+    samples
+        The index in the array of each of these, ascending.
+    """
+
+    name: str
+    coordinate: Coordinate
+    samples: range | Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The axis that inputs have in common.
+
+    Attributes
+    ----------
+    values
+        Of the samples along the coordinate, ascending, shape (samples,).
+    rows
+        For each input the row of its arrays for each sample: a range where these are evenly spaced, else shape
+        (samples,), with `NO_ROW` for a row that it lacks.
+    complete
+        The samples for which no input lacks a row, ascending.
+    left_out
+        What is not among the complete samples, or not on the axis, and why.
+    """
+
+    values: npt.NDArray[Any]
+    rows: tuple[range | Int64, ...]
+    complete: range | Int64
+    left_out: tuple[LeftOut, ...]
+
+
+def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined:
+    """Join the samples of several inputs by their values along a coordinate.
+
+    Parameters
+    ----------
+    inputs
+        What is joined; at least one.
+    how
+        "inner": the axis has the values that all inputs have. "outer": those that any has.
+    missing
+        What becomes of a sample for which an input lacks a row, of an outer join. "nearest": the input has the row with
+        the nearest value; of two that are as near, the later one. "drop" and "nan": it has no row.
+
+    Raises
+    ------
+    ConfigError
+        If a coordinate is not sorted, or has a value twice; if the coordinates are of different kinds; or if inputs
+        have no value in common that all need.
+    """
+    for one in inputs:
+        _check_sorted(one)
+    keys, dtype = _comparable(inputs)
+    if how == "inner":
+        axis: npt.NDArray[Any] = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), keys)
+    else:
+        axis = reduce(np.union1d, keys)
+    if not len(axis):
+        ranges = "; ".join(f"{one.name!r} has {_range_text(one)}" for one in inputs)
+        raise ConfigError(f"join: no {inputs[0].coordinate.name} is in all of the arrays: {ranges}")
+    places = [_places(one, axis, nearest=missing == "nearest") for one in keys]
+    lacking = [place == NO_ROW for place in places]
+    rows = tuple(_rows(one.samples, place) for one, place in zip(inputs, places, strict=True))
+    complete = as_range(np.flatnonzero(~np.logical_or.reduce(lacking)))
+    values = axis if dtype is None else axis.view(dtype)
+    joined = Joined(values, rows, complete, ())
+    if how == "inner":
+        return replace(
+            joined, left_out=tuple(_off_axis(one, len(axis)) for one in inputs if len(one.samples) > len(axis))
+        )
+    return joined if missing != "drop" else replace(joined, left_out=_count_lacking(inputs, lacking))
+
+
+def _check_sorted(one: JoinInput) -> None:
+    """Raise ConfigError unless values ascend; the message says where they do not."""
+    values, where = one.coordinate.values, one.coordinate.where
+    gaps = np.isnat(values) if values.dtype.kind in "mM" else values != values
+    if np.any(gaps):
+        raise ConfigError(f"join: {one.name!r}: {where} has no value at index {one.samples[int(np.argmax(gaps))]}")
+    fine = np.asarray(values[1:] > values[:-1], dtype=bool)
+    if fine.all():
+        return
+    at = int(np.argmin(fine)) + 1
+    first, second = (f"{values[i]} at index {one.samples[i]}" for i in (at - 1, at))
+    if values[at] == values[at - 1]:
+        raise ConfigError(
+            f"join: {one.name!r}: {where} has a value twice: {first}, and {second}; leave one of them out with select()"
+        )
+    raise ConfigError(f"join: {one.name!r}: {where} is not sorted: it has {second} behind {first}")
+
+
+def _comparable(inputs: Sequence[JoinInput]) -> tuple[list[npt.NDArray[Any]], np.dtype[Any] | None]:
+    """Return the values of all inputs as keys of one dtype: times as integers, with the dtype that these stand for."""
+    values = [one.coordinate.values for one in inputs]
+    kinds = {"i" if array.dtype.kind == "f" else array.dtype.kind for array in values}
+    if len(kinds) > 1:
+        kinds_text = ", ".join(f"{one.name!r} has {one.coordinate.values.dtype}" for one in inputs)
+        raise ConfigError(f"join: coordinates must be of one kind: {kinds_text}")
+    if kinds == {"O"} and len({array[0].calendar for array in values}) > 1:
+        calendars = ", ".join(f"{one.name!r} has {one.coordinate.values[0].calendar!r}" for one in inputs)
+        raise ConfigError(f"join: times must be of one calendar: {calendars}")
+    if not kinds & {"m", "M"}:
+        return values, None
+    units = [np.datetime_data(array.dtype)[0] for array in values]
+    unit = min(units, key=UNIT_NS.__getitem__)
+    return [_in_unit(one, unit) for one in inputs], np.dtype(f"{values[0].dtype.kind}8[{unit}]")
+
+
+def _in_unit(one: JoinInput, unit: str) -> Int64:
+    """Return times as integers in a unit that is as fine as theirs, or finer."""
+    values = one.coordinate.values
+    ticks: Int64 = values.view(np.int64)
+    factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
+    if max(abs(int(ticks[0])), abs(int(ticks[-1]))) * factor >= 2**63:
+        raise ConfigError(
+            f"join: {one.name!r}: {one.coordinate.where} has times that no unit holds with those of others"
+        )
+    return ticks * factor
+
+
+def _places(keys: npt.NDArray[Any], axis: npt.NDArray[Any], *, nearest: bool) -> Int64:
+    """Return where in its sorted keys an input has each value of the axis; `NO_ROW` where it lacks it."""
+    place = np.searchsorted(keys, axis)
+    if nearest:
+        return nearest_places(keys, axis, place)
+    found = np.asarray(keys[np.minimum(place, len(keys) - 1)] == axis, dtype=bool)
+    return np.where(found, place, NO_ROW)
+
+
+def _rows(samples: range | Int64, places: Int64) -> range | Int64:
+    """Return the rows of samples by their places; evenly spaced ones need no list."""
+    plain = isinstance(samples, range) and (samples.start, samples.step) == (0, 1)
+    rows = places if plain else np.asarray(samples, dtype=np.int64)[places]
+    rows = np.where(places == NO_ROW, NO_ROW, rows)
+    if (rows == NO_ROW).any() or (len(rows) > 1 and rows[1] <= rows[0]):
+        return rows
+    return as_range(rows)
+
+
+def _off_axis(one: JoinInput, num_samples: int) -> LeftOut:
+    count = len(one.samples)
+    name = one.coordinate.name
+    return LeftOut(count - num_samples, count, f"those of {one.name!r} whose {name} another array lacks")
+
+
+def _count_lacking(inputs: Sequence[JoinInput], lacking: Sequence[npt.NDArray[np.bool_]]) -> tuple[LeftOut, ...]:
+    left_out = []
+    left = np.ones(len(lacking[0]), dtype=bool)
+    for one, lacks in zip(inputs, lacking, strict=True):
+        lost = int((left & lacks).sum())
+        if lost:
+            left_out.append(LeftOut(lost, int(left.sum()), f"{one.name!r} lacks their {one.coordinate.name}"))
+        left &= ~lacks
+    if not left.any():
+        ranges = "; ".join(f"{one.name!r} has {_range_text(one)}" for one in inputs)
+        raise ConfigError(f"join: no {inputs[0].coordinate.name} is in all of the arrays: {ranges}")
+    return tuple(left_out)
+
+
+def _range_text(one: JoinInput) -> str:
+    values = one.coordinate.values
+    return f"{len(values)} from {values[0]} to {values[-1]}"
