@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
+    from zarrfeed.spec.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.appender import Appender
+    from zarrfeed.tools.stats import stats
     from zarrfeed.tools.verify import VerifyReport, verify
     from zarrfeed.torch.audit import Digest, audit
     from zarrfeed.torch.distributed import rank_from_slurm, rank_from_torchrun
@@ -55,11 +57,13 @@ __all__ = [
     "Digest",
     "Explanation",
     "Faults",
+    "FieldStatistics",
     "MemoryBudgetError",
     "Mixing",
     "ProgressFileError",
     "Requests",
     "SkippedChunk",
+    "Statistics",
     "Stats",
     "StoreReadError",
     "UnknownOptionError",
@@ -77,6 +81,7 @@ __all__ = [
     "open",
     "rank_from_slurm",
     "rank_from_torchrun",
+    "stats",
     "verify",
 ]
 
@@ -88,9 +93,11 @@ _MODULES = {
     "Digest": "torch.audit",
     "Explanation": "report.explain",
     "Faults": "spec.error_policy",
+    "FieldStatistics": "spec.statistics",
     "Mixing": "spec.feeding",
     "Requests": "spec.feeding",
     "SkippedChunk": "engine.substitution",
+    "Statistics": "spec.statistics",
     "Stats": "engine.stats",
     "VerifyReport": "tools.verify",
     "ZarrDataLoader": "torch.loader",
@@ -103,6 +110,7 @@ _MODULES = {
     "join": "metadata.join",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
+    "stats": "tools.stats",
     "verify": "tools.verify",
 }
 

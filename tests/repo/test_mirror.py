@@ -127,6 +127,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "tools/bench/": ("unit/tools/test_bench_command.py",),
     "tools/cache/": ("unit/tools/test_cache_command.py",),
     "tools/demo/": ("unit/tools/test_demo.py",),
+    "spec/statistics.py": ("unit/tools/test_stats.py",),
+    "metadata/statistics.py": ("unit/tools/test_stats.py", "unit/metadata/test_conversion.py"),
+    "tools/stats/": ("unit/tools/test_stats.py",),
+    "tools/stats_command.py": ("unit/tools/test_stats.py",),
     "tools/verify/": ("unit/tools/test_verify.py",),
 }
 

@@ -186,6 +186,11 @@ class ConversionOptions:
         return axis
 
 
+def is_number(field: Items) -> bool:
+    """Return whether items are real numbers, of which there are means: no text, records or complex numbers."""
+    return field.dtype in _NAMES and not field.is_record
+
+
 def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: bool = False) -> list[Any]:
     """Return what an argument says for each field: None where it says nothing.
 

@@ -339,6 +339,26 @@ class ResolvedData:
         field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, blocks.edges)
         return field_set, self.choice.selection(blocks.rows, blocks.edges)
 
+    def plain(self, numbers: Sequence[int]) -> Self:
+        """Return the chosen samples of some of the fields, each its own row, decoded and not converted any further."""
+        opened = self.opened
+        stored = [n for n, f in enumerate(opened.fields) if not isinstance(f, ResidentField)]
+        arrays = [array for n, array in zip(stored, opened.arrays, strict=False) if n in numbers]
+        chosen = OpenedFields(
+            tuple(opened.fields[n] for n in numbers),
+            tuple(opened.items[n] for n in numbers),
+            (tuple(str(n) for n in numbers),),
+            len(numbers),
+            tuple(arrays),
+        )
+        return replace(
+            self,
+            opened=chosen,
+            choice=self.choice.without_windows(),
+            wishes=(_Wish(),) * len(numbers),
+            windows=(None,) * len(numbers),
+        )
+
     def holds_same(self, other: ResolvedData) -> bool:
         """Return whether both stand for the same arrays: equal metadata, and in memory equal values."""
         ours, theirs = self.fields, other.fields

@@ -152,6 +152,10 @@ class SampleChoice:
                 f"data.{method}(...).window(...)"
             )
 
+    def without_windows(self) -> Self:
+        """Return the same samples, each its own row, of which some may be selected."""
+        return replace(self, bounds=None, windowed=False, left_out=())
+
     def select(self, select: Select) -> Self:
         """Choose some of the samples by their positions among those that are chosen.
 

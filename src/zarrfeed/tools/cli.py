@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command `zarrfeed`: `info`, `bench`, `verify`, `cache`, `demo`; with `argcomplete`, completion in shells."""
+"""The command `zarrfeed`: `info`, `bench`, `verify`, `stats`, `cache`, `demo`; with `argcomplete`, completion."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ZarrfeedError, one_line
+from zarrfeed.tools import stats_command
 from zarrfeed.tools.cli_parser import SuggestingParser
 
 if TYPE_CHECKING:
@@ -163,6 +164,11 @@ def _parser() -> argparse.ArgumentParser:
             "not be checked, 2 for wrong arguments or if there is no store.",
         )
     )
+    measure = commands.add_parser("stats", help=stats_command.HELP, description=stats_command.DESCRIPTION)
+    measure.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
+    stats_command.add_arguments(measure, _positive)
+    _add_data_arguments(measure)
+    _add_store_arguments(measure)
     _add_cache(
         commands.add_parser(
             "cache",
@@ -250,13 +256,17 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int | None) -> None:
+def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--targets", metavar="PATH", help="another array or group with as many samples")
     parser.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
     parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
     parser.add_argument(
         "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
     )
+
+
+def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int | None) -> None:
+    _add_data_arguments(parser)
     parser.add_argument(
         "--batch-size",
         type=int,
@@ -382,6 +392,15 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if report.ok else EXIT_FAILED
 
 
+def _stats(arguments: argparse.Namespace) -> int:
+    try:
+        _show(stats_command.run(_open(arguments), arguments, _complain))
+    except KeyboardInterrupt:
+        _complain("interrupted" + "; the same command goes on from here" * (arguments.output is not None))
+        return EXIT_INTERRUPTED
+    return 0
+
+
 def _cache(arguments: argparse.Namespace) -> int:
     from zarrfeed.tools.cache import commands
 
@@ -405,7 +424,15 @@ def _cache(arguments: argparse.Namespace) -> int:
 
 
 #: Command -> what it runs.
-_COMMANDS = {"demo": _demo, "info": _info, "explain": _info, "bench": _bench, "verify": _verify, "cache": _cache}
+_COMMANDS = {
+    "demo": _demo,
+    "info": _info,
+    "explain": _info,
+    "bench": _bench,
+    "verify": _verify,
+    "stats": _stats,
+    "cache": _cache,
+}
 
 
 def _show(text: object) -> None:

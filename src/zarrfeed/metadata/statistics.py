@@ -1,0 +1,238 @@
+"""Which arrays of a `Data` have statistics, along which axes, and how statistics are recognised as theirs.
+
+Statistics are of values as they are decoded, before `cast` and `normalize`, and of each sample's own row: a window adds
+no rows, or those that several windows share would count several times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.metadata.conversion import Items, by_field, is_number
+from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.spec.field import Field, ResidentField, StoredField
+from zarrfeed.spec.statistics import FieldStatistics, Statistics
+
+#: What has statistics of its own: an axis of the array, a dimension by its name, or several of these.
+Axis: TypeAlias = "int | str | Sequence[int | str] | None"
+
+
+@dataclass(frozen=True)
+class MeasuredField:
+    """An array that statistics are taken of.
+
+    Attributes
+    ----------
+    name
+        Its key; `samples['t2m']` where samples and targets have the same one.
+    axes
+        What has statistics of its own, as people call it.
+    kept
+        The same as axes of a batch, ascending: 0 is that of the samples.
+    shape
+        Of the statistics, which broadcast against a sample.
+    fingerprint
+        As of `FieldStatistics`.
+    """
+
+    name: str
+    axes: tuple[str | int, ...]
+    kept: tuple[int, ...]
+    shape: tuple[int, ...]
+    fingerprint: str
+
+
+def measured(
+    resolved: ResolvedData, axis: Axis, *, normalized: bool = False
+) -> tuple[ResolvedData, tuple[MeasuredField, ...]]:
+    """Return the arrays that statistics are taken of, as they are decoded, and what is measured of each.
+
+    Parameters
+    ----------
+    resolved
+        The samples.
+    axis
+        As of `zarrfeed.stats`.
+    normalized
+        Whether only the arrays count that `normalize` is for, if it names none.
+
+    Raises
+    ------
+    ConfigError
+        If no array has numbers, or none has an axis.
+    """
+    items = resolved.opened.items
+    numbers = [
+        n
+        for n, (one, field, is_wanted) in enumerate(
+            zip(items, resolved.fields, _wanted(items, normalized), strict=True)
+        )
+        if is_wanted and is_number(one) and _has_axes(field, one)
+    ]
+    if not numbers:
+        raise ConfigError("there are no arrays of numbers to take statistics of")
+    plain = resolved.plain(numbers)
+    names = _names([items[n] for n in numbers], items)
+    axes = _axes(axis, plain)
+    selected = _samples_digest(plain)
+    made = []
+    for name, field, one, named in zip(names, plain.fields, plain.opened.items, axes, strict=True):
+        assert isinstance(field, StoredField | ResidentField)
+        kept = tuple(sorted({_row_axis(one, a) for a in named}))
+        shape = tuple(n if a + 1 in kept else 1 for a, n in enumerate(field.row_shape))
+        called = tuple(_called(one, a) for a in kept)
+        made.append(MeasuredField(name, called, kept, shape, _fingerprint(field, one, kept, selected)))
+    return plain, tuple(made)
+
+
+def check_normalizable(resolved: ResolvedData) -> None:
+    """Raise ConfigError if an array that `normalize("auto")` is for was normalised before."""
+    items = resolved.opened.items
+    for one, is_wanted, wish in zip(items, _wanted(items, normalized=True), resolved.wishes, strict=True):
+        if is_wanted and wish.mean_std is not None:
+            raise ConfigError(f"normalize of {one.name}: it was normalised before; give mean and std once")
+
+
+def automatic(data: Any, text: str, axis: Axis, path: str | Path | None) -> Mapping[str, Any]:
+    """Return what `Data.normalize("auto")` normalises by: (mean, std) by the names of arrays.
+
+    Raises
+    ------
+    ConfigError
+        If the text is not "auto", or a value is infinite.
+    """
+    if text != "auto":
+        raise ConfigError(f"mean_std = {text!r}, must be (mean, std), a mapping of names to such pairs, or 'auto'")
+    check_normalizable(data.resolved)
+    # The public name, as what reads arrays lies in a layer above this one.
+    statistics: Statistics = import_module("zarrfeed").stats(data, axis=axis, output=path, normalized=True)
+    _, fields = measured(data.resolved, axis, normalized=True)
+    pairs = {field.name: statistics[field.name].mean_std() for field in fields}
+    for name, (mean, std) in pairs.items():
+        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
+            raise ConfigError(f"normalize of {name}: it has infinite values, so mean and std are not finite")
+    return pairs
+
+
+def fits(statistics: Mapping[str, FieldStatistics], fields: Sequence[MeasuredField]) -> str:
+    """Return why statistics are not those of some fields; "" if they are."""
+    for field in fields:
+        found = statistics.get(field.name)
+        if found is None:
+            return f"they lack {field.name}"
+        if found.axes != field.axes:
+            return f"those of {field.name} are along {found.axes}, not {field.axes}"
+        if found.fingerprint != field.fingerprint or found.mean.shape != field.shape:
+            return f"those of {field.name} are of other samples, or of another layout"
+    return ""
+
+
+def _wanted(items: Sequence[Items], normalized: bool) -> list[bool]:
+    """Return which arrays hold what is measured, and not coordinates, text or records: of `samples`, or of both sides.
+
+    It is what an argument without names is for, of each side.
+    """
+    wanted = [False] * len(items)
+    for side in ("samples",) if normalized else ("samples", "targets"):
+        members = [n for n, one in enumerate(items) if one.part == side]
+        applied = by_field("stats", True, [replace(items[n], part="samples") for n in members])
+        for n, is_wanted in zip(members, applied, strict=True):
+            wanted[n] = bool(is_wanted)
+    return wanted
+
+
+def _has_axes(field: Field, items: Items) -> bool:
+    """Return whether a row has the axes of the array, and no further one over the bytes of text of fixed length."""
+    return isinstance(field, StoredField | ResidentField) and len(field.row_shape) == len(items.shape) - 1
+
+
+def _names(chosen: Sequence[Items], items: Sequence[Items]) -> list[str]:
+    count = Counter(one.key or one.part for one in items)
+    short = [one.key or one.part for one in chosen]
+    return [name if count[name] == 1 else one.name for name, one in zip(short, chosen, strict=True)]
+
+
+def _axes(axis: Axis, plain: ResolvedData) -> list[list[int]]:
+    """Return, for each array, the axes that it has among those that were named."""
+    if axis is None:
+        return [[] for _ in plain.opened.items]
+    named = [axis] if isinstance(axis, int | np.integer | str) else axis
+    if isinstance(axis, bool) or not isinstance(named, Sequence) or not len(named):
+        raise ConfigError(f"axis = {axis!r}, must be an axis, the name of a dimension, or several of these")
+    found: list[list[int]] = [[] for _ in plain.opened.items]
+    for one in named:
+        if isinstance(one, bool) or not isinstance(one, int | np.integer | str):
+            raise ConfigError(f"axis = {one!r}, must be an axis or the name of a dimension")
+        for axes, items in zip(found, plain.opened.items, strict=True):
+            number = _axis_of(one, items)
+            if number == items.sample_axis:
+                raise ConfigError(f"axis = {one!r}: is the sample axis of {items.name}")
+            axes += [] if number is None else [number]
+        if not any(_axis_of(one, items) is not None for items in plain.opened.items):
+            raise ConfigError(f"axis = {one!r}: {_why_none(one, plain.opened.items)}")
+    return found
+
+
+def _axis_of(axis: int | str, items: Items) -> int | None:
+    """Return the axis of an array, counted from 0; None if it has no such axis."""
+    if isinstance(axis, str):
+        return items.dimensions.index(axis) if items.dimensions and axis in items.dimensions else None
+    ndim = len(items.shape)
+    return int(axis) % ndim if -ndim <= axis < ndim else None
+
+
+def _why_none(axis: int | str, items: Sequence[Items]) -> str:
+    if not isinstance(axis, str):
+        return f"{items[0].name} has {len(items[0].shape)} axes, shape {items[0].shape}"
+    known = list(dict.fromkeys(name for one in items for name in one.dimensions or () if name is not None))
+    if not known:
+        return "no array has dimension names, give a number"
+    return f"must be one of the dimensions {', '.join(map(repr, known))}{did_you_mean(axis, known)}"
+
+
+def _row_axis(items: Items, axis: int) -> int:
+    """Return the axis of a batch that an axis of the array becomes."""
+    return axis + 1 if axis < items.sample_axis else axis
+
+
+def _called(items: Items, kept: int) -> str | int:
+    """Return the name of an axis of a batch, or its number in the array."""
+    axis = kept - 1 if kept <= items.sample_axis else kept
+    name = None if items.dimensions is None else items.dimensions[axis]
+    return axis if name is None else name
+
+
+def _samples_digest(plain: ResolvedData) -> str:
+    """Return a hash of the positions of the samples."""
+    samples = plain.choice.ascending()
+    if isinstance(samples, range):
+        return repr(samples)
+    return hashlib.sha256(np.ascontiguousarray(samples, "<i8").tobytes()).hexdigest()
+
+
+def _fingerprint(field: StoredField | ResidentField, items: Items, kept: tuple[int, ...], samples: str) -> str:
+    """Return a hash of what statistics depend on, but for the stored values."""
+    described: dict[str, Any] = {
+        "samples": samples,
+        "kept": kept,
+        "shape": items.shape,
+        "sample_axis": items.sample_axis,
+        "dtype": items.dtype,
+        "decoding": repr(items.decoding),
+    }
+    if isinstance(field, ResidentField):
+        described["values"] = hashlib.sha256(np.ascontiguousarray(field.rows.array).data).hexdigest()
+    else:
+        described |= {"chunks": field.spec.chunk_shape, "codecs": [codec.label for codec in field.spec.codecs]}
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,211 @@
+"""`Statistics`: mean, standard deviation, bounds and missing values of the arrays of some samples, kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.page import Page, Row
+
+_MARK = "zarrfeed stats, 1"
+_NUMBERS = ("mean", "std", "min", "max")
+#: So many channels of an array are printed.
+_PRINTED = 40
+
+
+@dataclass(frozen=True, eq=False)
+class FieldStatistics:
+    """The statistics of one array.
+
+    The arrays below have the axes of a sample, and broadcast against it: length 1 along each axis that the statistics
+    are taken over.
+
+    Attributes
+    ----------
+    axes
+        What has statistics of its own: names of dimensions, or numbers of axes of the array. Empty: nothing, so that
+        each array below has one number.
+    mean, std
+        float64; of the values that are not missing, NaN where all are. The standard deviation is that of a population
+        (`numpy.std`, ddof=0).
+    min, max
+        float64; NaN where all values are missing.
+    missing
+        float64: the share of values that are NaN, in [0, 1].
+    count
+        int64: how many values there are, missing ones included, for each entry of the arrays.
+    fingerprint
+        A hash of the samples' positions, the layout of the array and its decoding, and `axes`; not of where the store
+        is. Statistics fit samples that have the same one.
+    """
+
+    axes: tuple[str | int, ...]
+    mean: npt.NDArray[np.float64]
+    std: npt.NDArray[np.float64]
+    min: npt.NDArray[np.float64]
+    max: npt.NDArray[np.float64]
+    missing: npt.NDArray[np.float64]
+    count: int
+    fingerprint: str
+
+    def mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return what `Data.normalize` takes: 1 in place of a standard deviation of 0, and (0, 1) where all is missing.
+
+        So a constant channel becomes 0, and a missing one stays NaN.
+        """
+        unknown = self.missing == 1
+        mean, std = np.where(unknown, 0.0, self.mean), np.where(unknown | (self.std == 0), 1.0, self.std)
+        return mean, std
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; NaN is null, and infinity a text."""
+        arrays = {name: _to_lists(getattr(self, name).tolist()) for name in (*_NUMBERS, "missing")}
+        return {"axes": list(self.axes), "fingerprint": self.fingerprint, "count": self.count, **arrays}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> FieldStatistics:
+        """Return what `to_json` described.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be that.
+        """
+        arrays = {name: np.array(_from_lists(json[name]), np.float64) for name in (*_NUMBERS, "missing")}
+        if len({array.shape for array in arrays.values()}) != 1:
+            raise ValueError("arrays of different shapes")
+        return cls(axes=tuple(json["axes"]), fingerprint=str(json["fingerprint"]), count=int(json["count"]), **arrays)
+
+    def _same(self, other: FieldStatistics) -> bool:
+        return self.to_json() == other.to_json()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics(Page):
+    """Statistics of the samples of a `Data`, as `zarrfeed.stats` returns them. `str()` of it is a table.
+
+    Attributes
+    ----------
+    fields
+        Name of an array -> its statistics.
+    samples
+        How many samples they are of.
+    data
+        The expression that describes the samples.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> statistics = zarrfeed.stats({"x": np.array([[1.0, 10.0], [3.0, np.nan]])}, axis=1)
+    >>> statistics["x"].mean, statistics["x"].std, statistics["x"].missing
+    (array([ 2., 10.]), array([1., 0.]), array([0. , 0.5]))
+    """
+
+    fields: Mapping[str, FieldStatistics]
+    samples: int
+    data: str
+
+    def __getitem__(self, name: str) -> FieldStatistics:
+        return self.fields[name]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        ours, theirs = self.fields, other.fields
+        same_names = self.samples == other.samples and list(ours) == list(theirs)
+        return same_names and all(ours[name]._same(theirs[name]) for name in ours)  # noqa: SLF001 - of the same module
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def mean_std(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+        """Return what `Data.normalize` takes, by name: the statistics of training samples serve validation, too.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> train, validation = zarrfeed.open({"x": np.arange(10.0)}).split((0.8, 0.2), by="contiguous")
+        >>> validation = validation.normalize(zarrfeed.stats(train).mean_std())
+        """
+        return {name: field.mean_std() for name, field in self.fields.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file, as a whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        fields = {name: field.to_json() for name, field in self.fields.items()}
+        json_object = {"what": _MARK, "data": self.data, "samples": self.samples, "fields": fields}
+        write_whole(Path(path), f"{json.dumps(json_object, indent=1, allow_nan=False)}\n".encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Statistics:
+        """Read the file that `save` wrote.
+
+        Raises
+        ------
+        ConfigError
+            If it is no such file.
+        OSError
+            If it cannot be read.
+        """
+        try:
+            content = json.loads(Path(path).read_text())
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or content.get("what") != _MARK:
+            raise ConfigError(f"{path}: holds no statistics that this version wrote")
+        try:
+            fields = {name: FieldStatistics.from_json(of) for name, of in content["fields"].items()}
+            return cls(fields, int(content["samples"]), str(content["data"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{path}: is damaged ({error!r})") from error
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the page."""
+        rows = [("data", self.data), ("samples", str(self.samples))]
+        for name, field in self.fields.items():
+            entries = np.ndindex(*field.mean.shape)
+            for number, index in zip(range(_PRINTED), entries, strict=False):
+                where = f"{_where(field, index)}: " if field.axes else ""
+                rows.append(("" if number else name, f"{where}{_entry(field, index)}"))
+            if field.mean.size > _PRINTED:
+                rows.append(("", f"and {field.mean.size - _PRINTED} more"))
+        return rows
+
+
+def _where(field: FieldStatistics, index: tuple[int, ...]) -> str:
+    """Return which entry of the statistics this is, such as "level 3"."""
+    numbers = [i for i, n in zip(index, field.mean.shape, strict=True) if n > 1] if field.mean.size > 1 else [0]
+    names = ", ".join(str(axis) if isinstance(axis, str) else f"axis {axis}" for axis in field.axes)
+    return f"{names} {', '.join(map(str, numbers))}"
+
+
+def _entry(field: FieldStatistics, index: tuple[int, ...]) -> str:
+    shown = ", ".join(f"{name} {getattr(field, name)[index]:.6g}" for name in _NUMBERS)
+    return f"{shown}, missing {field.missing[index]:.3%}"
+
+
+def _to_lists(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_lists(one) for one in value]
+    if math.isnan(value):
+        return None
+    return str(value) if math.isinf(value) else value
+
+
+def _from_lists(value: Any) -> Any:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_from_lists(one) for one in value]
+    return math.nan if value is None else float(value)
