@@ -41,17 +41,23 @@ ItemType parse_item_type(const std::string& name) {
   throw Error(ErrorKind::kUnsupported, "items of type " + name + " cannot be converted");
 }
 
+using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+std::vector<double> to_vector(const Doubles& numbers) {
+  return {numbers.data(), numbers.data() + numbers.size()};
+}
+
 ConversionSpec make_conversion(const std::string& items, const std::string& result, bool decode_in_double,
                                std::vector<double> fills, std::optional<double> scale, std::optional<double> offset,
-                               std::vector<double> mean, std::vector<double> std, size_t channel_items) {
+                               const Doubles& mean, const Doubles& std, size_t channel_items) {
   return {.from = parse_item_type(items),
           .to = parse_item_type(result),
           .decode_in_double = decode_in_double,
           .fills = std::move(fills),
           .scale = scale,
           .offset = offset,
-          .mean = std::move(mean),
-          .std = std::move(std),
+          .mean = to_vector(mean),
+          .std = to_vector(std),
           .channel_items = channel_items};
 }
 

@@ -41,7 +41,7 @@ struct ConversionSpec {
   std::vector<double> fills;
   std::optional<double> scale;
   std::optional<double> offset;
-  std::vector<double> mean;  ///< one for all items, or one a channel; empty: not normalised
+  std::vector<double> mean;  ///< one for all items, or one a channel, which may be an item; empty: not normalised
   std::vector<double> std;   ///< as many
   size_t channel_items = 1;  ///< items of a sample that follow each other in one channel, in C order
 };

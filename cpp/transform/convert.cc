@@ -141,14 +141,19 @@ Converter::Converter(ConversionSpec spec) : spec_(std::move(spec)) {
   }
   // Shorter runs of one channel cost more to tell apart than to look up item by item.
   if (spec_.mean.size() > 1 && spec_.channel_items < 64) period_ = spec_.mean.size() * spec_.channel_items;
+  normalises_ = !spec_.mean.empty();
   if (in_double_) {
     double_ = make_constants<double>();
   } else {
     single_ = make_constants<float>();
   }
+  if (period_ > 0) {  // there may be one for each item of a sample, so only what is calculated with is kept
+    spec_.mean = {};
+    spec_.std = {};
+  }
   const size_t fills = in_double_ ? double_.fills.size() : single_.fills.size();
   if (!calculates || fills > 1 || period_ > 0) return;
-  fused_ = find_fused(from, to, in_double_, fills > 0 || spec_.scale || spec_.offset, !spec_.mean.empty());
+  fused_ = find_fused(from, to, in_double_, fills > 0 || spec_.scale || spec_.offset, normalises_);
   if (fills > 0) constants_.fill = in_double_ ? double_.fills.front() : double{single_.fills.front()};
   constants_.scale = spec_.scale.value_or(1);
   constants_.offset = spec_.offset.value_or(-0.0);
@@ -165,6 +170,8 @@ Converter::Constants<Real> Converter::make_constants() const {
   c.offset = static_cast<Real>(spec_.offset.value_or(0));
   const size_t channels = spec_.mean.size();
   const size_t entries = period_ > 0 ? period_ + kBlock : channels;
+  c.mean.reserve(entries);
+  c.std.reserve(entries);
   for (size_t i = 0; i < entries; ++i) {
     const size_t channel = period_ > 0 ? i / spec_.channel_items % channels : i;
     c.mean.push_back(static_cast<Real>(spec_.mean[channel]));
@@ -183,7 +190,7 @@ void Converter::convert(uint8_t* dest, const uint8_t* source, size_t count, size
   if (fused_ != nullptr) {
     FusedConstants c = constants_;
     for_each_channel(count, position, [&](size_t begin, size_t n, size_t channel) {
-      if (!spec_.mean.empty()) {
+      if (normalises_) {
         c.mean = spec_.mean[channel];
         c.std = spec_.std[channel];
       }
@@ -244,7 +251,7 @@ ZARRFEED_INLINE void Converter::apply(Real* x, size_t count, size_t position, co
   if (spec_.offset) {
     for (size_t i = 0; i < count; ++i) x[i] += c.offset;
   }
-  if (!c.mean.empty()) normalise(x, count, position, c);
+  if (normalises_) normalise(x, count, position, c);
 }
 
 template <typename Real>

@@ -58,6 +58,7 @@ class Converter {
 
   ConversionSpec spec_;
   bool in_double_ = false;
+  bool normalises_ = false;
   size_t period_ = 0;      ///< items after which means repeat, where channels are so short that each item has its own
   Kernel cast_ = nullptr;  ///< all there is to do, if set; else:
   FusedKernel fused_ = nullptr;  ///< the same, with these constants and the channel's; else:

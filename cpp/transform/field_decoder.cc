@@ -27,7 +27,7 @@ size_t bytes_of_row(const ArraySpec& array) {
 }  // namespace
 
 FieldDecoder::FieldDecoder(FieldSpec spec) : spec_(std::move(spec)) {
-  if (spec_.conversion) converter_ = std::make_unique<Converter>(*spec_.conversion);
+  if (spec_.conversion) converter_ = std::make_unique<Converter>(std::move(*spec_.conversion));
   const auto converted = [this](size_t bytes) {
     return converter_ ? bytes / converter_->source_item_bytes() * converter_->dest_item_bytes() : bytes;
   };

@@ -39,8 +39,8 @@ class ConversionSpec:
         fills: Sequence[float],
         scale: float | None,
         offset: float | None,
-        mean: Sequence[float],
-        std: Sequence[float],
+        mean: npt.NDArray[np.float64],
+        std: npt.NDArray[np.float64],
         channel_items: int,
     ) -> None: ...
 

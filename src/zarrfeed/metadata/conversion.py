@@ -14,11 +14,11 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import is_torch_dtype
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.spec.conversion import Conversion, Decoding
+from zarrfeed.spec.conversion import Conversion, Decoding, Numbers
 
 #: A dtype of torch, or what NumPy takes for one; this layer does not import torch to name its type.
 TorchDtypeLike: TypeAlias = Any
-#: (mean, std): numbers, or arrays with one a channel.
+#: (mean, std): numbers, arrays with one a channel, or arrays that broadcast against a sample.
 Normalization: TypeAlias = "tuple[npt.ArrayLike, npt.ArrayLike]"
 
 #: The dtypes of items that can be converted, and so be named.
@@ -153,7 +153,14 @@ class ConversionOptions:
     def _normalized(self, field: Items, conversion: Conversion, pair: Any) -> Conversion:
         mean, std = _parse_pair(field.name, pair)
         if mean.ndim == 0:
-            return replace(conversion, mean=(float(mean),), std=(float(std),))
+            return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std))
+        if self.axis is None and mean.ndim > 1:
+            return _normalized_by_item(field, conversion, mean, std)
+        if mean.ndim > 1:
+            raise ConfigError(
+                f"normalize of {field.name}: arrays of shape {mean.shape} with axis = {self.axis!r}: must have one "
+                "axis, or broadcast against a sample without axis="
+            )
         axis = self._channel_axis(field, len(mean))
         if len(mean) != field.shape[axis]:
             raise ConfigError(
@@ -161,14 +168,15 @@ class ConversionOptions:
                 f"(shape {field.shape})"
             )
         after = [n for a, n in enumerate(field.shape) if a > axis and a != field.sample_axis]
-        return replace(
-            conversion, mean=tuple(mean.tolist()), std=tuple(std.tolist()), channel_items=max(1, math.prod(after))
-        )
+        return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), channel_items=max(1, math.prod(after)))
 
     def _channel_axis(self, field: Items, count: int) -> int:
         axis, ndim = self.axis, len(field.shape)
         if axis is None:
-            raise ConfigError(f"normalize of {field.name}: {count} values: axis must say along which axis")
+            raise ConfigError(
+                f"normalize of {field.name}: {count} values: axis must say along which axis; or give arrays with the "
+                f"axes of a sample, such as of shape {(count, *(1,) * max(1, ndim - 2))}"
+            )
         if isinstance(axis, str):
             if field.dimensions is None:
                 raise ConfigError(f"axis = {axis!r}: {field.name} has no dimension names, give a number")
@@ -189,6 +197,29 @@ class ConversionOptions:
 def is_number(field: Items) -> bool:
     """Return whether items are real numbers, of which there are means: no text, records or complex numbers."""
     return field.dtype in _NAMES and not field.is_record
+
+
+def _normalized_by_item(
+    field: Items, conversion: Conversion, mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]
+) -> Conversion:
+    """Return the conversion with arrays that broadcast against a sample, of shape () or with more axes of length 1."""
+    given = mean.shape
+    sample = tuple(n for a, n in enumerate(field.shape) if a != field.sample_axis)
+    own = given[max(0, len(given) - len(sample)) :]
+    own = (1,) * (len(sample) - len(own)) + own
+    fits = math.prod(given) == math.prod(own) and all(n in (1, m) for n, m in zip(own, sample, strict=True))
+    if not fits:
+        raise ConfigError(
+            f"normalize of {field.name}: shape {given} does not broadcast against a sample, shape {sample}"
+        )
+    spread = [a for a, n in enumerate(own) if n > 1]
+    if not spread:
+        return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), by_shape=given)
+    # Between the first and the last axis with numbers of its own, each index has numbers; before, they repeat.
+    first, last = spread[0], spread[-1] + 1
+    mean, std = (np.broadcast_to(one.reshape(own[first:last]), sample[first:last]) for one in (mean, std))
+    items = max(1, math.prod(sample[last:]))
+    return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), channel_items=items, by_shape=given)
 
 
 def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: bool = False) -> list[Any]:
@@ -258,16 +289,14 @@ def parse_dtype(argument: str, value: Any) -> str:
 
 
 def _parse_pair(field: str, value: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return mean and std, both of shape () or both of shape (channels,)."""
+    """Return mean and std, both of one shape."""
     try:
         mean, std = (np.asarray(one, dtype=np.float64) for one in value)
         mean, std = np.broadcast_arrays(mean, std)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"normalize of {field}: must be (mean, std), two numbers or arrays of one length: {error}"
+            f"normalize of {field}: must be (mean, std), two numbers or arrays of one shape: {error}"
         ) from error
-    if mean.ndim > 1:
-        raise ConfigError(f"normalize of {field}: shape {mean.shape}, must be numbers or have one axis")
     if not np.isfinite(mean).all():
         raise ConfigError(f"normalize of {field}: mean = {mean}, must be finite")
     if not (np.isfinite(std) & (std > 0)).all():
@@ -282,7 +311,7 @@ def _check_possible(field: Items, conversion: Conversion) -> None:
         raise ConfigError(f"{field.name}: {items} to {result} cannot be converted; possible are {', '.join(_NAMES)}")
     if result in _FLOATS:
         return
-    if conversion.mean:
+    if len(conversion.mean):
         raise ConfigError(f"{field.name}: normalised values are floats, {result} cannot hold them")
     if decoding is not None and (decoding.fills or decoding.scale is not None or decoding.offset is not None):
         raise ConfigError(f"{field.name}: decoded values are floats, {result} cannot hold them; see decode_cf")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy.typing as npt
 
@@ -17,6 +18,7 @@ from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
+from zarrfeed.metadata.statistics import Axis, automatic
 from zarrfeed.metadata.store_table import locate_samples
 from zarrfeed.plan.labels import Method
 from zarrfeed.plan.selection import Select
@@ -265,17 +267,28 @@ class Data:
 
     @checks_option_names
     def normalize(
-        self, mean_std: Normalization | Mapping[str, Normalization], *, axis: int | str | None = None
+        self,
+        mean_std: Normalization | Mapping[str, Normalization] | Literal["auto"],
+        *,
+        axis: Axis = None,
+        stats: str | Path | None = None,
     ) -> Data:
         """Subtract a mean and divide by a standard deviation: batches have (x - mean) / std.
 
         Parameters
         ----------
         mean_std
-            A pair (mean, std) of numbers, or of arrays with one number for each channel; or a mapping of names to such
-            pairs, as of `cast`. Values are those after decoding. An array can be normalised once.
+            A pair (mean, std) of numbers; of arrays with one number for each channel, and `axis`; or of arrays with two
+            axes or more that broadcast against a sample (without the axis of a window), such as of shape (1, lat, lon)
+            for each grid point. Or a mapping of names to such pairs, as of `cast`. Values are those after decoding. An
+            array can be normalised once. "auto": by the statistics of these samples, as `zarrfeed.stats` measures them;
+            a constant channel becomes 0. This reads all samples now, unless `stats` has them.
         axis
-            The axis of the array, or dimension by its name, that the channels are along. Needed for arrays of numbers.
+            The axis of the array, or dimension by its name, that the channels are along. Needed for arrays with one
+            axis. With "auto": what has statistics of its own, as of `zarrfeed.stats`.
+        stats
+            With "auto": a JSON file of `zarrfeed.stats` with statistics of these samples; it is written if it does not
+            exist. A file with statistics of other samples is refused: give `Statistics.load(path).mean_std()`.
 
         Examples
         --------
@@ -285,8 +298,11 @@ class Data:
         tensor([3., 1., 0.])
         """
         step = Step("normalize", (mean_std, axis))
+        if isinstance(mean_std, str) or stats is not None:
+            step = Step("normalize", (automatic(self, mean_std, axis, stats), None))
         resolved = step(self.resolved)
-        return self._then(NormalizeCall(freeze_pairs(mean_std), freeze(axis)), step, resolved)
+        call = NormalizeCall(freeze_pairs(mean_std), freeze(axis), None if stats is None else str(stats))
+        return self._then(call, step, resolved)
 
     @checks_option_names
     def split(

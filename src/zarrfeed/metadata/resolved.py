@@ -344,19 +344,25 @@ class ResolvedData:
         opened = self.opened
         stored = [n for n, f in enumerate(opened.fields) if not isinstance(f, ResidentField)]
         arrays = [array for n, array in zip(stored, opened.arrays, strict=False) if n in numbers]
-        chosen = OpenedFields(
-            tuple(opened.fields[n] for n in numbers),
-            tuple(opened.items[n] for n in numbers),
-            (tuple(str(n) for n in numbers),),
-            len(numbers),
-            tuple(arrays),
+        chosen = replace(
+            opened,
+            fields=tuple(opened.fields[n] for n in numbers),
+            items=tuple(opened.items[n] for n in numbers),
+            parts=(tuple(str(n) for n in numbers),),
+            num_sample_fields=len(numbers),
+            arrays=tuple(arrays),
+            other_items=tuple(opened.other_items[n] for n in numbers) if opened.other_items else (),
         )
+        # stores whose dtypes differ have been converted to one before they were joined
+        casts = [tuple(Wish(wish.dtype) for wish in self.first_wishes[n]) if self.first_wishes else () for n in numbers]
         return replace(
             self,
             opened=chosen,
             choice=self.choice.without_windows(),
-            wishes=(_Wish(),) * len(numbers),
+            wishes=(Wish(),) * len(numbers),
             windows=(None,) * len(numbers),
+            first_wishes=tuple(casts) if self.first_wishes else (),
+            masks=False,
         )
 
     def holds_same(self, other: ResolvedData) -> bool:

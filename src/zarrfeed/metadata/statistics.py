@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ from zarrfeed.spec.statistics import FieldStatistics, Statistics
 
 #: What has statistics of its own: an axis of the array, a dimension by its name, or several of these.
 Axis: TypeAlias = "int | str | Sequence[int | str] | None"
+
+
+_log = logging.getLogger("zarrfeed")
 
 
 @dataclass(frozen=True)
@@ -104,20 +108,39 @@ def check_normalizable(resolved: ResolvedData) -> None:
             raise ConfigError(f"normalize of {one.name}: it was normalised before; give mean and std once")
 
 
-def automatic(data: Any, text: str, axis: Axis, path: str | Path | None) -> Mapping[str, Any]:
+def automatic(data: Any, mean_std: object, axis: Axis, path: str | Path | None) -> Mapping[str, Any]:
     """Return what `Data.normalize("auto")` normalises by: (mean, std) by the names of arrays.
 
     Raises
     ------
     ConfigError
-        If the text is not "auto", or a value is infinite.
+        If it is not "auto", if the file has statistics of other samples, or a value is infinite.
     """
-    if text != "auto":
-        raise ConfigError(f"mean_std = {text!r}, must be (mean, std), a mapping of names to such pairs, or 'auto'")
+    if mean_std != "auto":
+        if path is not None:
+            raise ConfigError(f"stats = {path!r} is for normalize('auto')")
+        raise ConfigError(f"mean_std = {mean_std!r}, must be (mean, std), a mapping of names to such pairs, or 'auto'")
     check_normalizable(data.resolved)
-    # The public name, as what reads arrays lies in a layer above this one.
-    statistics: Statistics = import_module("zarrfeed").stats(data, axis=axis, output=path, normalized=True)
     _, fields = measured(data.resolved, axis, normalized=True)
+    if path is not None and Path(path).exists():
+        statistics = Statistics.load(path)
+        why = fits(statistics.fields, fields)
+        if why:
+            raise ConfigError(
+                f"stats = {str(path)!r} does not fit: {why}; to normalise by them all the same, write "
+                "normalize(zarrfeed.Statistics.load(path).mean_std()); to measure these samples, name another file"
+            )
+        _log.info("normalize('auto'): by %s", path)
+    else:
+        kept = "stats='FILE' would keep the result" if path is None else f"the result goes to {path}"
+        _log.log(
+            logging.WARNING if path is None else logging.INFO,
+            "normalize('auto'): measures %d samples now; %s",
+            len(data),
+            kept,
+        )
+        # The public name, as what reads arrays lies in a layer above this one.
+        statistics = import_module("zarrfeed").stats(data, axis=axis, output=path, normalized=True)
     pairs = {field.name: statistics[field.name].mean_std() for field in fields}
     for name, (mean, std) in pairs.items():
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):

@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.native import core
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Numbers of a conversion, float64 of shape (n,): there may be one for each item of a sample."""
+
+    array: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: Any = ()) -> Numbers:
+        """Return a copy of some numbers."""
+        array = np.array(values, dtype=np.float64).reshape(-1)
+        array.flags.writeable = False
+        return cls(array)
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return hashlib.sha256(self.array.tobytes()).digest()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Numbers) and np.array_equal(self.array, other.array)
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+
+_NONE = Numbers.of()
 
 
 @dataclass(frozen=True)
@@ -45,17 +81,20 @@ class Conversion:
     decoding
         What attributes ask for; None: nothing.
     mean, std
-        One for all items, or one a channel; empty: not normalised.
+        One for all items, or one a channel, in the order of channels; empty: not normalised.
     channel_items
-        Items of a sample that follow each other in one channel.
+        Items of a sample that follow each other in one channel. Behind the last channel comes the first one again.
+    by_shape
+        If arrays were given that broadcast against a sample: their shape. Else empty.
     """
 
     items: str
     result: str
     decoding: Decoding | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: Numbers = _NONE
+    std: Numbers = _NONE
     channel_items: int = 1
+    by_shape: tuple[int, ...] = ()
 
     def to_core(self) -> core.ConversionSpec:
         """Return the conversion in the form that the engine takes."""
@@ -67,8 +106,8 @@ class Conversion:
             fills=[] if decoding is None else [float(value) for value in decoding.fills],
             scale=None if decoding is None else decoding.scale,
             offset=None if decoding is None else decoding.offset,
-            mean=self.mean,
-            std=self.std,
+            mean=self.mean.array,
+            std=self.std.array,
             channel_items=self.channel_items,
         )
 
@@ -80,6 +119,8 @@ class Conversion:
             steps += [f"{', '.join(f'{value:g}' for value in fills)} is NaN"] if fills else []
             steps += [f"scale {scale:g}"] if scale is not None else []
             steps += [f"offset {offset:g}"] if offset is not None else []
-        if self.mean:
+        if self.by_shape:
+            steps.append(f"normalised by arrays of shape {self.by_shape}")
+        elif len(self.mean):
             steps.append(f"normalised, {len(self.mean)} channels" if len(self.mean) > 1 else "normalised")
         return ", ".join(steps)

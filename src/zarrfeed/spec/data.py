@@ -210,13 +210,15 @@ def freeze_offsets(offsets: Any) -> Any:
 
 
 def freeze_pairs(mean_std: Any) -> Any:
-    """Return the same for (mean, std), of all arrays or by their names.
+    """Return the same for (mean, std), of all arrays or by their names; "auto" stays what it is.
 
     >>> freeze_pairs((278.4, 21.1)), freeze_pairs({"x": ([0.5, 1.5], 1)})
     ((278.4, 21.1), {'x': ([0.5, 1.5], 1)})
     """
     if isinstance(mean_std, Mapping):
         return FrozenMapping(tuple((str(name), freeze_pairs(one)) for name, one in mean_std.items()))
+    if isinstance(mean_std, str):
+        return mean_std
     mean, std = mean_std
     return tuple(freeze(one) if isinstance(one, int | float) else freeze(np.asarray(one)) for one in (mean, std))
 
@@ -372,10 +374,11 @@ class CastCall(Call):
 
 @dataclass(frozen=True)
 class NormalizeCall(Call):
-    """`.normalize(mean_std, axis=...)`."""
+    """`.normalize(mean_std, axis=..., stats=...)`."""
 
     mean_std: Hashable
-    axis: int | str | None = None
+    axis: Hashable = None
+    stats: str | None = dataclasses.field(default=None, compare=False)  # where statistics are kept, not what they are
 
     def function(self) -> str:
         """Return what is called."""

@@ -46,6 +46,13 @@ class FieldStatistics:
     fingerprint
         A hash of the samples' positions, the layout of the array and its decoding, and `axes`; not of where the store
         is. Statistics fit samples that have the same one.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> field = zarrfeed.stats({"x": np.arange(6.0).reshape(3, 2)}, axis=1)["x"]
+    >>> field.axes, field.mean, field.count
+    ((1,), array([2., 3.]), 3)
     """
 
     axes: tuple[str | int, ...]
@@ -60,11 +67,13 @@ class FieldStatistics:
     def mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return what `Data.normalize` takes: 1 in place of a standard deviation of 0, and (0, 1) where all is missing.
 
-        So a constant channel becomes 0, and a missing one stays NaN.
+        So a constant channel becomes 0, and a missing one stays NaN. The arrays have a first axis of length 1 before
+        those of a sample; a single number has no axes.
         """
         unknown = self.missing == 1
         mean, std = np.where(unknown, 0.0, self.mean), np.where(unknown | (self.std == 0), 1.0, self.std)
-        return mean, std
+        shape = () if mean.size == 1 else (1, *mean.shape)
+        return mean.reshape(shape), std.reshape(shape)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; NaN is null, and infinity a text."""

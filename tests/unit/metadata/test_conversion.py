@@ -217,7 +217,7 @@ def test_arguments_name_fields_of_samples_and_of_targets() -> None:
         ("i4", {"normalize": (0, 0)}, "std = 0.0, must be finite and above 0"),
         ("i4", {"normalize": (0, [1, -1])}, "must be finite and above 0"),
         ("i4", {"normalize": (float("nan"), 1)}, "mean = nan, must be finite"),
-        ("i4", {"normalize": ([[1]], 1)}, r"shape \(1, 1\), must be numbers or have one axis"),
+        ("i4", {"normalize": ([[1], [2]], 1)}, r"shape \(2, 1\) does not broadcast against a sample, shape \(3,\)"),
         ("i4", {"normalize": ([1, 2], 1)}, "2 values: axis must say along which axis"),
         ("i4", {"normalize": ([1, 2], 1), "normalize_axis": 1}, r"2 values, axis 1 has length 3 \(shape \(4, 3\)\)"),
         ("i4", {"normalize": ([1, 2], 1), "normalize_axis": 0}, "axis = 0: is the sample axis of samples"),
