@@ -303,5 +303,7 @@ def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str
     ours, theirs = ([items.name for items in one.opened.items] for one in (first, other))
     if ours != theirs:
         raise ConfigError(f"{name}: has {', '.join(theirs)}; {store} has {', '.join(ours)}: they must have the same")
+    if first.statics or other.statics:
+        raise ConfigError(f"{store if first.statics else name}: call static() after zarrfeed.concat()")
     if first.windows != other.windows:
         raise ConfigError(f"{name}: its windows are not those of {store}; call window() after zarrfeed.concat()")

@@ -76,6 +76,22 @@ class _Place:
             values = values[: self.num_samples]
         return Coordinate(name, checked_values(values, self.num_samples, where), where)
 
+    def array_beside(self, name: str) -> zarr.Array[Any]:
+        """Return the array of a name, with any axes, that lies beside one of the arrays in the store."""
+        tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
+        for place in tried:
+            try:
+                found = _open(place, self.access)
+            except StoreReadError as error:
+                if error.errno == errno.ENOENT:
+                    continue
+                raise
+            if isinstance(found, zarr.Array):
+                return found
+            raise ConfigError(f"{place}: is no array")
+        where = f": there is no {' or '.join(map(str, tried))}" if tried else ""
+        raise ConfigError(f"no array {name!r} lies beside the arrays of the samples{where}; give {name}=array")
+
     def _beside(self, name: str) -> zarr.Array[Any]:
         """Return an array of this name that lies beside one of the arrays, in the store."""
         tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
@@ -200,6 +216,11 @@ class Coordinates:
         return replace(self, places=(replace(place, known={**place.known, **known}),), _read={})
 
     @property
+    def _first(self) -> _Place:
+        """The first store that was opened: of many stores, it is one that others were described by."""
+        return next(place for place in self.places if isinstance(place, _Place))
+
+    @property
     def num_samples(self) -> int:
         """How many samples they are of."""
         return sum(place.num_samples for place in self.places)
@@ -226,6 +247,23 @@ class Coordinates:
             self._read[name] = parts[0] if len(parts) == 1 else _concatenated(name, parts)
         return self._read[name]
 
+    @property
+    def access(self) -> StoreAccess:
+        """How the store is asked."""
+        return self._first.access
+
+    def array_beside(self, name: str) -> tuple[zarr.Array[Any], StoreAccess]:
+        """Return the array of a name, with any axes, that lies beside those of the samples; of many stores the first.
+
+        Raises
+        ------
+        ConfigError
+            If there is none.
+        StoreReadError
+            If it cannot be read.
+        """
+        return self._first.array_beside(name), self._first.access
+
     def given(self, name: str, values: Any) -> Coordinate:
         """Return a coordinate whose values a user gives: a list, an array, a path, or a `zarr.Array`.
 
@@ -235,7 +273,7 @@ class Coordinates:
             If it has not one value a sample.
         """
         where = f"coords of {name!r}"
-        access = next((place.access for place in self.places if isinstance(place, _Place)), StoreAccess())
+        access = self._first.access
         source = open_source(values, access) if isinstance(values, str | Path) else values
         if isinstance(source, zarr.Array):
             where = printable(str(source.store_path).removeprefix("file://"))

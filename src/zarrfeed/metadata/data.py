@@ -14,10 +14,13 @@ from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dtype
 from zarrfeed.metadata.data_page import data_rows
+from zarrfeed.metadata.fields import FieldSource
 from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
+from zarrfeed.metadata.source_names import name_source
+from zarrfeed.metadata.statics import open_statics
 from zarrfeed.metadata.statistics import Axis, automatic
 from zarrfeed.metadata.store_table import locate_samples
 from zarrfeed.plan.labels import Method
@@ -32,9 +35,11 @@ from zarrfeed.spec.data import (
     Expression,
     FieldInfo,
     FrozenArray,
+    FrozenMapping,
     NormalizeCall,
     SelectCall,
     SplitCall,
+    StaticCall,
     WindowCall,
     freeze,
     freeze_offsets,
@@ -215,8 +220,8 @@ class Data:
             the batch. Or a mapping of names to these, as of `offsets`. None: samples that lack a row are left out.
         mask
             Whether a batch says which rows are padded: for each padded array a bool tensor of shape (batch, rows of the
-            window), True where the row is padded. It is named like the array, with "_is_pad" behind; of a single
-            array, it is a part of the batch by itself, behind the array.
+            window), True where the row is padded. It is named like the array, with "_is_pad" behind. A single array
+            then comes in a dict, as "samples" or "targets", beside its mask.
 
         Notes
         -----
@@ -303,6 +308,41 @@ class Data:
         resolved = step(self.resolved)
         call = NormalizeCall(freeze_pairs(mean_std), freeze(axis), None if stats is None else str(stats))
         return self._then(call, step, resolved)
+
+    def static(self, *names: str, **arrays: FieldSource | float) -> Data:
+        """Add arrays that are the same for all samples, such as a land-sea mask, to every batch.
+
+        A batch has each as a tensor of shape (batch, *shape), expanded from one tensor without a copy, under its name
+        in the dict of the samples. If the samples are a single array, they become a dict, too: {"samples": ..., "lsm":
+        ...}. A single sample has the tensor itself. Do not write to these tensors: all batches share their memory.
+
+        Parameters
+        ----------
+        *names
+            Arrays in the group of the samples' arrays. They must not have the sample dimension.
+        **arrays
+            Name in the batch -> a number, a NumPy array, a tensor in host memory, or a stored array: a `zarr.Array`, a
+            path, or a URL.
+
+        Notes
+        -----
+        Stored values are decoded as those of the samples are, and read once, when a dataset is made. `cast` and
+        `normalize` do not concern them; an array in memory is delivered as it is. DataLoader workers send them as they
+        send any tensor in shared memory, without a copy; where torch's own thread pins batches of workers, it copies.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"t2m": np.zeros((100, 4, 8), "f4")}).static(lsm=np.ones((4, 8), "f4"))
+        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=32) as dataset:
+        ...     batch = next(iter(dataset))
+        >>> batch["t2m"].shape, batch["lsm"].shape, batch["lsm"].stride()
+        (torch.Size([32, 4, 8]), torch.Size([32, 4, 8]), (0, 8, 1))
+        """
+        decodes = bool(getattr(self.expression.opened, "decode_cf", True))
+        step = Step("static", (open_statics(self.resolved, names, arrays, decode_cf=decodes),))
+        sources = FrozenMapping(tuple((name, name_source(one)) for name, one in arrays.items()))
+        return self._then(StaticCall(names, sources), step)
 
     @checks_option_names
     def split(

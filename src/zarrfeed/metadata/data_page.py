@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zarrfeed.base.page import Row
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.spec.data import Expression
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, described_dtype, shape_of, window_of
+from zarrfeed.spec.static import StaticField
 
 
 def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
@@ -16,7 +19,7 @@ def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
     choice = resolved.choice
     rows = [("expression", first), *(("", line) for line in others)]
     rows += sample_rows(choice.length, choice.num_samples, choice.left_out)
-    return rows + field_rows(resolved.fields)
+    return rows + field_rows(resolved.fields, resolved.statics)
 
 
 def sample_rows(length: int, num_samples: int, left_out: tuple[LeftOut, ...]) -> list[Row]:
@@ -25,8 +28,8 @@ def sample_rows(length: int, num_samples: int, left_out: tuple[LeftOut, ...]) ->
     return [("samples", count), *(("", str(reason)) for reason in left_out)]
 
 
-def field_rows(fields: tuple[Field, ...]) -> list[Row]:
-    """Return what a batch has of each field, and where its values lie."""
+def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -> list[Row]:
+    """Return what a batch has of each field, and where its values lie; and the arrays that are the same for all."""
     rows: list[Row] = []
     for f in fields:
         rows.append((f.name, f"{described_dtype(f)} of shape {shape_of(f)}"))
@@ -39,4 +42,4 @@ def field_rows(fields: tuple[Field, ...]) -> list[Row]:
             rows.append(("", "in memory"))
         if joined := describe_join(f):
             rows.append(("", joined))
-    return rows
+    return rows + [(one.name, str(one)) for one in statics]

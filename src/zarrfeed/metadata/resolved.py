@@ -40,6 +40,7 @@ from zarrfeed.spec.field import (
     dtype_name,
     shape_of,
 )
+from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.window import Window
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
@@ -122,6 +123,8 @@ class ResolvedData:
         Empty: nothing.
     masks
         Whether a batch has, for each field whose windows are padded, which rows are.
+    statics
+        Arrays that are the same for all samples.
     """
 
     opened: OpenedFields
@@ -130,6 +133,7 @@ class ResolvedData:
     windows: tuple[Window | None, ...]
     first_wishes: tuple[tuple[Wish, ...], ...] = ()
     masks: bool = False
+    statics: tuple[StaticField, ...] = ()
 
     @classmethod
     def of(cls, opened: OpenedFields) -> Self:
@@ -169,7 +173,7 @@ class ResolvedData:
         for side, masks in self._masks().items():
             behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
             infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, dtype_name(f)) for f in masks]
-        return tuple(infos)
+        return (*infos, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in self.statics))
 
     def _masks(self) -> dict[str, list[PadMaskField]]:
         """Return the masks of fields whose windows are padded, by the side that they are on."""
@@ -179,6 +183,14 @@ class ResolvedData:
                 name = f"{items.key or items.part}_is_pad"
                 masks.setdefault(items.part, []).append(PadMaskField(self.choice.num_samples, window, name))
         return masks
+
+    def static(self, fields: tuple[StaticField, ...]) -> Self:
+        """Add arrays that are the same for all samples."""
+        taken = [i.key or i.part for i in self.opened.items if i.part == "samples"] + [one.name for one in self.statics]
+        for one in fields:
+            if one.name in taken:
+                raise ConfigError(f"static {one.name!r}: the samples have an array of this name")
+        return replace(self, statics=(*self.statics, *fields))
 
     def select(self, samples: Select) -> Self:
         """Choose samples by their positions among those that are chosen."""
@@ -322,17 +334,16 @@ class ResolvedData:
         fields, parts, primary = list(blocks.fields), list(self.opened.parts), blocks.primary
         for f in fields:
             check_pad(f)
+        if self.statics and parts[0] is None:
+            parts[0] = ("samples",)  # a single array becomes an entry of the dict that static fields are put into
         for side, masks in reversed(self._masks().items()):
             place = int(side == "targets")
             end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
             fields[end:end] = masks
             if primary is not None and primary >= end:
                 primary += len(masks)
-            keys = parts[place]
-            if keys is None:  # a bare tensor: its mask is a part of its own, behind it
-                parts.insert(place + 1, None)
-            else:
-                parts[place] = (*keys, *(mask.name for mask in masks))
+            keys = parts[place] or (side,)  # a single array becomes an entry of a dict, beside its mask
+            parts[place] = (*keys, *(mask.name for mask in masks))
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)
@@ -363,12 +374,16 @@ class ResolvedData:
             windows=(None,) * len(numbers),
             first_wishes=tuple(casts) if self.first_wishes else (),
             masks=False,
+            statics=(),
         )
 
     def holds_same(self, other: ResolvedData) -> bool:
         """Return whether both stand for the same arrays: equal metadata, and in memory equal values."""
-        ours, theirs = self.fields, other.fields
+        ours, theirs = self._all_fields(), other._all_fields()
         return len(ours) == len(theirs) and all(_same_field(a, b) for a, b in zip(ours, theirs, strict=True))
+
+    def _all_fields(self) -> list[Field]:
+        return [*self.fields, *(one.source for one in self.statics)]
 
     def _wishing(self, wishes: Sequence[Wish]) -> Self:
         return replace(self, wishes=tuple(wishes))

@@ -254,6 +254,8 @@ def _fingerprint(field: StoredField | ResidentField, items: Items, kept: tuple[i
         "dtype": items.dtype,
         "decoding": repr(items.decoding),
     }
+    rows = field.row_map if isinstance(field, ResidentField) else field.rows
+    described["rows"] = None if rows is None else rows.digest
     if isinstance(field, ResidentField):
         described["values"] = hashlib.sha256(np.ascontiguousarray(field.rows.array).data).hexdigest()
     else:

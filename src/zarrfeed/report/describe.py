@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from zarrfeed.plan.selection import Selection
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, shape_of
+from zarrfeed.spec.static import StaticField
 
 
-def describe(fields: FieldSet, selection: Selection | None = None) -> str:
+def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:
     """Return one line that says which samples these are, how many are selected, and which were left out."""
     names = fields.parts[0]
     first = fields.fields[0]
     where = f"{first.spec.name}: " if isinstance(first, StoredField | VlenField) and names is None else ""
     kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in fields.fields]
     if names is not None:
-        kinds[0] = "{" + ", ".join(f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)) + "}"
+        shown = [f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)]
+        shown += [f"{one.name!r}: {one.shape} {one.dtype}, static" for one in statics]
+        kinds[0] = "{" + ", ".join(shown) + "}"
     selected = "" if selection is None else f"{selection.length} of "
     left_out = "" if selection is None else "".join(f" ({reason})" for reason in selection.left_out)
     return f"{where}{selected}{fields.num_samples} samples of {kinds[0]}{left_out}"

@@ -30,6 +30,7 @@ from zarrfeed.spec.field import (
     shape_of,
     window_of,
 )
+from zarrfeed.spec.static import StaticField
 from zarrfeed.storage.blocking_reads import BlockingReads
 from zarrfeed.storage.location import StoreSource
 
@@ -125,6 +126,7 @@ class Explanation(Page):
     `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
     `cache` says what the node cache will do; None if there is none.
+    `statics` are the arrays of `Data.static`, which are the same for all samples.
     `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
@@ -160,6 +162,7 @@ class Explanation(Page):
     num_in_part: int = 0
     node: int = 0
     num_nodes: int = 1
+    statics: tuple[StaticField, ...] = ()
 
     @property
     def num_threads(self) -> int:
@@ -204,6 +207,7 @@ class Explanation(Page):
                 rows.append(("", f"{reads}: amplification {f.amplification:.2f}"))
             if f.requested_by:
                 rows.append(("", f"in a far store: {_FAR[f.requested_by]}"))
+        rows += [(one.name, str(one)) for one in self.statics]
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         some = bool(selected) or self.num_nodes > 1
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
@@ -256,6 +260,7 @@ def explain(
     max_open_batches: int,
     pinned: bool,
     part: Part | None = None,
+    statics: tuple[StaticField, ...] = (),
 ) -> Explanation:
     """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data.
 
@@ -292,6 +297,7 @@ def explain(
         num_in_part=order.length,
         node=part.node,
         num_nodes=part.num_nodes,
+        statics=statics,
     )
 
 

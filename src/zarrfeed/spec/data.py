@@ -33,12 +33,15 @@ class FieldInfo:
         Of one sample. A window has its rows along the first axis. Of text: the lengths of nested lists.
     dtype
         The name of torch's dtype, such as "float32"; "str" or "bytes" for text; for records, their members.
+    is_static
+        Whether it is the same for all samples: an array of `Data.static`.
     """
 
     name: str
     part: str
     shape: tuple[int, ...]
     dtype: str
+    is_static: bool = False
 
 
 @dataclass(frozen=True)
@@ -383,6 +386,22 @@ class NormalizeCall(Call):
     def function(self) -> str:
         """Return what is called."""
         return ".normalize"
+
+
+@dataclass(frozen=True)
+class StaticCall(Call):
+    """`.static(name, ..., name=array, ...)`."""
+
+    names: tuple[str, ...]
+    arrays: FrozenMapping
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".static"
+
+    def _arguments(self) -> Iterator[str]:
+        yield from map(repr, self.names)
+        yield from (f"{name}={source!r}" for name, source in self.arrays.items)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -10,6 +10,7 @@ import torch
 
 from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
+from zarrfeed.torch.statics import StaticTensors
 
 #: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:
 #: which one depends on the arguments, so that type checkers cannot know.
@@ -25,10 +26,13 @@ class BatchAssembler:
     ----------
     fields
         The fields of a batch, and the parts that they belong to.
+    statics
+        What the first part of each batch, a dict, has beside them.
     """
 
-    def __init__(self, fields: FieldSet) -> None:
+    def __init__(self, fields: FieldSet, statics: StaticTensors | None = None) -> None:
         self.fields = fields
+        self.statics = StaticTensors() if statics is None else statics
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the same with the members of records in place of their bytes, where this was not done before."""
@@ -46,11 +50,24 @@ class BatchAssembler:
         )
 
     def assemble(self, tensors: Sequence[Any]) -> Batch:
-        """Return a batch, or a sample, as the user gets it, from one tensor (or list) a field."""
+        """Return a batch as the user gets it, from one tensor (or list) a field."""
+        if not self.statics:
+            return self._assembled(tensors)
+        first: Any = tensors[0]
+        first = next(iter(first.values())) if isinstance(first, dict) else first  # records that were unpacked before
+        return self._assembled(tensors, self.statics.of_batch(len(first), tensors))
+
+    def assemble_sample(self, tensors: Sequence[Any]) -> Batch:
+        """Return a sample as the user gets it, from one tensor (or item of a list) a field."""
+        return self._assembled(tensors, self.statics.of_sample())
+
+    def _assembled(self, tensors: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None) -> Batch:
         values = iter(self.unpack(tensors))
         parts = tuple(
             next(values) if keys is None else {key: next(values) for key in keys} for keys in self.fields.parts
         )
+        if statics:
+            parts[0].update(statics)
         return parts if len(parts) > 1 else parts[0]
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
@@ -64,7 +81,7 @@ class BatchAssembler:
         rows = map(_rows, self.unpack(tensors))
         if not self._has_dicts:
             return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
-        return map(self.assemble, zip(*rows, strict=True))
+        return map(self.assemble_sample, zip(*rows, strict=True))
 
 
 def unpack_record(record: Record, raw: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -33,6 +33,7 @@ from zarrfeed.torch.options import (
     schedule_options,
 )
 from zarrfeed.torch.session import Session, SessionOptions
+from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.transform import Transform, prepare_transform
 from zarrfeed.torch.versions import Planning, Versions
@@ -174,7 +175,8 @@ class ZarrIterableDataset(StreamingDataset):
         schedule = self._make_schedule(fields, order, options)
         ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
         faults = faults_for(self._data, faults)
-        session_options = SessionOptions(faults, ranks, self._assembler_class(fields), called, pin_memory, affinity)
+        assembler = self._assembler_class(fields, StaticTensors.read(self._data.resolved.statics, faults))
+        session_options = SessionOptions(faults, ranks, assembler, called, pin_memory, affinity)
         self._session = self._make_session(schedule, session_options, Versions.of(self._data, planning, schedule))
 
     _assembler_class = BatchAssembler
@@ -221,10 +223,10 @@ class ZarrIterableDataset(StreamingDataset):
         schedule = self._session.schedule
         order = schedule.order
         return (
-            f"ZarrIterableDataset({describe(schedule.fields, order.selection)}, "
+            f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, "
             f"batch_size={schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 
     def _repr_html_(self) -> str:
         schedule = self._session.schedule
-        return dataset_html(schedule.fields, schedule.order, schedule.batch_size)
+        return dataset_html(schedule.fields, schedule.order, schedule.batch_size, self._session.statics)

@@ -46,6 +46,7 @@ from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
 from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import MOVED_TO_DATA, as_data, faults_for
+from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, shared_memory
 
 DEFAULT_CACHE = 256 << 20
@@ -129,7 +130,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._fields, self._selection = self._data.resolved.planned(
             return_index=bool(return_index), room=0 if self._leases else DEFAULT_BUDGET // 16
         )
-        self._assembler = BatchAssembler(self._fields)
+        statics = StaticTensors.read(self._data.resolved.statics, self._policy)
+        self._assembler = BatchAssembler(self._fields, statics)
         self._closed = False
         self._reset_process()
         self._resources(1)  # what no request can be read with is refused here
@@ -167,7 +169,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             return self._assembler.assemble(self._read(np.asarray(index)))
         # a view would keep the whole buffer
         rows = [values[0] for values in self._read(np.array([one]))]
-        return self._assembler.assemble([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
+        return self._assembler.assemble_sample([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
 
     def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
         """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
@@ -192,10 +194,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         return self._data
 
     def __repr__(self) -> str:
-        return f"ZarrDataset({describe(self._fields, self._selection)})"
+        return f"ZarrDataset({describe(self._fields, self._selection, self._assembler.statics.fields)})"
 
     def _repr_html_(self) -> str:
-        return random_access_html(self._fields, self._selection)
+        return random_access_html(self._fields, self._selection, self._assembler.statics.fields)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here

@@ -27,6 +27,7 @@ from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict, version_in
 from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch, BatchAssembler
@@ -124,6 +125,11 @@ class Session:
         """Samples of a batch; None for single samples."""
         return self.schedule.batch_size
 
+    @property
+    def statics(self) -> tuple[StaticField, ...]:
+        """What is the same in all batches."""
+        return self.options.assembler.statics.fields
+
     def check_process(self) -> None:
         """Start afresh in a forked process: the threads of its parent are not here."""
         if os.getpid() != self._pid:
@@ -197,6 +203,7 @@ class Session:
             memory=resources.memory,
             max_open_batches=resources.max_open_batches,
             pinned=self._pins(),
+            statics=self.statics,
         )
 
     # Which version of the store is read
