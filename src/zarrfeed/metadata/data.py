@@ -19,10 +19,10 @@ from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
-from zarrfeed.metadata.source_names import name_source
-from zarrfeed.metadata.statics import open_statics
+from zarrfeed.metadata.statics import open_statics, static_call
 from zarrfeed.metadata.statistics import Axis, automatic
 from zarrfeed.metadata.store_table import locate_samples
+from zarrfeed.metadata.time_features import time_features_call
 from zarrfeed.plan.labels import Method
 from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
@@ -35,11 +35,9 @@ from zarrfeed.spec.data import (
     Expression,
     FieldInfo,
     FrozenArray,
-    FrozenMapping,
     NormalizeCall,
     SelectCall,
     SplitCall,
-    StaticCall,
     WindowCall,
     freeze,
     freeze_offsets,
@@ -55,10 +53,10 @@ class Data:
     """A description of samples: which arrays, which samples of them, and how their items are converted.
 
     `zarrfeed.open` and `zarrfeed.from_xarray` make one; each method returns another one and leaves this one as it is.
-    `ZarrIterableDataset(data, ...)` and `ZarrDataset(data, ...)` read it. A method costs no I/O: metadata were read
-    when the arrays were opened. What cannot work is refused by the method that asks for it, with a ConfigError. A
-    `Data` holds what can be settled in index space or while rows are copied into a batch; any other change of a sample
-    is for the `transform` of a dataset.
+    `ZarrIterableDataset(data, ...)` and `ZarrDataset(data, ...)` read it. A method costs no I/O, unless it says so:
+    metadata were read when the arrays were opened. What cannot work is refused by the method that asks for it, with a
+    ConfigError. A `Data` holds what can be settled in index space or while rows are copied into a batch; any other
+    change of a sample is for the `transform` of a dataset.
 
     A `Data` prints as the expression that made it, can be pickled, and is immutable. Two are equal if their expressions
     are, and if the metadata, and the values of arrays in memory, were the same when the arrays were opened.
@@ -283,17 +281,16 @@ class Data:
         Parameters
         ----------
         mean_std
-            A pair (mean, std) of numbers; of arrays with one number for each channel, and `axis`; or of arrays with two
-            axes or more that broadcast against a sample (without the axis of a window), such as of shape (1, lat, lon)
-            for each grid point. Or a mapping of names to such pairs, as of `cast`. Values are those after decoding. An
-            array can be normalised once. "auto": by the statistics of these samples, as `zarrfeed.stats` measures them;
-            a constant channel becomes 0. This reads all samples now, unless `stats` has them.
+            A pair (mean, std) of numbers, of arrays with one number for each channel, or of arrays with two axes or
+            more that broadcast against a sample without the axis of a window, such as (1, lat, lon). Or a mapping of
+            names to such pairs, as of `cast`. Values are those after decoding. An array can be normalised once. "auto":
+            by `zarrfeed.stats` of these samples, which reads them all now, unless `stats` has the result.
         axis
             The axis of the array, or dimension by its name, that the channels are along. Needed for arrays with one
             axis. With "auto": what has statistics of its own, as of `zarrfeed.stats`.
         stats
-            With "auto": a JSON file of `zarrfeed.stats` with statistics of these samples; it is written if it does not
-            exist. A file with statistics of other samples is refused: give `Statistics.load(path).mean_std()`.
+            With "auto": a JSON file with statistics of these samples, which is written if it does not exist. For those
+            of other samples, give `zarrfeed.Statistics.load(path).mean_std()` as `mean_std`.
 
         Examples
         --------
@@ -312,37 +309,54 @@ class Data:
     def static(self, *names: str, **arrays: FieldSource | float) -> Data:
         """Add arrays that are the same for all samples, such as a land-sea mask, to every batch.
 
-        A batch has each as a tensor of shape (batch, *shape), expanded from one tensor without a copy, under its name
-        in the dict of the samples. If the samples are a single array, they become a dict, too: {"samples": ..., "lsm":
-        ...}. A single sample has the tensor itself. Do not write to these tensors: all batches share their memory.
+        A batch has each as a tensor of shape (batch, *shape), expanded from one tensor without a copy (torch's thread
+        that pins batches of workers copies), under its name in the dict of the samples. If the samples are a single
+        array, they become a dict, too: {"samples": ..., "lsm": ...}. A single sample has the tensor itself. Do not
+        write to these tensors: all batches share their memory.
 
         Parameters
         ----------
         *names
-            Arrays in the group of the samples' arrays. They must not have the sample dimension.
+            Arrays beside those of the samples, without the sample dimension. They are decoded as the samples are, and
+            read once, when a dataset is made. `cast` and `normalize` do not concern them.
         **arrays
-            Name in the batch -> a number, a NumPy array, a tensor in host memory, or a stored array: a `zarr.Array`, a
-            path, or a URL.
-
-        Notes
-        -----
-        Stored values are decoded as those of the samples are, and read once, when a dataset is made. `cast` and
-        `normalize` do not concern them; an array in memory is delivered as it is. DataLoader workers send them as they
-        send any tensor in shared memory, without a copy; where torch's own thread pins batches of workers, it copies.
+            Name in the batch -> a number, an array or a tensor in host memory, a `zarr.Array`, a path, or a URL.
 
         Examples
         --------
         >>> import numpy as np, zarrfeed
         >>> data = zarrfeed.open({"t2m": np.zeros((100, 4, 8), "f4")}).static(lsm=np.ones((4, 8), "f4"))
-        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=32) as dataset:
-        ...     batch = next(iter(dataset))
+        >>> batch = zarrfeed.ZarrDataset(data)[[3, 1]]
         >>> batch["t2m"].shape, batch["lsm"].shape, batch["lsm"].stride()
-        (torch.Size([32, 4, 8]), torch.Size([32, 4, 8]), (0, 8, 1))
+        (torch.Size([2, 4, 8]), torch.Size([2, 4, 8]), (0, 8, 1))
         """
-        decodes = bool(getattr(self.expression.opened, "decode_cf", True))
-        step = Step("static", (open_statics(self.resolved, names, arrays, decode_cf=decodes),))
-        sources = FrozenMapping(tuple((name, name_source(one)) for name, one in arrays.items()))
-        return self._then(StaticCall(names, sources), step)
+        step = Step("static", (open_statics(self.resolved, self.expression, names, arrays),))
+        return self._then(static_call(names, arrays), step)
+
+    @checks_option_names
+    def time_features(self, *features: str, coords: Any = None) -> Data:
+        """Add the field `time_features`, float32 of shape (2 * features,): sines and cosines of the samples' times.
+
+        If the samples are a single array, they become a dict, {"samples": ..., "time_features": ...}. `cast` and
+        `normalize` leave the field alone unless they name it. A later `window` takes the features of each row.
+
+        Parameters
+        ----------
+        *features
+            "hour" (with minutes), "day_of_week" (from Monday), "month", "day_of_year" (whole days), or "year_fraction":
+            each gives the sine and the cosine of its share of its cycle.
+        coords
+            The time of each sample of the arrays. None: the coordinate of the sample dimension, which is read now.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> times = np.datetime64("2020-01-01") + np.arange(4) * np.timedelta64(6, "h")
+        >>> data = zarrfeed.open({"t2m": np.zeros((4, 8))}).time_features("hour", coords=times)
+        >>> zarrfeed.ZarrDataset(data)[1]["time_features"].numpy().round(2) + 0.0
+        array([1., 0.], dtype=float32)
+        """
+        return self._then(time_features_call(features, coords), Step("time_features", (features, coords)))
 
     @checks_option_names
     def split(

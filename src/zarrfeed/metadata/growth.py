@@ -167,6 +167,8 @@ class Growth:
             )
         if step.method == "select" and not isinstance(step.arguments[0], slice):
             raise ConfigError("select of a store that is opened with refresh='epoch' must be a slice")
+        if step.method == "time_features":
+            raise ConfigError("time_features() cannot follow open(..., refresh='epoch'): new samples have other times")
         if step.method == "window" and step.arguments[1] is not None:
             raise ConfigError("segment_ends cannot be given after open(..., refresh='epoch'): the last one moves")
         return replace(self, steps=(*self.steps, step))

@@ -18,6 +18,8 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.fields import OpenedFields, with_options
+from zarrfeed.metadata.time_features import NAME as TIME_FEATURES
+from zarrfeed.metadata.time_features import calculate, check_features, with_field
 from zarrfeed.plan.blocks import plan_blocks
 from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Select, Selection
@@ -381,6 +383,21 @@ class ResolvedData:
         """Return whether both stand for the same arrays: equal metadata, and in memory equal values."""
         ours, theirs = self._all_fields(), other._all_fields()
         return len(ours) == len(theirs) and all(_same_field(a, b) for a, b in zip(ours, theirs, strict=True))
+
+    def time_features(self, features: Sequence[str], coords: Any) -> Self:
+        """Add the times of samples as one more array in memory."""
+        check_features(features)
+        coordinate = self.coordinate() if coords is None else self.coordinate("time", coords)
+        if any(one.name == TIME_FEATURES for one in self.statics):
+            raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
+        at = self.opened.num_sample_fields
+        return replace(
+            self,
+            opened=with_field(self.opened, TIME_FEATURES, calculate(coordinate, features)),
+            wishes=(*self.wishes[:at], Wish(), *self.wishes[at:]),
+            windows=(*self.windows[:at], None, *self.windows[at:]),
+            first_wishes=self.first_wishes and (*self.first_wishes[:at], (Wish(),), *self.first_wishes[at:]),
+        )
 
     def _all_fields(self) -> list[Field]:
         return [*self.fields, *(one.source for one in self.statics)]

@@ -16,13 +16,15 @@ from zarrfeed.metadata.conversion import ConversionOptions, Items, is_number
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.metadata.source_names import name_source
+from zarrfeed.spec.data import Expression, FrozenMapping, StaticCall
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.static import StaticField
 from zarrfeed.storage.access import StoreAccess
 
 
 def open_statics(
-    resolved: ResolvedData, names: Sequence[str], arrays: Mapping[str, Any], *, decode_cf: bool = True
+    resolved: ResolvedData, expression: Expression, names: Sequence[str], arrays: Mapping[str, Any]
 ) -> tuple[StaticField, ...]:
     """Return the static fields that a user asks for.
 
@@ -30,12 +32,12 @@ def open_statics(
     ----------
     resolved
         The samples, beside whose arrays others lie.
+    expression
+        How they were opened: static arrays are decoded alike.
     names
         Of arrays in the group of the samples.
     arrays
         Name in the batch -> a number, an array in memory, or a stored array.
-    decode_cf
-        Whether attributes such as `scale_factor` are heeded.
 
     Raises
     ------
@@ -50,6 +52,7 @@ def open_statics(
         if name in arrays or names.count(name) > 1:
             raise ConfigError(f"static: {name!r} is named twice")
     known = resolved.opened.coordinates
+    decode_cf = bool(getattr(expression.opened, "decode_cf", True))
     made = []
     for name in names:
         if known is None:
@@ -69,6 +72,11 @@ def open_statics(
             )
         made.append(_stored(name, opened, access, () if known is None else known.dims, decode_cf))
     return tuple(made)
+
+
+def static_call(names: tuple[str, ...], arrays: Mapping[str, Any]) -> StaticCall:
+    """Return what the expression of a `Data` has of the call."""
+    return StaticCall(names, FrozenMapping(tuple((name, name_source(one)) for name, one in arrays.items())))
 
 
 def _in_memory(name: str, source: Any) -> StaticField:

@@ -405,6 +405,23 @@ class StaticCall(Call):
 
 
 @dataclass(frozen=True)
+class TimeFeaturesCall(Call):
+    """`.time_features(feature, ..., coords=...)`."""
+
+    features: tuple[str, ...]
+    coords: Hashable = None
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".time_features"
+
+    def _arguments(self) -> Iterator[str]:
+        yield from map(repr, self.features)
+        if self.coords is not None:
+            yield f"coords={self.coords!r}"
+
+
+@dataclass(frozen=True)
 class SplitCall(Call):
     """`.split(parts, by=..., seed=..., gap=...)[part]`."""
 
