@@ -368,3 +368,50 @@ def test_the_plan_of_many_stores_is_small(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(data) == 4 * count
     assert used < count * 5_000
+
+
+def test_windows_reach_from_one_store_into_the_next_where_these_are_contiguous(tmp_path: Path) -> None:
+    stores = make_stores(tmp_path, [9, 3, 14], [4, 5, 4], ["zstd", "none", "sharded"])
+    data = zarrfeed.concat(stores, contiguous=True).window({"x": (-4, 0, 5)})
+    seen = []
+    for samples, index in ZarrIterableDataset(data, batch_size=5, shuffle=True, return_index=True):
+        for slot, row in enumerate(index.tolist()):
+            expected = np.concatenate([numbers(row + offset, 1) for offset in (-4, 0, 5)])
+            assert np.array_equal(samples["x"][slot].numpy(), expected)
+        seen += index.tolist()
+    assert sorted(seen) == list(range(4, 21))
+
+
+def test_labels_of_many_stores_are_those_of_each(tmp_path: Path) -> None:
+    """Stores that were described without being opened are asked for their own times."""
+    xarray = pytest.importorskip("xarray")
+    whole = []
+    for year in (2001, 2002, 2003):
+        times = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="M8[D]").astype("M8[ns]")
+        values = (np.arange(len(times)) + 1000 * (year - 2001)).astype("f4")
+        dataset = xarray.Dataset({"t": (("time",), values)}, {"time": times})
+        dataset.to_zarr(tmp_path / f"{year}.zarr", consolidated=False)
+        whole.append(dataset)
+    expected = xarray.concat(whole, "time").sel(time=slice("2001-12-30", "2002-01-02"))["t"].values
+    data = zarrfeed.open(f"{tmp_path}/*.zarr").sel(time=slice("2001-12-30", "2002-01-02"))
+    assert ZarrDataset(data)[list(range(4))]["t"].tolist() == expected.tolist()
+
+
+def test_statistics_static_fields_and_times_go_with_many_stores(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    parts = []
+    for number in range(3):
+        times = (np.datetime64(f"2001-0{number + 1}-01") + np.arange(4 + number)).astype("M8[ns]")
+        values = (np.arange(len(times) * 3) + 100 * number).astype("f4").reshape(-1, 3)
+        part = xarray.Dataset({"t": (("time", "x"), values)}, {"time": times})
+        part["lsm"] = (("x",), np.arange(3, dtype="f4"))
+        part.to_zarr(tmp_path / f"{number}.zarr", consolidated=False)
+        parts.append(part)
+    whole = xarray.concat([part[["t"]] for part in parts], "time")
+    data = zarrfeed.open(f"{tmp_path}/*.zarr", sample_dim="time")
+    data = data.normalize("auto").time_features("day_of_year").static("lsm")
+    batch = next(iter(ZarrIterableDataset(data, batch_size=len(data))))
+    expected = (whole["t"].values - whole["t"].values.mean()) / whole["t"].values.std()
+    assert np.allclose(batch["t"].numpy(), expected, atol=1e-6)
+    assert batch["lsm"].shape == (15, 3)
+    assert batch["time_features"].shape == (15, 2)

@@ -46,7 +46,7 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
     >>> data = zarrfeed.concat([first, zarrfeed.open(second).select(slice(2, None))])
     >>> zarrfeed.ZarrDataset(data)[[0, 9, 10, 13]]
     tensor([0, 9, 2, 5])
-    >>> data.locate(13)
+    >>> data.locate(15)
     (1, 5)
     """
     given = [one if isinstance(one, Data) else open(one) for one in data]
