@@ -21,7 +21,8 @@ import zarrfeed
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from zarrfeed import ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.field import Layout, StoredField
+from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.layout import Layout
 
 Array = npt.NDArray[Any]
 

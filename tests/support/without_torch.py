@@ -179,7 +179,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     samples = core.sample_order(plan.to_core())
     try:
         for reader in lists:
-            reader.open()
+            reader.open(plan, resources.max_open_batches)
         engine.start(plan.to_core(), resources.max_open_batches)
         feeder.start()
         for begin in range(0, len(samples), BATCH):

@@ -41,6 +41,9 @@ class BatchArrays(Protocol):
     def bytes_of(self, array: Array) -> npt.NDArray[np.uint8]:
         """Return the memory of an array of a batch: uint8 of shape (rows, bytes of a sample)."""
 
+    def empty(self, shape: tuple[int, ...]) -> tuple[Array, npt.NDArray[np.uint8]]:
+        """Return an array of uint8 where batches lie, and the same memory as NumPy has it; on any thread."""
+
 
 class ByteArrays:
     """Batches as bytes in NumPy: uint8 of shape (rows, bytes of a sample), in the engine's memory."""
@@ -67,6 +70,11 @@ class ByteArrays:
     def bytes_of(self, array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the array."""
         return array
+
+    def empty(self, shape: tuple[int, ...]) -> tuple[Array, npt.NDArray[np.uint8]]:
+        """Return an array, twice."""
+        array = np.empty(shape, np.uint8)
+        return array, array
 
 
 def tensor_spec(field: TensorField) -> TensorSpec:

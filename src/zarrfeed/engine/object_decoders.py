@@ -20,7 +20,10 @@ import numpy.typing as npt
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.engine.images import pixels_of
+from zarrfeed.spec.images import Images
 from zarrfeed.storage.zarr_decoder import ChunkDecoder
 from zarrfeed.storage.zarr_internals import sync
 
@@ -31,6 +34,8 @@ Decode: TypeAlias = Callable[..., Any] | DecoderName | None
 #: What is called: with the bytes and the key.
 Decoder: TypeAlias = Callable[[memoryview, str], Any]
 
+
+_AS_THEY_ARE = Images(mode=None)
 
 _parsing = threading.Lock()
 
@@ -66,7 +71,7 @@ def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder 
             names = ", ".join(map(repr, DECODER_NAMES))
             raise ConfigError(f"decode = {decode!r}, must be a function or one of {names}{_similar(decode)}")
         if decode == "image":
-            _check_pillow()
+            check_pillow("decode = 'image'")
         if decode == "zarr-chunk":
             return _ZarrChunk(chunks())
         return {"bytes": _to_bytes, "image": decode_image, "npy": decode_npy}[decode]
@@ -91,12 +96,7 @@ def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
 
     Grey images have one channel; palettes and other modes become RGB.
     """
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data)) as image:
-        has_channels = image.mode in ("L", "RGB", "RGBA")
-        pixels = np.asarray(image if has_channels else image.convert("RGB"))
-    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
+    return np.ascontiguousarray(pixels_of(data, _AS_THEY_ARE))
 
 
 def decode_npy(data: memoryview, _: str = "") -> npt.NDArray[Any]:
@@ -131,13 +131,6 @@ class _ZarrChunk:
     def __call__(self, data: memoryview, _: str) -> npt.NDArray[Any]:
         stored = cpu.Buffer.from_array_like(np.frombuffer(data, np.uint8))
         return self.decoder.shaped(sync(self.decoder.decode(stored)))
-
-
-def _check_pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("decode = 'image' needs Pillow: pip install pillow") from error
 
 
 def _similar(name: str) -> str:

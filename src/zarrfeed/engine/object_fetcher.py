@@ -37,7 +37,7 @@ from zarrfeed.storage.listing import Listing
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.object_source import ObjectSource
 from zarrfeed.storage.object_versions import ObjectVersion, look_up
-from zarrfeed.storage.zarr_internals import sync
+from zarrfeed.storage.zarr_internals import event_loop
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -155,7 +155,7 @@ class ObjectFetcher:
             If it does not live in a forked process.
         """
         self._bridge.start()
-        self._loop = sync(_running_loop())
+        self._loop = event_loop()
         if self._decoder is not None:
             self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
 
@@ -387,10 +387,6 @@ class ObjectFetcher:
             self._awaited.discard(one)
             if not self._awaited:
                 self._changed.notify_all()
-
-
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
 
 
 def bytes_of(value: Any) -> int:

@@ -22,11 +22,11 @@ from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.cache_stats import CacheStats
+from zarrfeed.engine.image_reader import make_lookup
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
-from zarrfeed.engine.vlen import VlenReader, skipped_of_vlen
-from zarrfeed.engine.vlen_parts import PartedVlenReader
+from zarrfeed.engine.vlen import SampleLookup
 from zarrfeed.plan.batch_request import plan_request
 from zarrfeed.plan.carry import plan_carry
 from zarrfeed.plan.field_rows import chunk_finder, find_rows
@@ -110,13 +110,17 @@ class Reader:
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
-        self._vlen_readers: dict[int, VlenReader | PartedVlenReader] = {}
+        self._vlen_readers: dict[int, SampleLookup] = {}
         self._vlen_s = 0.0
         for field in fields:
             if isinstance(field, VlenField):
-                kind = VlenReader if field.parts is None else PartedVlenReader
-                self._vlen_readers[len(self._fields)] = kind(
-                    field, cache_bytes=memory.list_cache_bytes, max_decodes=num_threads, policy=policy
+                self._vlen_readers[len(self._fields)] = make_lookup(
+                    field,
+                    batch_size=batch_size,
+                    cache_bytes=memory.list_cache_bytes,
+                    num_threads=num_threads,
+                    arrays=arrays,
+                    policy=policy,
                 )
                 self._fields.append(IndexField(field.num_samples, field.name))
             elif isinstance(field, StoredField) and field.resident:
@@ -172,7 +176,7 @@ class Reader:
         """
         self.stop()
         for reader in self._vlen_readers.values():
-            reader.open()
+            reader.open(plan, max_open_batches)
         carry = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else None
         self._engine.start(plan.to_core(carry), max_open_batches, short_of_memory=short_of_memory)
         self._bridge.start()
@@ -229,7 +233,7 @@ class Reader:
                 continue
             values[number], errors = reader.take_what_is_good(index)
             if errors:
-                self._substitute(arrays, skipped_of_vlen(self._tensors.index(number), index, reader, errors))
+                self._substitute(arrays, reader.skipped(self._tensors.index(number), index, errors))
                 waiting = deque(self._vlen_readers)  # all fields have another sample there
         return tuple(values)
 
@@ -251,7 +255,7 @@ class Reader:
             elif tensor in self._loaded:
                 fields[number] = SkippedField(f.name, partial(_find_loaded, self._loaded[tensor]), offsets)
             elif tensor in self._vlen_readers:
-                fields[number] = SkippedField(f.name, self._vlen_readers[tensor].find_chunks, (0,))
+                fields |= self._vlen_readers[tensor].skippable(number, f.name)
         self._order = plan.order
         return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
 
@@ -283,6 +287,8 @@ class Reader:
     def stop(self) -> None:
         """End the epoch: threads finish their chunk, and have ended when this returns."""
         self._bridge.stop_engine()
+        for reader in self._vlen_readers.values():
+            reader.close()
         self._provided.clear()
         self._spare = None  # with its cache: chunks may be repaired before the next epoch
 

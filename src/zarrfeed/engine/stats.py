@@ -88,6 +88,8 @@ class Stats(Page):
         Seconds of `fetch_s` that chunks spent with zarr-python's codecs, or waited for them.
     list_s
         Seconds of `consumer_wait_s` in which text and bytes of any length were looked up.
+    images_decoded, image_s
+        Images that `Data.decode` decoded, and the seconds that it took, summed over threads.
     idle_storage_s
         Seconds in which decode threads waited for stored bytes.
     idle_memory_s
@@ -135,6 +137,8 @@ class Stats(Page):
     order_s: float = 0.0
     python_decode_s: float = 0.0
     list_s: float = 0.0
+    images_decoded: int = 0
+    image_s: float = 0.0
     idle_storage_s: float = 0.0
     idle_memory_s: float = 0.0
     idle_other_s: float = 0.0
@@ -251,6 +255,12 @@ def find_limit(stats: Stats) -> Limit:
     waits = f"your loop waits {waited:.0%} of its time"
     if waited < _HARDLY_WAITS:
         return Limit(CONSUMER, f"{waits}: batches are ready before it asks", "the loader is not what to speed up")
+    if stats.list_s > stats.consumer_wait_s / 2 and stats.images_decoded:
+        return Limit(
+            DECODE,
+            f"{waits}, {min(1, stats.list_s / stats.consumer_wait_s):.0%} of that for images, which threads decode",
+            "raise num_threads if cores are idle, or store smaller images",
+        )
     if stats.list_s > stats.consumer_wait_s / 2:
         return Limit(
             DECODE,

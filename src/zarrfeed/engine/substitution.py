@@ -25,9 +25,11 @@ from zarrfeed.plan.field_rows import FindChunks
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
 
-#: The skipped slots of a batch, as the engine reports them: the slots, their samples, and the chunks that could not be
-#: read or decoded, each as (field, index along the sample axis, key, class of the error, errno, message).
-Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
+#: A chunk that could not be read or decoded: (field, index along the sample axis, key, class of the error, errno,
+#: message).
+SkippedPart: TypeAlias = tuple[int, int, str, str, int, str]
+#: The skipped slots of a batch, as the engine reports them: the slots, their samples, and the chunks.
+Skipped: TypeAlias = tuple[list[int], list[int], list[SkippedPart]]
 #: One field of a batch: uint8 of shape (rows, bytes of a sample); of objects as they are, an array of these.
 Bytes: TypeAlias = npt.NDArray[Any]
 #: Reads samples; returns the bytes of each field, and the skipped slots among them.

@@ -24,20 +24,25 @@ from zarr.buffer import cpu
 from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.stats import Stats
-from zarrfeed.engine.substitution import Skipped
+from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
+from zarrfeed.plan.order import EpochPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.parted_source import PartedSource
 from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.retry import is_of_chunk
 from zarrfeed.storage.zarr_internals import sync
 
+Int64: TypeAlias = npt.NDArray[np.int64]
 Objects: TypeAlias = npt.NDArray[np.object_]
 #: Index of a chunk along the sample axis, and along the other axes.
-_Place: TypeAlias = tuple[int, tuple[int, ...]]
+Place: TypeAlias = tuple[int, tuple[int, ...]]
+#: A chunk that could not be read or decoded, and why.
+ChunkError: TypeAlias = tuple[Place, BaseException]
 
 #: Chunks that are asked for at once.
 _MAX_REQUESTS = 32
@@ -53,7 +58,98 @@ class _Kept:
     size: int
 
 
-class VlenReader:
+class SampleLookup(Protocol):
+    """Looks the samples of one field up when a batch is made: text and bytes as they are, or images."""
+
+    @property
+    def source(self) -> StoreSource | PartedSource:
+        """Where its chunks are."""
+
+    def open(self, plan: EpochPlan, max_open_batches: int) -> None:
+        """Begin an epoch."""
+
+    def close(self) -> None:
+        """End the epoch."""
+
+    def take(self, index: Int64) -> Any:
+        """Return samples, by their index in the array, or raise the error of one that cannot be had."""
+
+    def take_what_is_good(self, index: Int64) -> tuple[Any, list[Any]]:
+        """Return the same, and what could not be had; samples of that hold anything."""
+
+    def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
+        """Return what may be skipped of array `number`, of a field, by its number in what `skipped` returns."""
+
+    def skipped(self, number: int, index: Int64, errors: list[Any]) -> Skipped:
+        """Say which slots of a batch lack their sample because of these errors."""
+
+    def stats(self) -> Stats:
+        """Return the counters since this was made."""
+
+
+class EncodedLookup:
+    """Looks up text and bytes of any length: `VlenReader` in one store, `PartedVlenReader` in several."""
+
+    async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
+        """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
+        raise NotImplementedError
+
+    def find_chunks(self, samples: Int64, offset: int) -> Int64:
+        """Return the number of the chunk of the item at an offset from each sample, along the sample axis."""
+        raise NotImplementedError
+
+    def place_of(self, sample: int, item: tuple[int, ...]) -> Place:
+        """Return the chunk in which an item of a sample lies."""
+        raise NotImplementedError
+
+    def label(self, place: Place) -> str:
+        """Return the key of a chunk, and which inner chunk it is where there are such."""
+        raise NotImplementedError
+
+    def array_of(self, place: Place) -> str:
+        """Return what errors call the array of a chunk."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the epoch. Decoded chunks stay in the cache."""
+
+    def take(self, index: Int64) -> list[Any]:
+        """Return samples, by their index in the array: nested lists, as deep as the array has axes.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            If a chunk cannot be decoded or read; names array and chunk.
+        """
+        listed, errors = self.take_what_is_good(index)
+        for _, error in errors:  # not raised on the loop, which an interrupt would end
+            raise error
+        return listed
+
+    def take_what_is_good(self, index: Int64) -> tuple[list[Any], list[ChunkError]]:
+        """Return the same, and which chunks could not be had, and why; samples of these are incomplete."""
+        taken, errors = sync(self.look_up(index))
+        listed: list[Any] = taken.tolist()
+        return listed, errors
+
+    def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
+        """Return what may be skipped of array `number`, of a field, as substitution needs it: whole chunks."""
+        return {number: SkippedField(name, self.find_chunks, (0,))}
+
+    def skipped(self, number: int, index: Int64, errors: list[ChunkError]) -> Skipped:
+        """Say which slots of a batch lack their sample, for want of chunks of array `number`, as the engine does.
+
+        Raises
+        ------
+        BaseException
+            Any of the errors that says nothing of a chunk.
+        """
+        bad = np.flatnonzero(np.isin(self.find_chunks(index, 0), [place[0] for place, _ in errors]))
+        chunks = [skipped_part(number, place[0], self.label(place), error) for place, error in errors]
+        return bad.tolist(), index[bad].tolist(), chunks
+
+
+class VlenReader(EncodedLookup):
     """Reads the samples of one field.
 
     Parameters
@@ -77,7 +173,7 @@ class VlenReader:
         self._cache_bytes = cache_bytes
         self._max_decodes = max_decodes
         self._policy = policy
-        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Place, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._counts = ReadCounts()
         self._stats = Stats()
@@ -98,11 +194,11 @@ class VlenReader:
         """Where its chunks are."""
         return self._source
 
-    def find_chunks(self, samples: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
+    def find_chunks(self, samples: Int64, offset: int) -> Int64:
         """Return the chunk along the sample axis of the item at an offset from each sample."""
         return (samples + offset) // self._spec.rows_per_chunk
 
-    def open(self) -> None:
+    def open(self, plan: EpochPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
         """Begin an epoch: make the store ready, forget indices of shards.
 
         Raises
@@ -110,34 +206,28 @@ class VlenReader:
         StoreReadError
             If it cannot be opened. And ConfigError, if it does not live in a forked process.
         """
+        sync(self.begin())
+
+    async def begin(self) -> None:
+        """Do the same, on zarr-python's loop."""
         self._reader = self._make_reader()
         try:
-            sync(self._source.open())
+            await self._source.open()
         except ZarrfeedError:
             raise
         except Exception as error:
             raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
-    def take(self, index: npt.NDArray[np.int64]) -> list[Any]:
-        """Return samples, by their index in the array: nested lists, as deep as the array has axes.
+    def place_of(self, sample: int, item: tuple[int, ...]) -> Place:
+        """Return the chunk in which an item of a sample lies."""
+        cell = tuple(i // self._spec.chunk_shape[axis] for i, axis in zip(item, self._others, strict=True))
+        return sample // self._spec.rows_per_chunk, cell
 
-        Raises
-        ------
-        CorruptChunkError, StoreReadError
-            If a chunk cannot be decoded or read; names array and chunk.
-        """
-        listed, errors = self.take_what_is_good(index)
-        for _, error in errors:  # not raised on the loop, which an interrupt would end
-            raise error
-        return listed
+    def array_of(self, place: Place) -> str:  # noqa: ARG002 (it is one array)
+        """Return what errors call the array."""
+        return self._spec.name
 
-    def take_what_is_good(self, index: npt.NDArray[np.int64]) -> tuple[list[Any], list[tuple[_Place, BaseException]]]:
-        """Return the same, and which chunks could not be had, and why; samples of these are incomplete."""
-        taken, errors = sync(self._take(index))
-        listed: list[Any] = taken.tolist()
-        return listed, errors
-
-    def label(self, place: _Place) -> str:
+    def label(self, place: Place) -> str:
         """Return the key of a chunk, and which inner chunk it is where there are such."""
         key, position = locate_chunk(self._spec, self._grid(place))
         return f"{key} {self._reader.inner_label(position)}".rstrip()
@@ -151,14 +241,15 @@ class VlenReader:
             cache=CacheStats.of_python(self._counts.cache),
         )
 
-    async def _take(self, index: npt.NDArray[np.int64]) -> tuple[Objects, list[tuple[_Place, BaseException]]]:
+    async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
+        """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
         taken = np.empty((len(index), *self._spec.sample_shape), dtype=object)
         chunk = index // self._spec.rows_per_chunk
         # chunk along the sample axis -> slots of the batch that it fills
         slots = {int(c): np.flatnonzero(chunk == c) for c in np.unique(chunk)}
         reading, decoding = asyncio.Semaphore(_MAX_REQUESTS), asyncio.Semaphore(self._max_decodes)
 
-        async def fill(place: _Place) -> BaseException | None:
+        async def fill(place: Place) -> BaseException | None:
             try:
                 async with reading:
                     items = await self._items(place, decoding)
@@ -178,7 +269,7 @@ class VlenReader:
         results = await asyncio.gather(*map(fill, places))
         return taken, [(place, error) for place, error in zip(places, results, strict=True) if error is not None]
 
-    async def _items(self, place: _Place, decoding: asyncio.Semaphore) -> Objects:
+    async def _items(self, place: Place, decoding: asyncio.Semaphore) -> Objects:
         """Return a decoded chunk, of those that are kept or from the store."""
         kept = self._kept.get(place)
         if kept is None:
@@ -193,7 +284,7 @@ class VlenReader:
             self._kept_bytes -= dropped.size
         return kept.items
 
-    async def _read(self, place: _Place, decoding: asyncio.Semaphore) -> _Kept:
+    async def _read(self, place: Place, decoding: asyncio.Semaphore) -> _Kept:
         key, position = locate_chunk(self._spec, self._grid(place))
         inner = self._reader.inner_label(position)
         inner = f"{inner}: " if inner else ""
@@ -217,12 +308,12 @@ class VlenReader:
             self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=kept.size)
         return kept
 
-    def _grid(self, place: _Place) -> list[int]:
+    def _grid(self, place: Place) -> list[int]:
         grid = list(place[1])
         grid.insert(self._spec.sample_axis, place[0])
         return grid
 
-    def _trimmed(self, items: npt.NDArray[Any], place: _Place) -> _Kept:
+    def _trimmed(self, items: npt.NDArray[Any], place: Place) -> _Kept:
         """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
         spec = self._spec
         sizes = zip(self._grid(place), spec.chunk_shape, spec.shape, strict=True)
@@ -231,32 +322,16 @@ class VlenReader:
         return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
 
 
-class ChunksOfItems(Protocol):
-    """A reader of a field, as far as skipped chunks are concerned."""
-
-    def find_chunks(self, samples: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
-        """Return the number of the chunk of the item at an offset from each sample."""
-
-    def label(self, place: _Place) -> str:
-        """Return the key of a chunk."""
-
-
-def skipped_of_vlen(
-    number: int, index: npt.NDArray[np.int64], reader: ChunksOfItems, errors: list[tuple[_Place, BaseException]]
-) -> Skipped:
-    """Say which slots of a batch lack their sample, for want of chunks of field `number`, as the engine does.
+def skipped_part(number: int, unit: int, key: str, error: BaseException) -> SkippedPart:
+    """Return one chunk, or one sample, that is skipped, as the engine reports chunks.
 
     Raises
     ------
     BaseException
-        Any of the errors that says nothing of a chunk.
+        The error, if it says nothing of a chunk.
     """
-    bad = np.flatnonzero(np.isin(reader.find_chunks(index, 0), [place[0] for place, _ in errors]))
-    chunks = []
-    for place, error in errors:
-        if not is_of_chunk(error):
-            raise error
-        code = error.errno if isinstance(error, StoreReadError) and error.errno is not None else 0
-        what = error.strerror if isinstance(error, StoreReadError) else str(error)
-        chunks.append((number, place[0], reader.label(place), type(error).__name__, code, str(what)))
-    return bad.tolist(), index[bad].tolist(), chunks
+    if not is_of_chunk(error):
+        raise error
+    code = error.errno if isinstance(error, StoreReadError) and error.errno is not None else 0
+    what = error.strerror if isinstance(error, StoreReadError) else str(error)
+    return number, unit, key, type(error).__name__, code, str(what)

@@ -6,30 +6,27 @@ stores are made when a batch has a sample of the store; the ones that were used 
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.engine.stats import Stats
-from zarrfeed.engine.vlen import VlenReader
+from zarrfeed.engine.vlen import ChunkError, EncodedLookup, Int64, Objects, Place, VlenReader
+from zarrfeed.plan.order import EpochPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.storage.parted_source import PartedSource
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-#: Chunk along the sample axis, and its place along the other axes.
-_Place: TypeAlias = tuple[int, tuple[int, ...]]
 
 #: Stores whose readers are kept.
 _MOST_READERS = 16
 
 
-class PartedVlenReader:
+class PartedVlenReader(EncodedLookup):
     """Reads the samples of a field of several stores; as `VlenReader`.
 
     Parameters
@@ -64,48 +61,58 @@ class PartedVlenReader:
             found = np.where(chunk >= 0, first + chunk, found)
         return found
 
-    def open(self) -> None:
+    def open(self, plan: EpochPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
         """Begin an epoch: forget indices of shards, and stores that were read."""
         for reader in self._readers.values():
             self._past = self._past + reader.stats()
         self._readers.clear()
 
-    def take(self, index: Int64) -> list[Any]:
-        """Return samples by their index; as of `VlenReader.take`."""
-        listed, errors = self.take_what_is_good(index)
-        for _, error in errors:
-            raise error
-        return listed
+    async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
+        """Return samples by their index, and which chunks could not be had; as of `VlenReader.look_up`."""
+        taken = np.empty((len(index), *self._field.spec.sample_shape), dtype=object)
+        errors: list[ChunkError] = []
 
-    def take_what_is_good(self, index: Int64) -> tuple[list[Any], list[tuple[_Place, BaseException]]]:
-        """Return the same, and which chunks could not be had, and why."""
-        listed: list[Any] = [None] * len(index)
-        errors: list[tuple[_Place, BaseException]] = []
-        for number, part, slots in self._parts_of(index):
+        at_once = asyncio.Semaphore(_MOST_READERS)
+
+        async def take(number: int, part: int, slots: Int64) -> None:
             parts = self._field.layouts[number].parts
             assert parts is not None
-            reader = self._reader(number, part)
-            taken, failed = reader.take_what_is_good(index[slots] - parts.begin[part])
-            for slot, one in zip(slots.tolist(), taken, strict=True):
-                listed[slot] = one
-            first = self._first_chunk[number] + int(parts.chunk_of(parts.begin[part : part + 1])[0])
-            errors += [((first + place[0], place[1]), error) for place, error in failed]
-        return listed, errors
+            async with at_once:
+                reader = await self._opened(number, part)
+                items, failed = await reader.look_up(index[slots] - parts.begin[part])
+            taken[slots] = items
+            first = self._first_of(number, part)
+            errors.extend(((first + place[0], place[1]), error) for place, error in failed)
 
-    def label(self, place: _Place) -> str:
-        """Return the key of a chunk, and which inner chunk it is where there are such."""
-        number = int(np.searchsorted(self._first_chunk, place[0], side="right")) - 1
+        await asyncio.gather(*(take(*one) for one in self._parts_of(index)))
+        while len(self._readers) > _MOST_READERS:
+            _, dropped = self._readers.popitem(last=False)
+            self._past = self._past + dropped.stats()
+        return taken, sorted(errors, key=lambda one: one[0])
+
+    def place_of(self, sample: int, item: tuple[int, ...]) -> Place:
+        """Return the chunk in which an item of a sample lies."""
+        ((number, part, _),) = self._parts_of(np.array([sample]))
         parts = self._field.layouts[number].parts
         assert parts is not None
-        chunk = place[0] - self._first_chunk[number]
-        row, _ = parts.rows_of(chunk)
-        part = int(parts.part_of(np.array([row]))[0])
-        begin = int(parts.chunk_of(parts.begin[part : part + 1])[0])
-        return self._reader(number, part).label((chunk - begin, place[1]))
+        chunk, cell = self._reader(number, part).place_of(sample - int(parts.begin[part]), item)
+        return self._first_of(number, part) + chunk, cell
+
+    def label(self, place: Place) -> str:
+        """Return the key of a chunk, and which inner chunk it is where there are such."""
+        number, part = self._part_at(place)
+        return self._reader(number, part).label((place[0] - self._first_of(number, part), place[1]))
+
+    def array_of(self, place: Place) -> str:
+        """Return what errors call the array of a chunk."""
+        number, part = self._part_at(place)
+        parts = self._field.layouts[number].parts
+        assert parts is not None
+        return parts.names[part]
 
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
-        return sum((reader.stats() for reader in self._readers.values()), self._past)
+        return sum((reader.stats() for reader in list(self._readers.values())), self._past)  # the loop may add one
 
     def _parts_of(self, index: Int64) -> Iterator[tuple[int, int, Int64]]:
         """Yield the layouts and parts that hold some samples, and the slots of these samples."""
@@ -115,21 +122,40 @@ class PartedVlenReader:
             for one in np.unique(part[part >= 0]).tolist():
                 yield number, one, np.flatnonzero(part == one)
 
-    def _reader(self, number: int, part: int) -> VlenReader:
+    def _part_at(self, place: Place) -> tuple[int, int]:
+        """Return the layout and the part of a chunk."""
+        number = int(np.searchsorted(self._first_chunk, place[0], side="right")) - 1
+        parts = self._field.layouts[number].parts
+        assert parts is not None
+        row, _ = parts.rows_of(place[0] - self._first_chunk[number])
+        return number, int(parts.part_of(np.array([row]))[0])
+
+    def _first_of(self, number: int, part: int) -> int:
+        """Return the number of the first chunk of a part."""
+        parts = self._field.layouts[number].parts
+        assert parts is not None
+        return self._first_chunk[number] + int(parts.chunk_of(parts.begin[part : part + 1])[0])
+
+    async def _opened(self, number: int, part: int) -> VlenReader:
+        """Return the reader of a part, which is ready to read; on zarr-python's loop."""
         reader = self._readers.get((number, part))
         if reader is None:
-            layout = self._field.layouts[number]
-            assert layout.parts is not None
-            assert isinstance(layout.spec.source, PartedSource)
-            shape = list(layout.spec.shape)
-            shape[layout.spec.sample_axis] = int(layout.parts.end[part] - layout.parts.begin[part])
-            source = layout.spec.source.sources[part]
-            spec = replace(layout.spec, name=layout.parts.names[part], shape=tuple(shape), source=source)
-            reader = VlenReader(replace(self._field, spec=spec, parts=None, others=()), **self._options)
-            reader.open()
+            reader = self._reader(number, part)
+            await reader.begin()
             self._readers[number, part] = reader
         self._readers.move_to_end((number, part))
-        if len(self._readers) > _MOST_READERS:
-            _, dropped = self._readers.popitem(last=False)
-            self._past = self._past + dropped.stats()
         return reader
+
+    def _reader(self, number: int, part: int) -> VlenReader:
+        """Return the reader of a part, which may not be ready to read."""
+        reader = self._readers.get((number, part))
+        if reader is not None:
+            return reader
+        layout = self._field.layouts[number]
+        assert layout.parts is not None
+        assert isinstance(layout.spec.source, PartedSource)
+        shape = list(layout.spec.shape)
+        shape[layout.spec.sample_axis] = int(layout.parts.end[part] - layout.parts.begin[part])
+        source = layout.spec.source.sources[part]
+        spec = replace(layout.spec, name=layout.parts.names[part], shape=tuple(shape), source=source)
+        return VlenReader(replace(self._field, spec=spec, parts=None, others=()), **self._options)

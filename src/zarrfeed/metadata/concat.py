@@ -27,13 +27,13 @@ from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.field import (
     Field,
     HostRows,
-    Layout,
     ResidentField,
     StoredField,
     VlenField,
     described_dtype,
     record_of,
 )
+from zarrfeed.spec.layout import Layout
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.parted_source import PartedSource
 
@@ -210,7 +210,7 @@ def _kind(f: Field) -> tuple[Hashable, ...]:
     """Return what must be the same in all stores: the shape of a row, the dtype, the members of a record."""
     assert isinstance(f, StoredField | ResidentField | VlenField)
     shape = f.sample_shape if isinstance(f, VlenField) else f.row_shape
-    return shape, described_dtype(f), record_of(f)
+    return shape, described_dtype(f), record_of(f), f.images if isinstance(f, VlenField) else None
 
 
 def _in_words(f: Field) -> str:
@@ -291,7 +291,7 @@ def _as_delivered(resolved: ResolvedData) -> list[StoredField | ResidentField | 
 
 def _unconverted(f: StoredField | ResidentField | VlenField) -> StoredField | ResidentField | VlenField:
     if isinstance(f, VlenField):
-        return f
+        return replace(f, images=None)
     if isinstance(f, ResidentField):
         return replace(f, conversion=None)
     others = tuple(replace(layout, conversion=None) for layout in f.others)

@@ -32,6 +32,7 @@ from zarrfeed.spec.data import (
     BlocksCall,
     Call,
     CastCall,
+    DecodeCall,
     Expression,
     FieldInfo,
     FrozenArray,
@@ -45,6 +46,7 @@ from zarrfeed.spec.data import (
     freeze_rows,
 )
 from zarrfeed.spec.field import BlockUnit
+from zarrfeed.spec.images import Mode
 from zarrfeed.spec.version import Version
 
 
@@ -357,6 +359,57 @@ class Data:
         array([1., 0.], dtype=float32)
         """
         return self._then(time_features_call(features, coords), Step("time_features", (features, coords)))
+
+    @checks_option_names
+    def decode(
+        self,
+        what: Literal["image"],
+        *,
+        field: str | Sequence[str] | None = None,
+        size: tuple[int, int] | None = None,
+        mode: Mode | None = "RGB",
+    ) -> Data:
+        """Decode encoded images (JPEG, PNG and what else Pillow reads) to uint8 tensors, in threads.
+
+        Parameters
+        ----------
+        what
+            "image".
+        field
+            The name of an array of bytes of any length (`variable_length_bytes`), or several. None: all that there are.
+        size
+            (height, width) in pixels to which images are resized, whatever their own aspect ratio: bilinear, with
+            antialiasing; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size before. The batch has one uint8 tensor
+            of shape (batch, channels, height, width). None: images keep their size, and the batch has a list of uint8
+            tensors of shape (channels, height, width), as of `zarrfeed.objects`.
+        mode
+            "RGB", "L" (grey) or "RGBA": images are converted to it. None: images of these modes keep theirs, others
+            become RGB; only without `size`.
+
+        Notes
+        -----
+        Where a sample has several images, such as those of cameras, their axes come before the channels. Pixels lie as
+        they are stored: an orientation in EXIF is not applied. An image that cannot be decoded, or has more than 8 bits
+        a channel, is a CorruptChunkError that names the chunk and the sample, or is replaced
+        (`faults={"on_error": "skip"}`). Needs Pillow.
+
+        Examples
+        --------
+        >>> import io, numpy as np, zarr, zarrfeed
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (64, 48), "red").save(file, "jpeg")
+        >>> dtype = zarr.dtype.VariableLengthBytes()
+        >>> photos = zarr.create_array({}, shape=(4,), chunks=(2,), dtype=dtype, zarr_format=2)
+        >>> photos[:] = np.array([file.getvalue()] * 4, dtype=object)
+        >>> dataset = zarrfeed.ZarrIterableDataset(zarrfeed.open(photos).decode("image", size=(24, 32)), batch_size=4)
+        >>> next(iter(dataset)).shape
+        torch.Size([4, 3, 24, 32])
+        """
+        step = Step("decode", (what, field, size, mode))
+        resolved = step(self.resolved)
+        named = list(field) if isinstance(field, tuple) else field
+        return self._then(DecodeCall(what, freeze(named), size and freeze(tuple(size)), mode), step, resolved)
 
     @checks_option_names
     def split(

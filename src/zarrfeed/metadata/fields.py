@@ -46,6 +46,7 @@ from zarrfeed.spec.field import (
     dtype_name,
     with_path,
 )
+from zarrfeed.spec.images import Images
 from zarrfeed.spec.record import select_members
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
@@ -201,13 +202,14 @@ def with_options(
     conversions: Sequence[Conversion | None],
     window: Window | None,
     spared: bool,
+    images: Images | None = None,
 ) -> Field:
     """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
 
     Raises
     ------
     UnsupportedError
-        If samples are text, and are to be windows.
+        If samples are text or images, and are to be windows.
     """
     if isinstance(field, StoredField):
         others = zip(field.others, conversions[1:], strict=True)
@@ -216,10 +218,9 @@ def with_options(
     if isinstance(field, ResidentField):
         return replace(field, conversion=conversions[0], window=window)
     if window is not None:
-        raise UnsupportedError(
-            f"offsets of {field.name}: samples are {field.spec.item_type}, and windows are of tensors"
-        )
-    return field
+        kind = field.spec.item_type if images is None else "encoded images"
+        raise UnsupportedError(f"offsets of {field.name}: samples are {kind}, and windows are of tensors")
+    return field if images is None else replace(field, images=images)
 
 
 def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
+from zarrfeed.metadata.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.metadata.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.time_features import calculate, check_features, with_field
@@ -42,6 +44,7 @@ from zarrfeed.spec.field import (
     dtype_name,
     shape_of,
 )
+from zarrfeed.spec.images import Images
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.window import Window
 
@@ -61,12 +64,15 @@ class Wish:
         Of `normalize`. None: not normalised.
     spared_by
         The methods that would convert the field if it were no coordinate.
+    images
+        Of `decode`. None: not decoded.
     """
 
     dtype: Any = None
     mean_std: Any = None
     axis: int | str | None = None
     spared_by: frozenset[str] = frozenset()
+    images: Images | None = None
 
     def conversion(self, items: Items) -> Conversion | None:
         """Return what becomes of the items; None: they stay as they are.
@@ -92,12 +98,13 @@ class Wish:
             mean_std=self.mean_std if later.mean_std is None else later.mean_std,
             axis=self.axis if later.mean_std is None else later.axis,
             spared_by=self.spared_by | later.spared_by,
+            images=self.images if later.images is None else later.images,
         )
 
     @property
     def asks_nothing(self) -> bool:
         """Whether nothing was asked."""
-        return self.dtype is None and self.mean_std is None and not self.spared_by
+        return self.dtype is None and self.mean_std is None and self.images is None and not self.spared_by
 
     @property
     def spared(self) -> bool:
@@ -156,7 +163,7 @@ class ResolvedData:
         for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
             items, wishes = self.opened.items_of(number), self.wishes_of(number)
             conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
-            made.append(with_options(f, conversions, window, wishes[0].spared))
+            made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images))
         return tuple(made)
 
     def wishes_of(self, number: int) -> tuple[Wish, ...]:
@@ -292,6 +299,18 @@ class ResolvedData:
                     raise ConfigError(f"normalize of {item.name}: it was normalised before; give mean and std once")
                 wish = replace(wish, mean_std=pair, axis=axis)
             wishes.append(replace(wish, spared_by=wish.spared_by | ({"normalize"} if is_spared else set())))
+        return self._wishing(wishes)
+
+    def decode(self, what: Any, field: Any, size: Any, mode: Any) -> Self:
+        """Decode encoded images on the way into the batch."""
+        check_choice("what", what, DECODED)
+        images = Images.parse(mode, size)
+        check_pillow(f"decode({what!r})")
+        wishes = list(self.wishes)
+        for number in fields_to_decode(field, self.opened):
+            if self.wishes_of(number)[0].images is not None:
+                raise ConfigError(f"decode of {self.opened.items[number].name}: it was decoded before")
+            wishes[number] = replace(wishes[number], images=images)
         return self._wishing(wishes)
 
     def split(self, parts: Sequence[float], *, by: By, seed: int, gap: int | None) -> tuple[Self, ...]:

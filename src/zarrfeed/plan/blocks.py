@@ -23,7 +23,6 @@ from zarrfeed.plan.windows import chunks_in_block
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
-    Layout,
     StoredField,
     VlenField,
     resident_bytes,
@@ -31,6 +30,7 @@ from zarrfeed.spec.field import (
     window_of,
     with_path,
 )
+from zarrfeed.spec.layout import Layout
 
 #: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
 _HEAVY = 1 / 4
@@ -171,7 +171,8 @@ def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: Bloc
 def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
     """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
-    It is one of the stored tensors of `samples`, else one of its lists; of the others where all samples are in memory.
+    It is one of the stored tensors, or images, of `samples`, else one of its lists; of the others where all samples are
+    in memory.
     Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
     since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
     block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
@@ -188,9 +189,9 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     The place in `fields`; None if no field is stored.
     """
     candidates = (
-        [i for i, f in enumerate(some) if isinstance(f, kind)]
+        [i for i, f in enumerate(some) if chosen(f)]
         for some in (samples, fields)
-        for kind in (StoredField, VlenField)
+        for chosen in (_is_large, lambda f: isinstance(f, VlenField))
     )
     stored: list[int] = next(filter(None, candidates), [])
     if not stored:
@@ -206,6 +207,10 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
     return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
+
+
+def _is_large(f: Field) -> bool:
+    return isinstance(f, StoredField) or (isinstance(f, VlenField) and f.images is not None)
 
 
 def _align(rows: int, fields: Sequence[Field], most: int) -> int:

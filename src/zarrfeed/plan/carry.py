@@ -20,7 +20,8 @@ from zarrfeed.plan.field_rows import chunk_finder, follows_rule
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs
 from zarrfeed.plan.windows import reach
-from zarrfeed.spec.field import Field, Layout, StoredField, VlenField, arrays_of, window_of
+from zarrfeed.spec.field import Field, StoredField, VlenField, arrays_of, window_of
+from zarrfeed.spec.layout import Layout
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
 STRIP_REACHES = 8

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.plan.selection import Int64
-from zarrfeed.spec.field import Field, Layout, ResidentField, StoredField, VlenField, window_of
+from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, window_of
+from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.row_map import NO_ROW, RowMap
 
 #: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another

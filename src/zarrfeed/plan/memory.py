@@ -21,7 +21,8 @@ from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order import Order
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field, Layout, StoredField, VlenField, resident_bytes, sample_bytes
+from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
+from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.

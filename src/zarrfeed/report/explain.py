@@ -9,6 +9,8 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.engine.image_reader import MOST_AHEAD
+from zarrfeed.engine.images import library_name
 from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.carry import carries, chunk_reads
 from zarrfeed.plan.field_rows import describe_join
@@ -81,6 +83,8 @@ class FieldExplanation:
         `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
     conversion
         What becomes of the items on the way into a batch; "" if nothing does.
+    images
+        What encoded images become, and what decodes them; "" if they are not decoded.
     spared
         Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
     requested_by
@@ -109,6 +113,7 @@ class FieldExplanation:
     spared: bool = False
     requested_by: str = ""
     joined: str = ""
+    images: str = ""
 
     @property
     def slow_because(self) -> str:
@@ -192,6 +197,8 @@ class Explanation(Page):
             rows += [(f.name, f.source), ("", f.description)]
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
+            if f.images:
+                rows.append(("", f"decoded: {f.images}"))
             if f.spared:
                 rows.append(("", "not converted: a coordinate, which cast and normalize convert where they name it"))
             if f.joined:
@@ -283,10 +290,7 @@ def explain(
         strip=order.strip,
         primary=None if fields.primary is None else fields.fields[fields.primary].name,
         block=fields.block,
-        fields=tuple(
-            _explain_field(f, plan, drives=i == fields.primary, carried=memory.carry_bytes > 0)
-            for i, f in enumerate(fields.fields)
-        ),
+        fields=tuple(_explain_field(f, plan, memory, drives=i == fields.primary) for i, f in enumerate(fields.fields)),
         memory=memory,
         max_open_batches=max_open_batches,
         pinned=pinned,
@@ -301,8 +305,8 @@ def explain(
     )
 
 
-def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool) -> FieldExplanation:
-    conversion, window = "", window_of(field)
+def _explain_field(field: Field, plan: EpochPlan, memory: MemoryPlan, *, drives: bool) -> FieldExplanation:
+    conversion, window, carried = "", window_of(field), memory.carry_bytes > 0
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
     if not isinstance(field, StoredField | VlenField):
@@ -352,7 +356,15 @@ def _explain_field(field: Field, plan: EpochPlan, *, drives: bool, carried: bool
         spared=isinstance(field, StoredField) and field.spared,
         requested_by=_requested_by(field),
         joined=describe_join(field),
+        images=_images(field, memory.num_threads),
     )
+
+
+def _images(field: StoredField | VlenField, num_threads: int) -> str:
+    if not isinstance(field, VlenField) or field.images is None:
+        return ""
+    threads = f"{num_threads} thread{'s' * (num_threads > 1)} for images alone"
+    return f"{field.images}; by {library_name()}, {threads}, up to {MOST_AHEAD} batches ahead"
 
 
 def _requested_by(field: StoredField | VlenField) -> str:

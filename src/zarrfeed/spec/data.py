@@ -30,9 +30,11 @@ class FieldInfo:
     part
         The side of the batch: "samples" or "targets".
     shape
-        Of one sample. A window has its rows along the first axis. Of text: the lengths of nested lists.
+        Of one sample. A window has its rows along the first axis. Of text, and of images that differ in size: the
+        lengths of nested lists.
     dtype
-        The name of torch's dtype, such as "float32"; "str" or "bytes" for text; for records, their members.
+        The name of torch's dtype, such as "float32"; "str" or "bytes" for text; "uint8 images" for images that differ
+        in size; for records, their members.
     is_static
         Whether it is the same for all samples: an array of `Data.static`.
     """
@@ -419,6 +421,20 @@ class TimeFeaturesCall(Call):
         yield from map(repr, self.features)
         if self.coords is not None:
             yield f"coords={self.coords!r}"
+
+
+@dataclass(frozen=True)
+class DecodeCall(Call):
+    """`.decode(what, field=..., size=..., mode=...)`."""
+
+    what: str
+    field: Hashable = None
+    size: tuple[int, int] | None = None
+    mode: str | None = "RGB"
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".decode"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts, Int64
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import encode_item, item_bytes
+from zarrfeed.spec.images import Images
+from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
 from zarrfeed.spec.window import Pad, Window
@@ -30,41 +32,6 @@ TensorSpec: TypeAlias = tuple[int, int, tuple[int, ...]]
 #: Rows of a chunk that could not be had: (first, end, index of the chunk along the sample axis, its key, class of the
 #: error, errno, message).
 BadRows: TypeAlias = tuple[int, int, int, str, str, int, str]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """An array in one store, or in several that store it alike.
-
-    Attributes
-    ----------
-    spec
-        Of the array; its shape along the sample axis is that of all stores together.
-    parts
-        Which rows are in which store. None: one store has all of them.
-    conversion
-        What becomes of its items.
-    """
-
-    spec: ArraySpec
-    parts: ArrayParts | None = None
-    conversion: Conversion | None = None
-
-    @property
-    def num_chunks(self) -> int:
-        """Read chunks along the sample axis."""
-        return -(-self.spec.num_samples // self.spec.rows_per_chunk) if self.parts is None else self.parts.num_chunks
-
-    def chunk_of(self, rows: Int64) -> Int64:
-        """Return the read chunk along the sample axis that holds each row; -1 for rows that are in another layout."""
-        return rows // self.spec.rows_per_chunk if self.parts is None else self.parts.chunk_of(rows)
-
-    def rows_of(self, chunk: int) -> tuple[int, int]:
-        """Return the first row of a read chunk, and the end of its rows."""
-        if self.parts is not None:
-            return self.parts.rows_of(chunk)
-        first = chunk * self.spec.rows_per_chunk
-        return first, min(first + self.spec.rows_per_chunk, self.spec.num_samples)
 
 
 @dataclass(frozen=True)
@@ -278,10 +245,16 @@ class VlenField:
     """A Zarr array of text, or of bytes of any length, in C order of the sample's axes: batches have nested lists.
 
     The engine gives it the global sample index, and `engine/vlen.py` looks the samples up.
+
+    Attributes
+    ----------
+    images
+        How bytes become images (`engine/image_reader.py`). None: they are delivered as they are.
     """
 
     name: str
     spec: ArraySpec
+    images: Images | None = None
     parts: ArrayParts | None = None
     others: tuple[Layout, ...] = ()
 
@@ -297,8 +270,8 @@ class VlenField:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Lengths of the nested lists of one sample; () if a sample is a single str or bytes."""
-        return self.spec.sample_shape
+        """Lengths of the nested lists of one sample, () if it is one item; of images of one size, of the tensor."""
+        return self.spec.sample_shape + (() if self.images is None else self.images.shape)
 
 
 @dataclass(frozen=True)
@@ -384,7 +357,7 @@ def _pad_to_core(field: StoredField | ResidentField) -> tuple[str, bytes, Int64 
 def dtype_name(field: Field) -> str:
     """Return what batches have of a field: the name of the dtype (of records that of their bytes), "str" or "bytes"."""
     if isinstance(field, VlenField):
-        return field.spec.item_type
+        return field.spec.item_type if field.images is None else field.images.dtype
     if isinstance(field, ObjectField):
         return f"keys {field.digest}"
     if isinstance(field, IndexField):
@@ -397,9 +370,12 @@ def dtype_name(field: Field) -> str:
 
 
 def sample_bytes(field: Field) -> int:
-    """Return the bytes of one sample in a batch of the engine, which of a list has the index alone."""
+    """Return the bytes of one sample in a batch: of the engine, which of a list has the index alone, or of images."""
     if isinstance(field, VlenField):
-        return item_bytes("int64")
+        index = item_bytes("int64")
+        if field.images is None:
+            return index
+        return index + math.prod(field.spec.sample_shape) * field.images.image_bytes
     if isinstance(field, ObjectField):
         return field.mean_bytes
     return math.prod(field.sample_shape) * item_bytes_of(field)

@@ -9,6 +9,7 @@ where they are used.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeAlias
 
 import numcodecs.blosc
@@ -47,6 +48,7 @@ __all__ = [
     "async_group",
     "chunk_spec",
     "dtype_name",
+    "event_loop",
     "fill_scalar",
     "grid_error",
     "has_snappy",
@@ -148,6 +150,16 @@ def with_length(array: zarr.Array[Any], length: int) -> zarr.Array[Any]:
     metadata = array.metadata.update_shape((length, *array.shape[1:]))
     config = ArrayConfig(order="C", write_empty_chunks=True)
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=array.store_path, config=config))
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop on which zarr-python reads, in a thread of its own."""
+    loop: asyncio.AbstractEventLoop = sync(_running_loop())
+    return loop
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
 
 
 async def open_store(store: Store) -> None:

@@ -288,6 +288,6 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
 
 def _no_samples(field: Field) -> Values:
-    if isinstance(field, VlenField):
+    if isinstance(field, VlenField) and (field.images is None or not field.images.shape):
         return []
     return torch.empty(0, *field.sample_shape, dtype=torch_dtype(dtype_name(field)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -60,6 +61,13 @@ class Tensors:
             return np.empty((rows, 0), dtype=np.uint8)
         viewed: npt.NDArray[np.uint8] = array.reshape(rows, -1).view(torch.uint8).numpy()
         return viewed
+
+    def empty(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, npt.NDArray[np.uint8]]:
+        """Return a tensor of uint8 in memory of the allocator, and the same memory as NumPy has it."""
+        size = math.prod(shape)
+        buffer = torch.empty(size, dtype=torch.uint8) if self._allocator is None else self._allocator(max(1, size))
+        tensor = buffer[:size].view(shape)
+        return tensor, tensor.numpy()
 
 
 def pinned_memory(size: int) -> torch.Tensor:

@@ -1,0 +1,349 @@
+"""Images of a field of bytes, as the samples of a batch: bytes are looked up, and decoded in threads, batches ahead.
+
+The plan says which samples come next, so batches are asked for before they are wanted: their bytes are looked up by
+`engine/vlen.py`, one batch at a time, and their images are decoded side by side in threads of their own.
+
+Invariants: a batch that was asked for ahead is handed out only for exactly the samples that it was asked for; any other
+batch, such as one with substitutes, is looked up and decoded when it is wanted. Each image is written by one thread, to
+memory of its own. Batches ahead take no more than the memory plan has for open batches, by which images are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import CorruptChunkError
+from zarrfeed.base.native import core
+from zarrfeed.engine.arrays import Array, BatchArrays
+from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.substitution import Skipped, SkippedField
+from zarrfeed.engine.vlen import ChunkError, Int64, Objects, SampleLookup, VlenReader, skipped_part
+from zarrfeed.engine.vlen_parts import PartedVlenReader
+from zarrfeed.plan.order import EpochPlan
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.field import VlenField, sample_bytes
+from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.parted_source import PartedSource
+from zarrfeed.storage.zarr_internals import event_loop, sync
+
+#: Batches that are asked for beside the one that is wanted, at most: one is looked up while another is decoded.
+MOST_AHEAD = 3
+#: The images of a batch are dealt to the threads in so many pieces each, so that no thread waits long for another.
+_PIECES_PER_THREAD = 4
+_THREADS_NAME = "zarrfeed-images"
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """An image that cannot be decoded: of which sample, what it is called, and why."""
+
+    sample: int
+    key: str
+    error: CorruptChunkError
+
+
+#: Why a batch lacks samples.
+ImageErrors: TypeAlias = "list[ChunkError | BadImage]"
+
+
+@dataclass
+class _Decoding:
+    """The images of one batch while they are decoded.
+
+    Attributes
+    ----------
+    index
+        The samples.
+    items
+        Encoded images, of all samples one after the other; None for those whose chunk could not be had.
+    array, memory
+        Where images of one shape go: of the library of arrays, and the same memory as (items, channels, height, width).
+    values
+        Where images of different shapes go, one an item.
+    errors
+        What could not be had.
+    """
+
+    index: Int64
+    items: Objects
+    errors: ImageErrors
+    array: Array = None
+    memory: npt.NDArray[np.uint8] | None = None
+    values: Objects | None = None
+    bad: list[tuple[int, Exception]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A batch that was asked for ahead."""
+
+    index: Int64
+    batch: Future[_Decoding]
+
+
+class ImageReader:
+    """Reads the images of one field.
+
+    Parameters
+    ----------
+    field
+        Which one.
+    encoded
+        Looks the bytes up.
+    batch_size
+        Samples of a batch.
+    num_threads
+        Threads that decode.
+    arrays
+        The array library that batches are made with.
+    """
+
+    def __init__(
+        self,
+        field: VlenField,
+        encoded: VlenReader | PartedVlenReader,
+        *,
+        batch_size: int,
+        num_threads: int,
+        arrays: BatchArrays,
+    ) -> None:
+        assert field.images is not None
+        self._images = field.images
+        self._sample_shape = field.spec.sample_shape
+        self._encoded = encoded
+        self._batch_size = batch_size
+        self._batch_bytes = batch_size * sample_bytes(field)
+        self._num_threads = num_threads
+        self._arrays = arrays
+        self._threads: ThreadPoolExecutor | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._epoch = 0  # threads give up images of an epoch that has ended
+        self._order: Int64 = np.empty(0, np.int64)
+        self._position = 0  # in the order, of the next batch that is asked for
+        self._room = 0
+        self._ahead: deque[_Asked] = deque()
+        self._lock = threading.Lock()
+        self._stats = Stats()
+
+    @property
+    def source(self) -> StoreSource | PartedSource:
+        """Where its chunks are."""
+        return self._encoded.source
+
+    def open(self, plan: EpochPlan, max_open_batches: int) -> None:
+        """Begin an epoch, and ask for its first batches if it has several.
+
+        Raises
+        ------
+        StoreReadError, ConfigError
+            As of `VlenReader.open`.
+        """
+        self.close()
+        self._encoded.open(plan, max_open_batches)
+        self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
+        self._room = (max_open_batches - 1) * self._batch_bytes
+        self._position = 0
+        self._order = np.empty(0, np.int64)
+        if plan.steps > self._batch_size:
+            self._order = core.sample_order(plan.to_core())
+            self._ask()
+
+    def close(self) -> None:
+        """End the epoch: nothing is asked for any more, and threads have ended."""
+        self._epoch += 1
+        while self._ahead:
+            self._ahead.popleft().batch.cancel()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            # The garbage collector may call on a thread that decodes, which cannot wait for itself.
+            is_here = threading.current_thread().name.startswith(_THREADS_NAME)
+            threads.shutdown(wait=not is_here, cancel_futures=True)
+
+    def take(self, index: Int64) -> Any:
+        """Return the images of samples, by their index in the array.
+
+        Returns
+        -------
+        Of images of one size an array of uint8 of shape (len(index), *axes of a sample, channels, height, width). Else
+        lists, nested as deep as the array has axes, of arrays of shape (channels, height, width).
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            If a chunk cannot be decoded or read, or an image cannot be decoded; names array, chunk and sample.
+        """
+        values, errors = self.take_what_is_good(index)
+        for one in errors:
+            raise one.error if isinstance(one, BadImage) else one[1]
+        return values
+
+    def take_what_is_good(self, index: Int64) -> tuple[Any, ImageErrors]:
+        """Return the same, and what could not be had, and why; samples of these hold anything."""
+        decoding = self._awaited(index)
+        if decoding is None:
+            decoding = self._decoded_now(index)
+        with self._lock:
+            self._stats += Stats(images_decoded=int(np.count_nonzero(decoding.items != None)) - len(decoding.bad))  # noqa: E711 (item by item)
+        if decoding.values is None:
+            values = decoding.array
+        else:
+            values = decoding.values.reshape(len(index), *self._sample_shape).tolist()
+            self._batch_bytes = max(self._batch_bytes, sum(one.nbytes for one in decoding.values if one is not None))
+        self._ask()
+        return values, decoding.errors + self._errors_of(decoding)
+
+    def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
+        """Return what may be skipped of array `number`: whole chunks, and single samples under the number `~number`."""
+        return {**self._encoded.skippable(number, name), ~number: SkippedField(name, _itself, (0,))}
+
+    def skipped(self, number: int, index: Int64, errors: ImageErrors) -> Skipped:
+        """Say which slots of a batch lack their sample, for want of chunks or of images of field `number`.
+
+        Raises
+        ------
+        BaseException
+            Any of the errors that says nothing of a chunk.
+        """
+        slots, _, chunks = self._encoded.skipped(
+            number, index, [one for one in errors if not isinstance(one, BadImage)]
+        )
+        bad = {one.sample: one for one in reversed(errors) if isinstance(one, BadImage)}  # of a sample the first
+        chunks += [skipped_part(~number, sample, one.key, one.error) for sample, one in bad.items()]
+        every = np.union1d(slots, np.flatnonzero(np.isin(index, list(bad)))).astype(np.int64)
+        return every.tolist(), index[every].tolist(), chunks
+
+    def stats(self) -> Stats:
+        """Return the counters since this reader was made."""
+        with self._lock:
+            return self._stats + self._encoded.stats()
+
+    def _ask(self) -> None:
+        """Ask for the next batches, as many as there is room for."""
+        most = min(MOST_AHEAD, self._room // self._batch_bytes)
+        while len(self._ahead) < most and self._position < len(self._order):
+            index = self._order[self._position : self._position + self._batch_size]
+            self._position += len(index)
+            batch = asyncio.run_coroutine_threadsafe(self._decoded_ahead(index, self._epoch), event_loop())
+            self._ahead.append(_Asked(index, batch))
+
+    def _awaited(self, index: Int64) -> _Decoding | None:
+        """Wait for a batch that was asked for ahead; None if these samples were not."""
+        found = next((n for n, one in enumerate(self._ahead) if np.array_equal(one.index, index)), None)
+        if found is None:
+            return None
+        for _ in range(found):  # other samples were wanted in their place
+            self._ahead.popleft().batch.cancel()
+        return self._ahead.popleft().batch.result()
+
+    async def _decoded_ahead(self, index: Int64, epoch: int) -> _Decoding:
+        """Look up and decode a batch; on zarr-python's loop."""
+        async with self._one_at_a_time:
+            items, errors = await self._encoded.look_up(index)
+        loop, threads = asyncio.get_running_loop(), self._threads
+        if threads is None:
+            raise asyncio.CancelledError
+        decoding = await loop.run_in_executor(threads, self._begun, index, items, errors)
+        pieces = self._pieces(decoding)
+        await asyncio.gather(*(loop.run_in_executor(threads, self._decode, decoding, piece, epoch) for piece in pieces))
+        return decoding
+
+    def _decoded_now(self, index: Int64) -> _Decoding:
+        """Look up and decode a batch while the caller waits."""
+        items, errors = sync(self._encoded.look_up(index))
+        decoding = self._begun(index, items, errors)
+        pieces = self._pieces(decoding)
+        if len(pieces) == 1 or self._threads is None:
+            for piece in pieces:
+                self._decode(decoding, piece, self._epoch)
+        else:
+            work: Callable[[Sequence[int]], None] = lambda piece: self._decode(decoding, piece, epoch)  # noqa: E731
+            epoch = self._epoch
+            list(self._threads.map(work, pieces))
+        return decoding
+
+    def _begun(self, index: Int64, items: Objects, errors: list[ChunkError]) -> _Decoding:
+        """Return a batch with memory for its images."""
+        flat = items.reshape(-1)
+        if not self._images.shape:
+            return _Decoding(index, flat, [*errors], values=np.empty(len(flat), object))
+        array, memory = self._arrays.empty((len(index), *self._sample_shape, *self._images.shape))
+        return _Decoding(index, flat, [*errors], array, memory.reshape(len(flat), *self._images.shape))
+
+    def _pieces(self, decoding: _Decoding) -> list[range]:
+        """Return the numbers of the items that are decoded together."""
+        count = len(decoding.items)
+        pieces = min(count, _PIECES_PER_THREAD * self._num_threads)
+        return [range(first, count, pieces) for first in range(pieces)]
+
+    def _decode(self, decoding: _Decoding, piece: Sequence[int], epoch: int) -> None:
+        """Decode some images of a batch, on any thread."""
+        begin = time.perf_counter()
+        for number in piece:
+            data = decoding.items[number]
+            if epoch != self._epoch:
+                return
+            if data is None:
+                continue
+            try:
+                pixels = pixels_of(data, self._images)
+                if decoding.memory is not None:
+                    decoding.memory[number] = pixels
+                else:
+                    assert decoding.values is not None
+                    decoding.values[number], memory = self._arrays.empty(pixels.shape)
+                    memory[...] = pixels
+            except Exception as error:  # noqa: BLE001 (of any class: formats are many)
+                decoding.bad.append((number, error))
+        with self._lock:
+            self._stats += Stats(image_s=time.perf_counter() - begin)
+
+    def _errors_of(self, decoding: _Decoding) -> list[BadImage]:
+        """Return the errors of images, in the order of the batch."""
+        per_sample = max(1, len(decoding.items) // max(1, len(decoding.index)))
+        made = []
+        for number, error in sorted(decoding.bad, key=lambda one: one[0]):
+            slot, item = divmod(number, per_sample)
+            sample = int(decoding.index[slot])
+            place = tuple(map(int, np.unravel_index(item, self._sample_shape))) if self._sample_shape else ()
+            at = self._encoded.place_of(sample, place)
+            chunk = self._encoded.label(at)
+            name = f"sample {sample}" + f" {list(place)}" * bool(place)
+            why = f"is no image that can be decoded: {_reason(error)}"
+            failed = CorruptChunkError(f"{self._encoded.array_of(at)} chunk {chunk}: {name} {why}")
+            failed.__cause__ = error
+            made.append(BadImage(sample, f"{chunk} {name}", failed))
+        return made
+
+
+def _itself(samples: Int64, offset: int) -> Int64:
+    """Return the units of single samples, which are skipped by themselves."""
+    return samples + offset
+
+
+def _reason(error: Exception) -> str:
+    """Return why an image cannot be decoded, the same for the same bytes."""
+    if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of a file object
+        return "no format that Pillow knows"
+    return str(error) or repr(error)
+
+
+def make_lookup(
+    field: VlenField, *, batch_size: int, cache_bytes: int, num_threads: int, arrays: BatchArrays, policy: Faults
+) -> SampleLookup:
+    """Return what looks up the samples of a field: text and bytes as they are, or decoded images."""
+    kind = VlenReader if field.parts is None else PartedVlenReader
+    encoded = kind(field, cache_bytes=cache_bytes, max_decodes=num_threads, policy=policy)
+    if field.images is None:
+        return encoded
+    return ImageReader(field, encoded, batch_size=batch_size, num_threads=num_threads, arrays=arrays)

@@ -1,0 +1,44 @@
+"""`Layout`: how one store, or several stores alike, hold an array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.array_parts import ArrayParts, Int64
+from zarrfeed.spec.conversion import Conversion
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An array in one store, or in several that store it alike.
+
+    Attributes
+    ----------
+    spec
+        Of the array; its shape along the sample axis is that of all stores together.
+    parts
+        Which rows are in which store. None: one store has all of them.
+    conversion
+        What becomes of its items.
+    """
+
+    spec: ArraySpec
+    parts: ArrayParts | None = None
+    conversion: Conversion | None = None
+
+    @property
+    def num_chunks(self) -> int:
+        """Read chunks along the sample axis."""
+        return -(-self.spec.num_samples // self.spec.rows_per_chunk) if self.parts is None else self.parts.num_chunks
+
+    def chunk_of(self, rows: Int64) -> Int64:
+        """Return the read chunk along the sample axis that holds each row; -1 for rows that are in another layout."""
+        return rows // self.spec.rows_per_chunk if self.parts is None else self.parts.chunk_of(rows)
+
+    def rows_of(self, chunk: int) -> tuple[int, int]:
+        """Return the first row of a read chunk, and the end of its rows."""
+        if self.parts is not None:
+            return self.parts.rows_of(chunk)
+        first = chunk * self.spec.rows_per_chunk
+        return first, min(first + self.spec.rows_per_chunk, self.spec.num_samples)
