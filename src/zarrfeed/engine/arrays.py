@@ -44,6 +44,9 @@ class BatchArrays(Protocol):
     def empty(self, shape: tuple[int, ...]) -> tuple[Array, npt.NDArray[np.uint8]]:
         """Return an array of uint8 where batches lie, and the same memory as NumPy has it; on any thread."""
 
+    def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
+        """Return an array over the memory of one in NumPy."""
+
 
 class ByteArrays:
     """Batches as bytes in NumPy: uint8 of shape (rows, bytes of a sample), in the engine's memory."""
@@ -75,6 +78,10 @@ class ByteArrays:
         """Return an array, twice."""
         array = np.empty(shape, np.uint8)
         return array, array
+
+    def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
+        """Return the array."""
+        return array
 
 
 def tensor_spec(field: TensorField) -> TensorSpec:

@@ -15,14 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.errors import CorruptChunkError
+from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import Array, BatchArrays
 from zarrfeed.engine.images import pixels_of
@@ -38,10 +38,15 @@ from zarrfeed.storage.parted_source import PartedSource
 from zarrfeed.storage.zarr_internals import event_loop, sync
 
 #: Batches that are asked for beside the one that is wanted, at most: one is looked up while another is decoded.
-MOST_AHEAD = 3
+_MOST_AHEAD = 3
 #: The images of a batch are dealt to the threads in so many pieces each, so that no thread waits long for another.
 _PIECES_PER_THREAD = 4
 _THREADS_NAME = "zarrfeed-images"
+
+
+def batches_ahead(max_open_batches: int) -> int:
+    """Return how many batches are asked for ahead where so many may be open: the wanted one is one of them."""
+    return min(_MOST_AHEAD, max_open_batches - 1)
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ class ImageReader:
         self.close()
         self._encoded.open(plan, max_open_batches)
         self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
-        self._room = (max_open_batches - 1) * self._batch_bytes
+        self._room = batches_ahead(max_open_batches) * self._batch_bytes
         self._position = 0
         self._order = np.empty(0, np.int64)
         if plan.steps > self._batch_size:
@@ -162,8 +167,9 @@ class ImageReader:
     def close(self) -> None:
         """End the epoch: nothing is asked for any more, and threads have ended."""
         self._epoch += 1
-        while self._ahead:
-            self._ahead.popleft().batch.cancel()
+        for one in tuple(self._ahead):
+            one.batch.cancel()
+        self._ahead.clear()
         threads, self._threads = self._threads, None
         if threads is not None:
             # The garbage collector may call on a thread that decodes, which cannot wait for itself.
@@ -182,6 +188,8 @@ class ImageReader:
         ------
         CorruptChunkError, StoreReadError
             If a chunk cannot be decoded or read, or an image cannot be decoded; names array, chunk and sample.
+        ClosedError
+            If another thread ends the epoch meanwhile.
         """
         values, errors = self.take_what_is_good(index)
         for one in errors:
@@ -190,9 +198,15 @@ class ImageReader:
 
     def take_what_is_good(self, index: Int64) -> tuple[Any, ImageErrors]:
         """Return the same, and what could not be had, and why; samples of these hold anything."""
-        decoding = self._awaited(index)
-        if decoding is None:
-            decoding = self._decoded_now(index)
+        epoch = self._epoch
+        try:
+            decoding = self._awaited(index) or self._decoded_now(index)
+        except (CancelledError, RuntimeError) as error:  # of what was asked for, and of threads that have ended
+            if epoch == self._epoch:
+                raise
+            raise ClosedError("this dataset was closed") from error
+        if epoch != self._epoch:
+            raise ClosedError("this dataset was closed")
         with self._lock:
             self._stats += Stats(images_decoded=int(np.count_nonzero(decoding.items != None)) - len(decoding.bad))  # noqa: E711 (item by item)
         if decoding.values is None:
@@ -230,8 +244,7 @@ class ImageReader:
 
     def _ask(self) -> None:
         """Ask for the next batches, as many as there is room for."""
-        most = min(MOST_AHEAD, self._room // self._batch_bytes)
-        while len(self._ahead) < most and self._position < len(self._order):
+        while len(self._ahead) < self._room // self._batch_bytes and self._position < len(self._order):
             index = self._order[self._position : self._position + self._batch_size]
             self._position += len(index)
             batch = asyncio.run_coroutine_threadsafe(self._decoded_ahead(index, self._epoch), event_loop())
@@ -239,12 +252,13 @@ class ImageReader:
 
     def _awaited(self, index: Int64) -> _Decoding | None:
         """Wait for a batch that was asked for ahead; None if these samples were not."""
-        found = next((n for n, one in enumerate(self._ahead) if np.array_equal(one.index, index)), None)
-        if found is None:
+        wanted = next((one for one in tuple(self._ahead) if np.array_equal(one.index, index)), None)
+        if wanted is None:
             return None
-        for _ in range(found):  # other samples were wanted in their place
-            self._ahead.popleft().batch.cancel()
-        return self._ahead.popleft().batch.result()
+        decoding = wanted.batch.result()  # until then `close` finds it among the others
+        while self._ahead and (first := self._ahead.popleft()) is not wanted:
+            first.batch.cancel()  # other samples were wanted in their place
+        return decoding
 
     async def _decoded_ahead(self, index: Int64, epoch: int) -> _Decoding:
         """Look up and decode a batch; on zarr-python's loop."""
@@ -260,6 +274,8 @@ class ImageReader:
 
     def _decoded_now(self, index: Int64) -> _Decoding:
         """Look up and decode a batch while the caller waits."""
+        if self._threads is None:
+            raise ClosedError("this dataset was closed")
         items, errors = sync(self._encoded.look_up(index))
         decoding = self._begun(index, items, errors)
         pieces = self._pieces(decoding)
@@ -301,8 +317,8 @@ class ImageReader:
                     decoding.memory[number] = pixels
                 else:
                     assert decoding.values is not None
-                    decoding.values[number], memory = self._arrays.empty(pixels.shape)
-                    memory[...] = pixels
+                    # not memory that processes share: each image would take a descriptor
+                    decoding.values[number] = self._arrays.of_numpy(pixels.copy("C"))
             except Exception as error:  # noqa: BLE001 (of any class: formats are many)
                 decoding.bad.append((number, error))
         with self._lock:

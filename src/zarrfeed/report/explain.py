@@ -9,7 +9,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.engine.image_reader import MOST_AHEAD
+from zarrfeed.engine.image_reader import batches_ahead
 from zarrfeed.engine.images import library_name
 from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.carry import carries, chunk_reads
@@ -290,7 +290,10 @@ def explain(
         strip=order.strip,
         primary=None if fields.primary is None else fields.fields[fields.primary].name,
         block=fields.block,
-        fields=tuple(_explain_field(f, plan, memory, drives=i == fields.primary) for i, f in enumerate(fields.fields)),
+        fields=tuple(
+            _explain_field(f, plan, memory, max_open_batches, drives=i == fields.primary)
+            for i, f in enumerate(fields.fields)
+        ),
         memory=memory,
         max_open_batches=max_open_batches,
         pinned=pinned,
@@ -305,7 +308,9 @@ def explain(
     )
 
 
-def _explain_field(field: Field, plan: EpochPlan, memory: MemoryPlan, *, drives: bool) -> FieldExplanation:
+def _explain_field(
+    field: Field, plan: EpochPlan, memory: MemoryPlan, max_open_batches: int, *, drives: bool
+) -> FieldExplanation:
     conversion, window, carried = "", window_of(field), memory.carry_bytes > 0
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
@@ -356,15 +361,15 @@ def _explain_field(field: Field, plan: EpochPlan, memory: MemoryPlan, *, drives:
         spared=isinstance(field, StoredField) and field.spared,
         requested_by=_requested_by(field),
         joined=describe_join(field),
-        images=_images(field, memory.num_threads),
+        images=_images(field, memory.num_threads, batches_ahead(max_open_batches)),
     )
 
 
-def _images(field: StoredField | VlenField, num_threads: int) -> str:
+def _images(field: StoredField | VlenField, num_threads: int, ahead: int) -> str:
     if not isinstance(field, VlenField) or field.images is None:
         return ""
     threads = f"{num_threads} thread{'s' * (num_threads > 1)} for images alone"
-    return f"{field.images}; by {library_name()}, {threads}, up to {MOST_AHEAD} batches ahead"
+    return f"{field.images}; by {library_name()}, {threads}, up to {ahead} batch{'es' * (ahead != 1)} ahead"
 
 
 def _requested_by(field: StoredField | VlenField) -> str:

@@ -69,6 +69,10 @@ class Tensors:
         tensor = buffer[:size].view(shape)
         return tensor, tensor.numpy()
 
+    def of_numpy(self, array: npt.NDArray[np.uint8]) -> torch.Tensor:
+        """Return a tensor over the memory of an array."""
+        return torch.from_numpy(array)
+
 
 def pinned_memory(size: int) -> torch.Tensor:
     """Allocate page-locked bytes from torch's caching allocator."""

@@ -28,6 +28,7 @@ from tests.support.oracle import chunk_files, no_thread_left
 from tests.support.pictures import encoded, image_array, numbered_png, picture
 from zarrfeed import (
     ChunkSkippedWarning,
+    ClosedError,
     ConfigError,
     CorruptChunkError,
     UnsupportedError,
@@ -35,6 +36,7 @@ from zarrfeed import (
     ZarrDataset,
     ZarrIterableDataset,
 )
+from zarrfeed.engine.image_reader import ImageReader
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -322,6 +324,7 @@ def test_batches_ahead_take_no_more_than_the_memory(gated: tuple[zarr.Array[Any]
     data = decoded(array, None)  # 192 KiB each are planned for
     with ZarrIterableDataset(data, batch_size=4, memory_budget="2MiB") as dataset:
         assert dataset.explain().max_open_batches == 2
+        assert "up to 1 batch ahead" in str(dataset.explain())
         batches = iter(dataset)
         next(batches)
         wait_for(store, 2)
@@ -341,6 +344,35 @@ def test_leaving_early_ends_all_threads(gated: tuple[zarr.Array[Any], Gated]) ->
         next(batches)
         wait_for(store, 3)
         dataset.close()  # while a chunk of the next batch is under way
+
+
+def test_closing_from_another_thread_ends_a_wait(
+    gated: tuple[zarr.Array[Any], Gated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, store = gated
+    store.held = 2
+    dataset = ZarrIterableDataset(decoded(array), batch_size=4)
+    batches = iter(dataset)
+    next(batches)
+    next(batches)
+    waits = threading.Event()
+    plainly = ImageReader._awaited
+
+    def awaited(reader: ImageReader, index: Any) -> Any:
+        waits.set()
+        return plainly(reader, index)
+
+    monkeypatch.setattr(ImageReader, "_awaited", awaited)
+
+    def close_when_it_waits() -> None:
+        waits.wait(50)
+        dataset.close()
+
+    closing = threading.Thread(target=close_when_it_waits)
+    closing.start()
+    with pytest.raises(ClosedError):
+        next(batches)
+    closing.join()
 
 
 def test_a_dataset_that_is_dropped_ends_its_threads(gated: tuple[zarr.Array[Any], Gated]) -> None:
