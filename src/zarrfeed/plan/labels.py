@@ -160,7 +160,7 @@ class LabelIndex:
 
     def _positions(self, labels: npt.NDArray[Any], *, nearest: bool) -> Int64:
         """Return the position of each of some labels."""
-        if nearest and self._kind not in "mMif":
+        if nearest and self._kind not in "mMifO":
             raise ConfigError(f"sel: method = 'nearest' needs times or numbers, {self.name} has {self._kind_text()}")
         keys, wanted = self._comparable(labels)
         place = np.searchsorted(keys, wanted)
@@ -261,6 +261,8 @@ class LabelIndex:
         if self._kind not in "mM":
             wanted = [self._ends(one)[0] for one in labels.tolist()]
             return keys, np.array(wanted, dtype=keys.dtype if self._kind in "bO" else None)
+        if kind == self._kind and np.datetime_data(labels.dtype) in _COARSE_UNITS:
+            labels = labels.astype(f"{kind}8[s]")
         if kind == self._kind and np.datetime_data(labels.dtype) in _SIMPLE_UNITS:
             if np.isnat(labels).any():
                 raise self._wrong(labels[np.isnat(labels)][0])
@@ -338,6 +340,7 @@ class LabelIndex:
         )
 
 
+_COARSE_UNITS = {(unit, 1) for unit in "WDhm"}
 _SIMPLE_UNITS = {(unit, 1) for unit in UNIT_NS}
 
 

@@ -63,7 +63,7 @@ class RowMap:
     def describe(self, num_rows: int) -> str:
         """Return one line for people about a map to so many rows: how many samples and rows found each other."""
         rows = self.rows if isinstance(self.rows, range) else self.rows[self.rows != NO_ROW]
-        used = len(rows) if isinstance(rows, range) else len(np.unique(rows))
+        used = len(rows) if isinstance(rows, range) or not len(rows) else 1 + np.count_nonzero(np.diff(np.sort(rows)))
         line = f"joined: {len(rows)} of {len(self.rows)} samples have one of its {num_rows} rows"
         return line if used == num_rows else f"{line}; {num_rows - used} rows have no sample"
 

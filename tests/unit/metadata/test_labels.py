@@ -213,3 +213,15 @@ def test_stores_that_grow_are_selected_from_a_label_on(tmp_path: Path) -> None:
         zarrfeed.open(tmp_path / "g.zarr", variables=["x"], refresh="epoch", window=10).sel(time=slice(7, None))
     with pytest.raises(ConfigError, match="select of a store that is opened with refresh='epoch' must be a slice"):
         grows.isel(time=[3])
+
+
+def test_calendars_that_numpy_lacks_are_selected_as_xarray_does(tmp_path: Path) -> None:
+    pytest.importorskip("cftime")
+    group = zarr.open_group(tmp_path / "noleap.zarr", mode="w")
+    group.create_array("x", data=np.arange(90)[:, None], dimension_names=("time", "c"))
+    attributes = {"units": "days since 1999-12-20", "calendar": "noleap"}
+    group.create_array("time", data=np.arange(90), dimension_names=("time",), attributes=attributes)
+    opened = xr.open_zarr(tmp_path / "noleap.zarr", consolidated=False, chunks=None)["x"]
+    data = zarrfeed.open(tmp_path / "noleap.zarr", variables=["x"])
+    for label in (slice("2000-02", "2000-03-03"), "2000", opened["time"].values[[5, 3]], slice(None, "1999")):
+        assert samples_of(data.sel(time=label)) == sorted(opened.sel(time=label).values[:, 0].tolist())
