@@ -12,6 +12,7 @@ from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.conversion import TorchDtypeLike
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.open_data import open
+from zarrfeed.plan.field_rows import row_map_of
 from zarrfeed.spec.data import ConcatCall, Expression
 
 
@@ -55,6 +56,8 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
     for one in given:
         if one.growth is not None:
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
+        if any(row_map_of(field) is not None for field in one.resolved.fields):
+            raise ConfigError(f"{one!r}: a join cannot be one of several; concatenate its inputs, and join the results")
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
     runs = [Run(one.resolved, [one.resolved.choice.num_samples], [_name_of(one)]) for one in converted]

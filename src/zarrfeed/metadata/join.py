@@ -21,7 +21,7 @@ from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.open_data import open as open_data
 from zarrfeed.metadata.resolved import ResolvedData, Wish
 from zarrfeed.plan.field_rows import row_map_of
-from zarrfeed.plan.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes
+from zarrfeed.plan.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes, joined_borders
 from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
@@ -51,7 +51,8 @@ def join(
     inputs
         Name -> a `Data`, or anything that `zarrfeed.open` takes. A batch has a dict: a single array is under its name
         here; arrays of a group or a mapping are under both names, such as "era5/t2m". Targets stay targets. Of a
-        `Data`, what was selected is joined, and `cast` and `normalize` hold; windows are made of the result.
+        `Data`, what was selected is joined, and `cast` and `normalize` hold; windows are made of the result, and leave
+        no store or segment of an input.
     on
         The name of the coordinate, for all inputs. None: that of the sample dimension, if it is the same for all.
     how
@@ -221,8 +222,13 @@ def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bo
     choice = SampleChoice.all_of(num_samples)
     if drops:
         choice = replace(choice, samples=joined.complete)
-    inherited = tuple(one for data in parts.values() for one in data.resolved.choice.left_out)
-    choice = replace(choice, left_out=(*inherited, *joined.left_out))
+    choices = [data.resolved.choice for data in parts.values()]
+    choice = replace(
+        choice,
+        left_out=(*(one for other in choices for one in other.left_out), *joined.left_out),
+        borders=joined_borders(joined.rows, [other.borders for other in choices]),
+        has_segments=any(other.has_segments for other in choices),
+    )
     count = len(both)
     asked = tuple(one.wishes for one in both)
     resolved = ResolvedData(opened, choice, (Wish(),) * count, (None,) * count, asked)

@@ -23,6 +23,7 @@ from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.metadata.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.time_features import calculate, check_features, with_field
 from zarrfeed.plan.blocks import plan_blocks
+from zarrfeed.plan.field_rows import check_gaps_can_be_nan
 from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Select, Selection
 from zarrfeed.plan.split import By
@@ -264,7 +265,10 @@ class ResolvedData:
         ]
         choice, borders = self.choice.window(padded, segment_ends=segment_ends, rows=rows)
         made = replace(self, windows=tuple(with_borders(window, borders) for window in padded), masks=bool(mask))
-        return replace(made, choice=choice.without_gaps(made.fields) if self.opened.drops_gaps else choice)
+        if self.opened.drops_gaps:
+            return replace(made, choice=choice.without_gaps(made.fields))
+        check_gaps_can_be_nan(made.fields)
+        return replace(made, choice=choice)
 
     def cast(self, dtype: Any) -> Self:
         """Convert items to a dtype; a later cast of a field replaces an earlier one."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, window_of
 from zarrfeed.spec.layout import Layout
@@ -76,3 +77,16 @@ def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]
         for offset in (0,) if field.window is None else field.window.offsets:
             found |= find_rows(field, samples, offset) == NO_ROW
     return found
+
+
+def check_gaps_can_be_nan(fields: Sequence[Field]) -> None:
+    """Raise ConfigError if windows are padded with a number where the field lacks rows, which are NaN."""
+    for field in fields:
+        rows, window = row_map_of(field), window_of(field)
+        pad = None if window is None else window.pad
+        if rows is None or not rows.lacks_some or pad is None or pad.mode != "fill" or pad.value != pad.value:
+            continue
+        raise ConfigError(
+            f"pad of {field.name} = {pad.value}: rows that the join lacks are NaN, and a field has one such value; "
+            "must be 'edge' or 'nan', or let missing= of the join be 'drop' or 'nearest'"
+        )

@@ -108,6 +108,39 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
     return joined if missing != "drop" else replace(joined, left_out=_count_lacking(inputs, lacking))
 
 
+def joined_borders(rows: Sequence[range | Int64], borders: Sequence[Int64 | None]) -> Int64 | None:
+    """Return where segments begin on the joined axis: wherever the rows of an input go on to its next segment.
+
+    Parameters
+    ----------
+    rows
+        For each input, the row of each sample, as of `Joined`.
+    borders
+        For each input, the first row of each of its segments, and the number of rows at the end. None: it has none.
+
+    Returns
+    -------
+    The first sample of each segment, and the number of samples at the end; None if no input has segments. Samples that
+    an input lacks belong to the segment before them.
+
+    Examples
+    --------
+    >>> joined_borders([np.array([1, 2, -1, 3, 4]), range(5)], [np.array([0, 3, 6]), None])
+    array([0, 3, 5])
+    """
+    if all(own is None for own in borders):
+        return None
+    begins = np.zeros(len(rows[0]), dtype=bool)
+    for listed, own in zip(rows, borders, strict=True):
+        if own is not None:
+            row = np.asarray(listed, dtype=np.int64)
+            samples = np.flatnonzero(row != NO_ROW)
+            segment = np.searchsorted(own, row[samples], side="right")
+            begins[samples[1:]] |= segment[1:] != segment[:-1]
+    begins[0] = True
+    return np.append(np.flatnonzero(begins), len(begins))
+
+
 def _check_sorted(one: JoinInput) -> None:
     """Raise ConfigError unless values ascend; the message says where they do not."""
     values, where = one.coordinate.values, one.coordinate.where

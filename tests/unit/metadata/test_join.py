@@ -109,6 +109,38 @@ def test_integers_without_nan_are_cast_or_dropped(folder: Path) -> None:
         assert ZarrDataset(some)[[0, 1]]["b"].tolist() == [4, 6]
 
 
+def test_windows_leave_no_store_of_an_input(folder: Path) -> None:
+    """Of a concatenation, windows stay in a store; and so they do after a join."""
+    parts = [zarrfeed.open(folder / "a.zarr" / "x").select(rows) for rows in (slice(0, 5), slice(5, 10))]
+    for index, part in enumerate(parts):
+        group = zarr.open_group(folder / f"part{index}.zarr", mode="w")
+        values = ZarrDataset(part)[np.arange(5)].numpy()
+        group.create_array("x", data=values, chunks=(2, 1), dimension_names=("time", "lat"))
+        group.create_array("time", data=DAYS[5 * index : 5 * index + 5].astype("M8[s]"), dimension_names=("time",))
+    paths = [folder / f"part{index}.zarr" / "x" for index in range(2)]
+    other = folder / "a.zarr" / "n"
+    for contiguous, expected in ((True, range(1, 10)), (False, [1, 2, 3, 4, 6, 7, 8, 9])):
+        both = zarrfeed.concat(paths, contiguous=contiguous)
+        data = zarrfeed.join({"x": both, "n": other}).window((-1, 0))
+        batch = ZarrDataset(data)[np.arange(len(data))]
+        assert batch["n"][:, 1].tolist() == list(expected)
+        assert torch.equal(batch["x"][:, :, 0], batch["n"] + 0.5)
+    with pytest.raises(ConfigError, match="a join cannot be one of several; concatenate its inputs, and join the"):
+        zarrfeed.concat([zarrfeed.join({"b": folder / "b.zarr" / "x", "n": other})] * 2)
+
+
+def test_padded_windows_of_gaps(folder: Path) -> None:
+    data = zarrfeed.join({name: folder / f"{name}.zarr" / "x" for name in "ab"}, how="outer", missing="nan")
+    for pad, first in (("edge", [0.5, 0.5]), ("nan", [float("nan"), 0.5])):
+        batch = ZarrDataset(data.window((-1, 0), pad=pad))[[0, 3]]
+        np.testing.assert_equal(batch["a"][0, :, 0].numpy(), first)
+        np.testing.assert_equal(batch["b"][:, :, 0].numpy(), [[np.nan, np.nan], [2.5, np.nan]])
+    with pytest.raises(ConfigError, match=r"pad of samples\['b'\] = 0: rows that the join lacks are NaN"):
+        data.window((-1, 0), pad=0)
+    nearest = zarrfeed.join({name: folder / f"{name}.zarr" / "x" for name in "ab"}, how="outer", missing="nearest")
+    assert ZarrDataset(nearest.window((-1, 0), pad=0))[0]["b"][:, 0].tolist() == [0, 2.5]
+
+
 def test_text_is_joined_where_its_rows_stay_as_they_are(folder: Path) -> None:
     words = zarr.open_group(folder / "b.zarr").create_array("word", shape=(4,), dtype=str, dimension_names=("time",))
     words[:] = np.array(list("abcd"), dtype=object)

@@ -85,6 +85,19 @@ def test_labels_and_positions_are_of_what_was_selected_before(path: Path) -> Non
         data.select([3, 4]).sel(time="2015")
 
 
+def test_labels_of_many_stores(path: Path) -> None:
+    """Each with a coordinate of its own."""
+    twice = zarrfeed.open([path / "x", path / "x"])
+    with pytest.raises(
+        ConfigError, match=r"needs a sorted coordinate; .*time and 1 more has 2014-11-20T.* \(index 60\)"
+    ):
+        twice.sel(time=slice("2014-12", None))
+    december = twice.sel(time="2014-12")
+    batch = ZarrDataset(december)[np.arange(len(december))]
+    expected = xr.open_zarr(path, consolidated=False, chunks=None)["x"].sel(time="2014-12").values
+    assert batch.tolist() == [*expected.tolist()] * 2
+
+
 def test_other_coordinates_of_the_samples(path: Path) -> None:
     data = zarrfeed.open(path, sample_dim="time")
     assert samples_of(data.sel(episode=2)) == list(range(14, 21))
@@ -219,7 +232,7 @@ def test_calendars_that_numpy_lacks_are_selected_as_xarray_does(tmp_path: Path) 
     pytest.importorskip("cftime")
     group = zarr.open_group(tmp_path / "noleap.zarr", mode="w")
     group.create_array("x", data=np.arange(90)[:, None], dimension_names=("time", "c"))
-    attributes = {"units": "days since 1999-12-20", "calendar": "noleap"}
+    attributes: Any = {"units": "days since 1999-12-20", "calendar": "noleap"}
     group.create_array("time", data=np.arange(90), dimension_names=("time",), attributes=attributes)
     opened = xr.open_zarr(tmp_path / "noleap.zarr", consolidated=False, chunks=None)["x"]
     data = zarrfeed.open(tmp_path / "noleap.zarr", variables=["x"])
