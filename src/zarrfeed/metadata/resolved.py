@@ -413,13 +413,13 @@ class ResolvedData:
         coordinate = self.coordinate() if coords is None else self.coordinate("time", coords)
         if any(one.name == TIME_FEATURES for one in self.statics):
             raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
-        at = self.opened.num_sample_fields
+        at, first = self.opened.num_sample_fields, self.first_wishes
         return replace(
             self,
             opened=with_field(self.opened, TIME_FEATURES, calculate(coordinate, features)),
             wishes=(*self.wishes[:at], Wish(), *self.wishes[at:]),
             windows=(*self.windows[:at], None, *self.windows[at:]),
-            first_wishes=self.first_wishes and (*self.first_wishes[:at], (Wish(),), *self.first_wishes[at:]),
+            first_wishes=(*first[:at], (Wish(),), *first[at:]) if first else (),
         )
 
     def _all_fields(self) -> list[Field]:

@@ -120,11 +120,12 @@ def with_field(opened: OpenedFields, name: str, values: npt.NDArray[Any]) -> Ope
     full_name = f"samples[{name!r}]"
     items = Items("samples", name, values.dtype.name, values.shape, 0, is_coordinate=True)
     field = field_in_memory(full_name, values, 0)
+    others = opened.other_items
     return replace(
         opened,
         fields=(*opened.fields[:count], field, *opened.fields[count:]),
         items=(*opened.items[:count], items, *opened.items[count:]),
         parts=((*keys, name), *opened.parts[1:]),
         num_sample_fields=count + 1,
-        other_items=opened.other_items and (*opened.other_items[:count], (), *opened.other_items[count:]),
+        other_items=(*others[:count], (), *others[count:]) if others else (),
     )

@@ -141,6 +141,23 @@ def test_padded_windows_of_gaps(folder: Path) -> None:
     assert ZarrDataset(nearest.window((-1, 0), pad=0))[0]["b"][:, 0].tolist() == [0, 2.5]
 
 
+def test_time_features_static_arrays_and_statistics_of_joins(folder: Path) -> None:
+    data = zarrfeed.join({name: folder / f"{name}.zarr" / "x" for name in "ab"}, how="outer", missing="nearest")
+    both = data.time_features("day_of_year").static(z=np.ones(2))
+    batch = ZarrDataset(both.window({"a": (0, 1)}))[[3, 5]]
+    days = 2 * np.pi * np.array([3, 5]) / 366
+    expected = np.stack([np.sin(days), np.cos(days)], axis=1)
+    np.testing.assert_allclose(batch["time_features"].numpy(), expected, rtol=1e-6)
+    assert batch["a"][:, :, 0].tolist() == [[3.5, 4.5], [5.5, 6.5]]
+    assert batch["z"].shape == (2, 2)
+    for joined, mean in ((data, 5.0), (zarrfeed.join({n: folder / f"{n}.zarr" / "x" for n in "ab"}), 5.5)):
+        assert zarrfeed.stats(joined).fields["a"].mean.item() == pytest.approx(mean)
+    each = zarrfeed.join({name: zarrfeed.open(folder / f"{name}.zarr" / "x").time_features("hour") for name in "ab"})
+    assert [field.name for field in each.fields] == ["a", "a/time_features", "b", "b/time_features"]
+    many = zarrfeed.concat([folder / "a.zarr" / "x", folder / "b.zarr" / "x"]).time_features("day_of_year")
+    np.testing.assert_allclose(ZarrDataset(many)[10]["time_features"], ZarrDataset(many)[2]["time_features"])
+
+
 def test_text_is_joined_where_its_rows_stay_as_they_are(folder: Path) -> None:
     words = zarr.open_group(folder / "b.zarr").create_array("word", shape=(4,), dtype=str, dimension_names=("time",))
     words[:] = np.array(list("abcd"), dtype=object)
@@ -167,6 +184,10 @@ def test_text_is_joined_where_its_rows_stay_as_they_are(folder: Path) -> None:
         (lambda a, _: ({"a": a, "b": 3},), "join: 'b': .*got a int"),
         (lambda a, b: ({"a": a, "b": b.parent},), "join: 'b': .*they must be equal; give sample_dim='time'"),
         (lambda a, b: ({"a": a, "b": zarrfeed.open(b).window((0, 1))},), "join: 'b' has windows; make them of the res"),
+        (
+            lambda a, b: ({"a": a, "b": zarrfeed.open(b).static(z=np.ones(2))},),
+            "join: 'b' has static arrays; add them to",
+        ),
         (lambda a, b: ({"a": a, "b": zarrfeed.open(b, refresh="epoch")},), "join: 'b' is a store that grows"),
     ],
 )
