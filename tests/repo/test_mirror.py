@@ -136,6 +136,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/statistics.py": ("unit/tools/test_stats.py",),
     "metadata/statistics.py": ("unit/tools/test_stats.py", "unit/metadata/test_normalization.py"),
     "tools/stats/": ("unit/tools/test_stats.py",),
+    "tools/verify_command.py": ("unit/tools/test_verify.py",),
     "tools/stats_command.py": ("unit/tools/test_stats.py",),
     "tools/verify/": ("unit/tools/test_verify.py",),
 }

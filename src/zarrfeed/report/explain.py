@@ -89,6 +89,8 @@ class FieldExplanation:
         Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
     requested_by
         Who asks a far store for the chunks: "threads", or "the event loop" of zarr-python. "" if the store is not far.
+    stores
+        In how many stores the array lies; "" for a single one.
     joined
         Of a join, how many samples have a row of the array; "" where each sample has the row with its index.
     window
@@ -113,6 +115,7 @@ class FieldExplanation:
     spared: bool = False
     requested_by: str = ""
     joined: str = ""
+    stores: str = ""
     images: str = ""
 
     @property
@@ -201,6 +204,8 @@ class Explanation(Page):
                 rows.append(("", f"decoded: {f.images}"))
             if f.spared:
                 rows.append(("", "not converted: a coordinate, which cast and normalize convert where they name it"))
+            if f.stores:
+                rows.append(("", f.stores))
             if f.joined:
                 rows.append(("", f.joined))
             if f.window:
@@ -361,6 +366,7 @@ def _explain_field(
         spared=isinstance(field, StoredField) and field.spared,
         requested_by=_requested_by(field),
         joined=describe_join(field),
+        stores=_stores(field),
         images=_images(field, memory.num_threads, batches_ahead(max_open_batches)),
     )
 
@@ -370,6 +376,17 @@ def _images(field: StoredField | VlenField, num_threads: int, ahead: int) -> str
         return ""
     threads = f"{num_threads} thread{'s' * (num_threads > 1)} for images alone"
     return f"{field.images}; by {library_name()}, {threads}, up to {ahead} batch{'es' * (ahead != 1)} ahead"
+
+
+def _stores(field: StoredField | VlenField) -> str:
+    """Return in how many stores an array lies, and in how many ways these store it; "" for a single one."""
+    parts = [layout.parts for layout in field.layouts if layout.parts is not None]
+    if not parts:
+        return ""
+    rows = np.concatenate([one.end - one.begin for one in parts])
+    least = f"{rows.min()} to " if rows.min() != rows.max() else ""
+    ways = "" if len(parts) == 1 else f", which store it in {len(parts)} ways; this is the first"
+    return f"in {len(rows)} stores of {least}{rows.max()} samples{ways}"
 
 
 def _requested_by(field: StoredField | VlenField) -> str:

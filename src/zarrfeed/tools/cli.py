@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ZarrfeedError, one_line
-from zarrfeed.tools import stats_command
+from zarrfeed.tools import stats_command, verify_command
 from zarrfeed.tools.cli_parser import SuggestingParser
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 #: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
 BLOCK_UNITS = ("chunk", "shard")
-
-#: What becomes of that which is legal and may still be unwanted.
-_COUNT_OR_ERROR = ("count", "error")
 
 #: The longest `--seconds`: a day.
 _MOST_SECONDS = 86400.0
@@ -155,15 +152,15 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--seconds", type=_seconds, default=5.0, metavar="S", help="for each of the three that are timed (default: 5)"
     )
-    _add_verify(
-        commands.add_parser(
-            "verify",
-            help="read and check every chunk of a store",
-            description="Read and decode every chunk of STORE; report which are bad or missing. A run that was "
-            "interrupted goes on when it is called again. Exits with 0 if all is well, 1 if something is bad or could "
-            "not be checked, 2 for wrong arguments or if there is no store.",
-        )
+    check = commands.add_parser(
+        "verify",
+        help="read and check every chunk of a store, or of several",
+        description="Read and decode every chunk of STORE; report which are bad or missing. A run that was "
+        "interrupted goes on when it is called again. Exits with 0 if all is well, 1 if something is bad or could "
+        "not be checked, 2 for wrong arguments or if there is no store.",
     )
+    verify_command.add_arguments(check, _positive)
+    _add_store_arguments(check)
     measure = commands.add_parser("stats", help=stats_command.HELP, description=stats_command.DESCRIPTION)
     measure.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
     stats_command.add_arguments(measure, _positive)
@@ -223,36 +220,6 @@ def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout", type=float, default=300.0, metavar="S", help="seconds that a read may take (default: 300)"
-    )
-
-
-def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="STORE", help="an array, or a group of arrays and groups: a path or a URL")
-    parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
-    parser.add_argument(
-        "--missing", choices=_COUNT_OR_ERROR, default="count", help="of chunks the store lacks (default: count)"
-    )
-    parser.add_argument(
-        "--links",
-        choices=_COUNT_OR_ERROR,
-        default="count",
-        help="of symbolic links that lead out of a local store (default: count)",
-    )
-    parser.add_argument(
-        "--json", metavar="PATH", help="write the report as JSON there; -: to stdout, in place of the table"
-    )
-    parser.add_argument(
-        "--progress-file",
-        default="default",
-        metavar="PATH",
-        help="keeps what was checked until the end (default: one of the store's own below $XDG_STATE_HOME); "
-        "none: nothing is kept",
-    )
-    parser.add_argument("--restart", action="store_true", help="begin from the start, whatever was checked before")
-    _add_store_arguments(parser)
-    parser.add_argument("--num-threads", type=_positive, metavar="N", help="default: one for each core, at least 8")
-    parser.add_argument(
-        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
     )
 
 
@@ -362,34 +329,12 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from zarrfeed.tools.verify import verify
-    from zarrfeed.tools.verify.terminal import show_progress, write_json
-
-    file = None if arguments.progress_file == "none" else arguments.progress_file
     try:
-        with show_progress() as progress:
-            report = verify(
-                arguments.path,
-                arguments.arrays,
-                missing=arguments.missing,
-                links=arguments.links,
-                num_threads=arguments.num_threads,
-                memory_budget=arguments.memory_budget,
-                progress_file=file,
-                restart=arguments.restart,
-                timeout=arguments.timeout,
-                storage_options=_storage_options(arguments),
-                on_progress=progress,
-                on_message=_complain,
-            )
+        is_good = verify_command.run(arguments, _storage_options(arguments), _show, _complain)
     except KeyboardInterrupt:
-        _complain("interrupted" + "; the same command goes on from here" * (file is not None))
+        _complain("interrupted" + "; the same command goes on from here" * (arguments.progress_file != "none"))
         return EXIT_INTERRUPTED
-    if arguments.json:
-        write_json(report, arguments.json)
-    if arguments.json != "-":
-        _show(report)
-    return 0 if report.ok else EXIT_FAILED
+    return 0 if is_good else EXIT_FAILED
 
 
 def _stats(arguments: argparse.Namespace) -> int:

@@ -499,3 +499,28 @@ def test_threads_and_descriptors_do_not_stay(many: Path) -> None:
             zarrfeed.verify(many, on_progress=interrupt_at(3, []))
         zarrfeed.verify(many)
     assert held() == before
+
+
+def test_several_stores_are_checked_and_those_with_problems_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        make(tmp_path / f"s{number}.zarr")
+    bad = next(
+        path for path in sorted((tmp_path / "s1.zarr").rglob("*")) if path.is_file() and path.name[0] not in "z."
+    )
+    bad.write_bytes(bad.read_bytes()[:-2])
+    none = ["--progress-file", "none"]
+    assert cli.main(["verify", f"{tmp_path}/s*.zarr", *none]) == 1
+    shown = capsys.readouterr().out
+    assert "3 stores: 2 without problems, 1 with problems" in shown
+    assert "s1.zarr" in shown
+    assert "s0.zarr" not in shown
+    assert cli.main(["verify", str(tmp_path / "s0.zarr"), str(tmp_path / "gone.zarr"), "--json", "-", *none]) == 1
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert [one["ok"] for one in report["stores"]] == [True, False]
+    assert "gone.zarr: no Zarr array is there" in captured.err
+    assert cli.main(["verify", f"{tmp_path}/s*.zarr", "--progress-file", str(tmp_path / "p.json")]) == cli.EXIT_ERROR
+    assert "one file for 3 stores" in capsys.readouterr().err
+    assert cli.main(["verify", f"{tmp_path}/nothing-*.zarr", *none]) == cli.EXIT_ERROR

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.errors import one_line
 from zarrfeed.base.units import format_bytes
 
 if TYPE_CHECKING:
-    from zarrfeed.tools.verify import Progress, VerifyReport
+    from zarrfeed.tools.verify import Progress
 
 
 @contextmanager
@@ -52,15 +52,15 @@ def show_progress() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def write_json(report: VerifyReport, path: str) -> None:
-    """Write the report to a file, as a whole or not at all; "-": to stdout.
+def write_json(report: dict[str, Any], path: str) -> None:
+    """Write a report to a file, as a whole or not at all; "-": to stdout.
 
     Raises
     ------
     OSError
         If it cannot be written.
     """
-    text = json.dumps(report.to_dict(), indent=2)
+    text = json.dumps(report, indent=2)
     if path == "-":
         print(text)
         return
