@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import zarrfeed
 from tests.support.oracle import AnyArray
-from zarrfeed import ConfigError, Data, ZarrDataset, ZarrIterableDataset
+from zarrfeed import ConfigError, CorruptChunkError, Data, ZarrDataset, ZarrIterableDataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -221,6 +221,28 @@ def test_each_chunk_is_decoded_once_where_the_join_is_regular(tmp_path: Path) ->
         for batch in dataset:
             assert torch.equal(batch["a/x"], batch["b/x"])
         assert dataset.stats().chunks_read == 18 + 18
+
+
+@pytest.mark.filterwarnings("ignore:skipped:zarrfeed.ChunkSkippedWarning")
+def test_a_bad_chunk_of_one_array_replaces_whole_samples(tmp_path: Path) -> None:
+    for name, first, rows in (("a", 0, 20), ("b", 40, 30)):
+        group = zarr.open_group(tmp_path / f"{name}.zarr", mode="w")
+        group.create_array("x", data=np.arange(first, 400.0)[:, None], chunks=(rows, 1), dimension_names=("time", "c"))
+        group.create_array("time", data=np.arange(first, 400), dimension_names=("time",))
+    (tmp_path / "b.zarr" / "x" / "c" / "3" / "0").write_bytes(b"broken")  # times 130 to 159
+    data = zarrfeed.join({name: tmp_path / f"{name}.zarr" / "x" for name in "ab"})
+    with pytest.raises(CorruptChunkError, match=r"b.zarr/x chunk c/3/0"):
+        list(ZarrIterableDataset(data, batch_size=16))
+    for described in (data, data.window((-1, 0))):
+        faults: Any = {"on_error": "skip"}
+        seen: set[float] = set()
+        with ZarrIterableDataset(described, batch_size=16, shuffle=True, seed=1, faults=faults) as dataset:
+            for batch in dataset:
+                assert torch.equal(batch["a"], batch["b"])
+                seen |= set(batch["a"].reshape(len(batch["a"]), -1)[:, -1].tolist())
+        lost = 30 if described is data else 31
+        assert len(seen) == len(described) - lost
+        assert not seen & set(range(130, 130 + lost))
 
 
 def test_a_join_of_a_join_and_of_selections(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ class Reader:
                 self._fields,
                 batch_size=self._batch_size,
                 num_threads=1,
-                memory=self._memory,
+                memory=replace(self._memory, carry_bytes=0),  # the groups of a request are not in the order of steps
                 arrays=ByteArrays(),
                 cache_bytes=min(_MOST_SPARE_CACHE, self._memory.budget // 8),
                 caller_runs=True,

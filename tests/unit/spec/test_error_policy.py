@@ -228,6 +228,22 @@ def test_selections_windows_single_samples_and_arrays_in_order(tmp_path: Path) -
 
 
 @skipping
+def test_windows_that_replace_others_may_share_a_chunk(tmp_path: Path) -> None:
+    """Two samples of one request, of neighbouring blocks that carry a chunk from one to the other in an epoch."""
+    data = numbered((360, 1), "f8")
+    path = tmp_path / "a.zarr"
+    zarr.create_array(path, data=data, chunks=(30, 1))
+    damage(path, 3)
+    for seed in range(3):
+        windows = zarrfeed.open(path).window((-1, 0))
+        options: dict[str, Any] = {"batch_size": 16, "return_index": True, "faults": {"on_error": "skip"}}
+        with ZarrIterableDataset(windows, shuffle=True, seed=seed, **options) as dataset:
+            for rows, index in dataset:
+                for k, offset in enumerate((-1, 0)):
+                    assert_rows_equal(rows[:, k].contiguous(), index + offset, data)
+
+
+@skipping
 def test_all_fields_of_a_slot_are_of_one_sample(tmp_path: Path) -> None:
     data, targets = numbered((N, 5)), numbered((N, 2), "i4")
     words = np.array([f"sample {i}" for i in range(N)], dtype=object)
