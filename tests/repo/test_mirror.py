@@ -100,6 +100,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     ),
     "storage/zarr_decoder.py": ("unit/storage/test_pipeline.py",),
     "storage/zfp_guard.py": ("unit/storage/test_codec_guards.py",),
+    "metadata/calls.py": ("unit/metadata/test_data.py",),
     "metadata/cf.py": ("unit/metadata/test_xarray.py", "unit/metadata/test_coordinate_conversion.py"),
     "metadata/codecs.py": ("unit/metadata/test_array.py", "repo/test_formats_table.py"),
     "metadata/data_page.py": ("unit/metadata/test_data.py",),

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from zarrfeed.base.page import as_html
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags
-from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike, parse_dtype
+from zarrfeed.metadata import calls
+from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.fields import FieldSource
 from zarrfeed.metadata.growth import Growth, Step
@@ -28,23 +29,7 @@ from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import Offsets, PadLike
-from zarrfeed.spec.data import (
-    BlocksCall,
-    Call,
-    CastCall,
-    DecodeCall,
-    Expression,
-    FieldInfo,
-    FrozenArray,
-    NormalizeCall,
-    SelectCall,
-    SplitCall,
-    WindowCall,
-    freeze,
-    freeze_offsets,
-    freeze_pairs,
-    freeze_rows,
-)
+from zarrfeed.spec.data import Call, Expression, FieldInfo
 from zarrfeed.spec.field import BlockUnit
 from zarrfeed.spec.images import Mode
 from zarrfeed.spec.version import Version
@@ -117,7 +102,7 @@ class Data:
         >>> zarrfeed.ZarrDataset(data)[[0, 1, 2]]
         tensor([10, 13, 49])
         """
-        return self._then(SelectCall(freeze_rows(samples)), Step("select", (samples,)))
+        return self._then(calls.select_call(samples), Step("select", (samples,)))
 
     def sel(
         self, labels: Mapping[str, Any] | None = None, *, method: Method | None = None, coords: Any = None, **named: Any
@@ -185,7 +170,7 @@ class Data:
         >>> len(zarrfeed.open(array).blocks([0, 3, -1]))
         30
         """
-        return self._then(BlocksCall(FrozenArray.of(blocks), of), Step("blocks", (blocks, of)))
+        return self._then(calls.blocks_call(blocks, of), Step("blocks", (blocks, of)))
 
     @checks_option_names
     def window(
@@ -243,8 +228,7 @@ class Data:
         ends = read_segment_ends(segment_ends, self.resolved.opened)
         step = Step("window", (offsets, ends, rows, pad, mask))
         resolved = step(self.resolved)  # what is wrong with the arguments is said before they are frozen
-        call = WindowCall(freeze_offsets(offsets), freeze_rows(ends), freeze_rows(rows), freeze(pad), bool(mask))
-        return self._then(call, step, resolved)
+        return self._then(calls.window_call(offsets, ends, rows, pad, mask), step, resolved)
 
     def cast(self, dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike]) -> Data:
         """Convert items to a dtype on the way into the batch.
@@ -266,9 +250,7 @@ class Data:
         """
         step = Step("cast", (dtype,))
         resolved = step(self.resolved)
-        named = dtype if isinstance(dtype, Mapping) else {"": dtype}
-        names = {key: None if one is None else parse_dtype("dtype", one) for key, one in named.items()}
-        return self._then(CastCall(freeze(names if isinstance(dtype, Mapping) else names[""])), step, resolved)
+        return self._then(calls.cast_call(dtype), step, resolved)
 
     @checks_option_names
     def normalize(
@@ -305,8 +287,7 @@ class Data:
         if isinstance(mean_std, str) or stats is not None:
             step = Step("normalize", (automatic(self, mean_std, axis, stats), None))
         resolved = step(self.resolved)
-        call = NormalizeCall(freeze_pairs(mean_std), freeze(axis), None if stats is None else str(stats))
-        return self._then(call, step, resolved)
+        return self._then(calls.normalize_call(mean_std, axis, stats), step, resolved)
 
     def static(self, *names: str, **arrays: FieldSource | float) -> Data:
         """Add arrays that are the same for all samples, such as a land-sea mask, to every batch.
@@ -408,8 +389,7 @@ class Data:
         """
         step = Step("decode", (what, field, size, mode))
         resolved = step(self.resolved)
-        named = list(field) if isinstance(field, tuple) else field
-        return self._then(DecodeCall(what, freeze(named), size and freeze(tuple(size)), mode), step, resolved)
+        return self._then(calls.decode_call(what, field, size, mode), step, resolved)
 
     @checks_option_names
     def split(
@@ -448,11 +428,8 @@ class Data:
         """
         step = Step("split", (parts,), {"by": by, "seed": seed, "gap": gap})
         made = step(self.resolved)
-        frozen = tuple(map(freeze, parts))
-        return tuple(
-            self._then(SplitCall(frozen, by, freeze(seed), freeze(gap), number), step, part)
-            for number, part in enumerate(made)
-        )
+        made_by = calls.split_calls(parts, by, seed, gap)
+        return tuple(self._then(call, step, part) for call, part in zip(made_by, made, strict=True))
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:

@@ -1,0 +1,62 @@
+"""The calls of the methods of a `Data`, as its expression has them: with arguments that compare, hash and print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zarrfeed.metadata.conversion import parse_dtype
+from zarrfeed.spec.data import (
+    BlocksCall,
+    CastCall,
+    DecodeCall,
+    FrozenArray,
+    NormalizeCall,
+    SelectCall,
+    SplitCall,
+    WindowCall,
+    freeze,
+    freeze_offsets,
+    freeze_pairs,
+    freeze_rows,
+)
+
+
+def select_call(samples: Any) -> SelectCall:
+    """Return `.select(samples)`."""
+    return SelectCall(freeze_rows(samples))
+
+
+def blocks_call(blocks: Any, of: str) -> BlocksCall:
+    """Return `.blocks(blocks, of=...)`."""
+    return BlocksCall(FrozenArray.of(blocks), of)
+
+
+def window_call(offsets: Any, segment_ends: Any, rows: Any, pad: Any, mask: bool) -> WindowCall:
+    """Return `.window(offsets, segment_ends=..., rows=..., pad=..., mask=...)`."""
+    ends = freeze_rows(segment_ends)
+    return WindowCall(freeze_offsets(offsets), ends, freeze_rows(rows), freeze(pad), bool(mask))
+
+
+def cast_call(dtype: Any) -> CastCall:
+    """Return `.cast(dtype)`, with the names of dtypes."""
+    if not isinstance(dtype, Mapping):
+        return CastCall(freeze(parse_dtype("dtype", dtype)))
+    return CastCall(freeze({key: None if one is None else parse_dtype("dtype", one) for key, one in dtype.items()}))
+
+
+def normalize_call(mean_std: Any, axis: Any, stats: Any) -> NormalizeCall:
+    """Return `.normalize(mean_std, axis=..., stats=...)`."""
+    return NormalizeCall(freeze_pairs(mean_std), freeze(axis), None if stats is None else str(stats))
+
+
+def decode_call(what: str, field: Any, size: Any, mode: Any) -> DecodeCall:
+    """Return `.decode(what, field=..., size=..., mode=...)`."""
+    named = list(field) if isinstance(field, tuple) else field
+    return DecodeCall(what, freeze(named), size and freeze(tuple(size)), mode)
+
+
+def split_calls(parts: Sequence[float], by: str, seed: Any, gap: Any) -> list[SplitCall]:
+    """Return `.split(parts, by=..., seed=..., gap=...)[number]` for each part."""
+    frozen = tuple(map(freeze, parts))
+    return [SplitCall(frozen, by, freeze(seed), freeze(gap), number) for number in range(len(frozen))]
