@@ -132,6 +132,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "tools/bench/": ("unit/tools/test_bench_command.py",),
     "tools/cache/": ("unit/tools/test_cache_command.py",),
     "tools/demo/": ("unit/tools/test_demo.py",),
+    "spec/stack.py": ("unit/metadata/test_stacking.py",),
+    "spec/tensors.py": ("unit/metadata/test_stacking.py",),
     "spec/static.py": ("unit/metadata/test_statics.py",),
     "torch/statics.py": ("unit/metadata/test_statics.py",),
     "spec/statistics.py": ("unit/tools/test_stats.py",),

@@ -50,6 +50,7 @@ from zarrfeed.spec.field import (
     sample_bytes,
     window_of,
 )
+from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.storage.location import StoreSource
 
 _DEFAULT_POLICY = Faults()
@@ -110,11 +111,11 @@ class Reader:
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
-        self._vlen_readers: dict[int, SampleLookup] = {}
         self._vlen_s = 0.0
+        vlen_readers: dict[int, SampleLookup] = {}
         for field in fields:
             if isinstance(field, VlenField):
-                self._vlen_readers[len(self._fields)] = make_lookup(
+                vlen_readers[len(self._fields)] = make_lookup(
                     field,
                     batch_size=batch_size,
                     cache_bytes=memory.list_cache_bytes,
@@ -128,11 +129,15 @@ class Reader:
             else:
                 assert not isinstance(field, ObjectField)  # an `ObjectReader` reads these
                 self._fields.append(field)
-        self._sizes = [sample_bytes(f) for f in self._fields]
+        tensors = tensors_of(self._fields)
+        self._sizes = [sample_bytes(tensor.field) for tensor in tensors]
+        tensor_of = {number: t for t, tensor in enumerate(tensors) for number in tensor.members}
+        self._vlen_readers = {tensor_of[number]: reader for number, reader in vlen_readers.items()}  # by tensor
         counts = [len(f.layouts) if isinstance(f, StoredField) else 1 for f in self._fields]
-        self._tensors = [tensor for tensor, count in enumerate(counts) for _ in range(count)]  # of each array
+        self._numbers = [number for number, count in enumerate(counts) for _ in range(count)]  # field of each array
+        self._tensors = [tensor_of[number] for number in self._numbers]  # of each array
         self._arrays = arrays
-        self._viewers = [arrays.viewer(f) for f in self._fields] if arrays.provides_memory else []
+        self._viewers = [arrays.viewer(tensor.field) for tensor in tensors] if arrays.provides_memory else []
         index_sizes = memory.index_cache_bytes
         self._batch_size = batch_size
         self._provided: dict[int, Array] = {}  # by address
@@ -252,8 +257,8 @@ class Reader:
             offsets = (0,) if window is None else window.offsets
             if isinstance(f, StoredField) and layout is not None:
                 fields[number] = SkippedField(f.name, chunk_finder(f, layout), offsets)
-            elif tensor in self._loaded:
-                fields[number] = SkippedField(f.name, partial(_find_loaded, self._loaded[tensor]), offsets)
+            elif (loaded := self._loaded.get(self._numbers[number])) is not None:
+                fields[number] = SkippedField(f.name, partial(_find_loaded, loaded), offsets)
             elif tensor in self._vlen_readers:
                 fields |= self._vlen_readers[tensor].skippable(number, f.name)
         self._order = plan.order
@@ -338,12 +343,13 @@ def _cached(fields: Sequence[TensorField]) -> dict[int, core.CachedArray]:
 def _to_cores(fields: Sequence[TensorField], index_sizes: Sequence[int], arrays: BatchArrays) -> list[core.FieldSpec]:
     """Return the arrays that the engine reads for some fields, each field with its memory for indices of shards."""
     made: list[core.FieldSpec] = []
-    for number, (f, size) in enumerate(zip(fields, index_sizes, strict=True)):
-        tensor = arrays.tensor_spec(f)
-        if isinstance(f, StoredField):
-            made += f.to_cores(tensor, size or None, number)
-        else:
-            made.append(f.to_core(tensor))
+    for number, tensor in enumerate(tensors_of(fields)):
+        spec = arrays.tensor_spec(tensor.field)
+        for f, size in ((fields[i], index_sizes[i]) for i in tensor.members):
+            if isinstance(f, StoredField):
+                made += f.to_cores(spec, size or None, number)
+            else:
+                made.append(f.to_core(spec, number) if isinstance(f, ResidentField) else f.to_core(spec))
     return made
 
 
@@ -382,7 +388,7 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
     """
     spec = field.spec
     n = spec.num_samples
-    stored = replace(field, window=None, rows=None, resident=False)
+    stored = replace(field, window=None, rows=None, resident=False, stack=None)
     order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
     options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
     engine = core.Engine(stored.to_cores(), options, cached=_cached([stored]))
@@ -414,6 +420,7 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
         window=field.window,
         bad_rows=tuple(bad_rows[first] for first in sorted(bad_rows)),
         row_map=field.rows,
+        stack=field.stack,
     )
     read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0, concurrency=0)
     return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

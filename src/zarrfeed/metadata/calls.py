@@ -14,6 +14,7 @@ from zarrfeed.spec.data import (
     NormalizeCall,
     SelectCall,
     SplitCall,
+    StackCall,
     WindowCall,
     freeze,
     freeze_offsets,
@@ -54,6 +55,11 @@ def decode_call(what: str, field: Any, size: Any, mode: Any) -> DecodeCall:
     """Return `.decode(what, field=..., size=..., mode=...)`."""
     named = list(field) if isinstance(field, tuple) else field
     return DecodeCall(what, freeze(named), size and freeze(tuple(size)), mode)
+
+
+def stack_call(names: Sequence[str], name: str | None, spatial_axes: int | None) -> StackCall:
+    """Return `.stack(names, name=..., spatial_axes=...)`."""
+    return StackCall(freeze(list(names)), name, spatial_axes)
 
 
 def split_calls(parts: Sequence[float], by: str, seed: Any, gap: Any) -> list[SplitCall]:

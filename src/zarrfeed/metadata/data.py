@@ -317,6 +317,38 @@ class Data:
         return self._then(static_call(names, arrays), step)
 
     @checks_option_names
+    def stack(self, names: Sequence[str], *, name: str | None = None, spatial_axes: int | None = None) -> Data:
+        """Write arrays side by side into one tensor of shape (batch, channels, *spatial), while they are decoded.
+
+        Each array keeps its own cast (to one dtype for all) and normalisation. Windows give (batch, rows, channels,
+        *spatial). `fields` names the channels.
+
+        Parameters
+        ----------
+        names
+            Arrays of `samples`, or of `targets`, in the order of the channels.
+        name
+            Of the tensor in the dict of its side. None: "samples" (or "targets"); if that side has no other array, it
+            is this tensor, without a dict.
+        spatial_axes
+            How many trailing axes of a sample are no channels; the axes before them are flattened to channels. None: 2,
+            or as many as the array with the fewest has.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"t": np.zeros((9, 3, 4, 8), "f4"), "t2m": np.ones((9, 4, 8), "f4")})
+        >>> data = data.stack(["t2m", "t"])
+        >>> data.fields[0].channels
+        ('t2m', 't[0]', 't[1]', 't[2]')
+        >>> zarrfeed.ZarrDataset(data)[[5, 2]].shape
+        torch.Size([2, 4, 4, 8])
+        """
+        step = Step("stack", (names, name, spatial_axes))
+        resolved = step(self.resolved)
+        return self._then(calls.stack_call(names, name, spatial_axes), step, resolved)
+
+    @checks_option_names
     def time_features(self, *features: str, coords: Any = None) -> Data:
         """Add the field `time_features`, float32 of shape (2 * features,): sines and cosines of the samples' times.
 

@@ -9,7 +9,16 @@ from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.spec.data import Expression
-from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, described_dtype, shape_of, window_of
+from zarrfeed.spec.field import (
+    Field,
+    ResidentField,
+    StoredField,
+    VlenField,
+    described_dtype,
+    shape_of,
+    stack_of,
+    window_of,
+)
 from zarrfeed.spec.static import StaticField
 
 
@@ -33,6 +42,8 @@ def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -
     rows: list[Row] = []
     for f in fields:
         rows.append((f.name, f"{described_dtype(f)} of shape {shape_of(f)}"))
+        if stack_of(f) is not None:
+            rows.append(("", str(stack_of(f))))
         window = window_of(f)
         if window is not None:
             rows.append(("", str(window)))

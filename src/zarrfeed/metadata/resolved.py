@@ -20,6 +20,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.fields import OpenedFields, with_options
+from zarrfeed.metadata.stacking import Stacked, channels_of, make_stack, order_of, placed, reordered
 from zarrfeed.metadata.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.time_features import calculate, check_features, with_field
 from zarrfeed.plan.blocks import plan_blocks
@@ -47,6 +48,7 @@ from zarrfeed.spec.field import (
 )
 from zarrfeed.spec.images import Images
 from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.spec.window import Window
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
@@ -135,6 +137,8 @@ class ResolvedData:
         Whether a batch has, for each field whose windows are padded, which rows are.
     statics
         Arrays that are the same for all samples.
+    stacks
+        Which fields share a tensor.
     """
 
     opened: OpenedFields
@@ -144,6 +148,7 @@ class ResolvedData:
     first_wishes: tuple[tuple[Wish, ...], ...] = ()
     masks: bool = False
     statics: tuple[StaticField, ...] = ()
+    stacks: tuple[Stacked, ...] = ()
 
     @classmethod
     def of(cls, opened: OpenedFields) -> Self:
@@ -165,7 +170,7 @@ class ResolvedData:
             items, wishes = self.opened.items_of(number), self.wishes_of(number)
             conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
             made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images))
-        return tuple(made)
+        return placed(made, self.opened.items, self.stacks)
 
     def wishes_of(self, number: int) -> tuple[Wish, ...]:
         """Return what was asked for the items of a field, for each of its layouts."""
@@ -175,11 +180,14 @@ class ResolvedData:
         return tuple(first.then(wish, self.opened.items[number].name) for first in self.first_wishes[number])
 
     def infos(self) -> tuple[FieldInfo, ...]:
-        """Return what a batch has of each array."""
-        infos = [
-            FieldInfo(items.key or items.part, items.part, shape_of(f), described_dtype(f))
-            for items, f in zip(self.opened.items, self.fields, strict=True)
-        ]
+        """Return what a batch has of each array, or of several that are stacked."""
+        infos = []
+        for tensor in tensors_of(self.fields):
+            f, items = tensor.field, self.opened.items[tensor.members[0]]
+            stack = self._stack_of(items)
+            name = items.key or items.part if stack is None else stack.name or stack.part
+            channels = () if stack is None else channels_of(self.fields, self.opened.items, stack)
+            infos.append(FieldInfo(name, items.part, shape_of(f), described_dtype(f), channels=channels))
         for side, masks in self._masks().items():
             behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
             infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, dtype_name(f)) for f in masks]
@@ -190,15 +198,64 @@ class ResolvedData:
         masks: dict[str, list[PadMaskField]] = {}
         for items, window in zip(self.opened.items, self.windows, strict=True):
             if self.masks and window is not None and window.pad is not None:
-                name = f"{items.key or items.part}_is_pad"
-                masks.setdefault(items.part, []).append(PadMaskField(self.choice.num_samples, window, name))
+                stack, made = self._stack_of(items), masks.setdefault(items.part, [])
+                called = items.key or items.part if stack is None else stack.name or stack.part
+                before = [one for one in made if one.name == f"{called}_is_pad"]  # of another array of the same stack
+                if any(one.window == window for one in before):
+                    continue
+                name = f"{items.key if before else called}_is_pad"
+                made.append(PadMaskField(self.choice.num_samples, window, name))
         return masks
+
+    def stack(self, names: Sequence[str], name: str | None, spatial_axes: int | None) -> Self:
+        """Write some arrays side by side into one tensor."""
+        taken = [key for one in self.stacks for key in one.keys]
+        made = make_stack(self.opened.items, names, name, spatial_axes, taken)
+        names_of_others = [one.name for one in self.statics] if made.part == "samples" else []
+        names_of_others += [one.name or one.part for one in self.stacks if one.part == made.part]
+        if (made.name or made.part) in names_of_others:
+            raise ConfigError(
+                f"stack: {made.part} have an array {made.name or made.part!r}; give the tensor another name"
+            )
+        order = order_of(self.opened.items, made)
+        return replace(
+            self,
+            opened=reordered(self.opened, order),
+            wishes=tuple(self.wishes[n] for n in order),
+            windows=tuple(self.windows[n] for n in order),
+            first_wishes=self.first_wishes and tuple(self.first_wishes[n] for n in order),
+            stacks=(*self.stacks, made),
+        )
+
+    def _taken(self) -> list[str]:
+        """Return the names that arrays of the samples have, in a batch or before they are stacked."""
+        named = [one.key or one.part for one in self.opened.items if one.part == "samples"]
+        stacks = [one.name or one.part for one in self.stacks if one.part == "samples"]
+        return [*named, *stacks, *(one.name for one in self.statics)]
+
+    def _stack_of(self, items: Items) -> Stacked | None:
+        return next((one for one in self.stacks if one.part == items.part and items.key in one.keys), None)
+
+    def _parts(self) -> list[tuple[str, ...] | None]:
+        """Return the keys of the dict of each part of a batch; None for a bare tensor."""
+        parts: list[tuple[str, ...] | None] = []
+        for part, keys in zip(("samples", "targets"), self.opened.parts, strict=False):
+            items = [one for one in self.opened.items if one.part == part]
+            stacks = [self._stack_of(one) for one in items]
+            if any(stacks) and keys is not None:
+                names = [one.key if of is None else of.name or part for one, of in zip(items, stacks, strict=True)]
+                keys = tuple(dict.fromkeys(map(str, names)))
+                if len(keys) == 1 and stacks[0] is not None and stacks[0].name is None:
+                    keys = None
+            parts.append(keys)
+        if self.statics and parts[0] is None:
+            parts[0] = ("samples",)  # a single array becomes an entry of the dict that static fields are put into
+        return parts
 
     def static(self, fields: tuple[StaticField, ...]) -> Self:
         """Add arrays that are the same for all samples."""
-        taken = [i.key or i.part for i in self.opened.items if i.part == "samples"] + [one.name for one in self.statics]
         for one in fields:
-            if one.name in taken:
+            if one.name in self._taken():
                 raise ConfigError(f"static {one.name!r}: the samples have an array of this name")
         return replace(self, statics=(*self.statics, *fields))
 
@@ -356,11 +413,9 @@ class ResolvedData:
         check_choice("block", unit, BLOCK_UNITS)
         aligns = aligns and self.choice.aligned
         blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
-        fields, parts, primary = list(blocks.fields), list(self.opened.parts), blocks.primary
+        fields, parts, primary = list(blocks.fields), self._parts(), blocks.primary
         for f in fields:
             check_pad(f)
-        if self.statics and parts[0] is None:
-            parts[0] = ("samples",)  # a single array becomes an entry of the dict that static fields are put into
         for side, masks in reversed(self._masks().items()):
             place = int(side == "targets")
             end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
@@ -400,6 +455,7 @@ class ResolvedData:
             first_wishes=tuple(casts) if self.first_wishes else (),
             masks=False,
             statics=(),
+            stacks=(),
         )
 
     def holds_same(self, other: ResolvedData) -> bool:
@@ -411,7 +467,7 @@ class ResolvedData:
         """Add the times of samples as one more array in memory."""
         check_features(features)
         coordinate = self.coordinate() if coords is None else self.coordinate("time", coords)
-        if any(one.name == TIME_FEATURES for one in self.statics):
+        if TIME_FEATURES in self._taken():
             raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
         at, first = self.opened.num_sample_fields, self.first_wishes
         return replace(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from zarrfeed.plan.selection import Selection
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, shape_of
 from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.tensors import tensors_of
 
 
 def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:
@@ -14,11 +15,12 @@ def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequ
     names = fields.parts[0]
     first = fields.fields[0]
     where = f"{first.spec.name}: " if isinstance(first, StoredField | VlenField) and names is None else ""
-    kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in fields.fields]
+    shown = [tensor.field for tensor in tensors_of(fields.fields)]
+    kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in shown]
     if names is not None:
-        shown = [f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)]
-        shown += [f"{one.name!r}: {one.shape} {one.dtype}, static" for one in statics]
-        kinds[0] = "{" + ", ".join(shown) + "}"
+        entries = [f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)]
+        entries += [f"{one.name!r}: {one.shape} {one.dtype}, static" for one in statics]
+        kinds[0] = "{" + ", ".join(entries) + "}"
     selected = "" if selection is None else f"{selection.length} of "
     left_out = "" if selection is None else "".join(f" ({reason})" for reason in selection.left_out)
     return f"{where}{selected}{fields.num_samples} samples of {kinds[0]}{left_out}"

@@ -30,6 +30,7 @@ from zarrfeed.spec.field import (
     dtype_name,
     record_of,
     shape_of,
+    stack_of,
     window_of,
 )
 from zarrfeed.spec.static import StaticField
@@ -93,6 +94,8 @@ class FieldExplanation:
         In how many stores the array lies; "" for a single one.
     joined
         Of a join, how many samples have a row of the array; "" where each sample has the row with its index.
+    stacked
+        Which channels it has of a tensor that it shares with other fields; "" if it has one for itself.
     window
         Which rows of the array a sample consists of; "" for its own.
     choice
@@ -117,6 +120,7 @@ class FieldExplanation:
     joined: str = ""
     stores: str = ""
     images: str = ""
+    stacked: str = ""
 
     @property
     def slow_because(self) -> str:
@@ -198,6 +202,8 @@ class Explanation(Page):
             rows.append(("node", f"{self.node} of {self.num_nodes}, counted from 0: {part}"))
         for f in self.fields:
             rows += [(f.name, f.source), ("", f.description)]
+            if f.stacked:
+                rows.append(("", f"stacked: {f.stacked}"))
             if f.conversion:
                 rows.append(("", f"converted: {f.conversion}"))
             if f.images:
@@ -296,7 +302,10 @@ def explain(
         primary=None if fields.primary is None else fields.fields[fields.primary].name,
         block=fields.block,
         fields=tuple(
-            _explain_field(f, plan, memory, max_open_batches, drives=i == fields.primary)
+            replace(
+                _explain_field(f, plan, memory, max_open_batches, drives=i == fields.primary),
+                stacked=str(stack_of(f) or ""),
+            )
             for i, f in enumerate(fields.fields)
         ),
         memory=memory,

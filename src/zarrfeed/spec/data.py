@@ -37,6 +37,8 @@ class FieldInfo:
         in size; for records, their members.
     is_static
         Whether it is the same for all samples: an array of `Data.static`.
+    channels
+        Of a tensor of `Data.stack`: the names of its channels, such as ("t2m", "t[0]", "t[1]").
     """
 
     name: str
@@ -44,6 +46,7 @@ class FieldInfo:
     shape: tuple[int, ...]
     dtype: str
     is_static: bool = False
+    channels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -388,6 +391,19 @@ class NormalizeCall(Call):
     def function(self) -> str:
         """Return what is called."""
         return ".normalize"
+
+
+@dataclass(frozen=True)
+class StackCall(Call):
+    """`.stack(names, name=..., spatial_axes=...)`."""
+
+    names: Hashable
+    name: str | None = None
+    spatial_axes: int | None = None
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".stack"
 
 
 @dataclass(frozen=True)

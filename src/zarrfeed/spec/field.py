@@ -21,6 +21,7 @@ from zarrfeed.spec.images import Images
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
+from zarrfeed.spec.stack import StackPlace
 from zarrfeed.spec.window import Pad, Window
 
 #: What the unit of shuffling is made of.
@@ -54,6 +55,8 @@ class StoredField:
         Layouts of further stores, which have the rows that `parts` lack: they store the array in another way.
     rows
         Which row a sample has. None: the one with its index.
+    stack
+        Where its rows go in a tensor that it shares with other fields. None: it has a tensor for itself.
     """
 
     name: str
@@ -66,6 +69,7 @@ class StoredField:
     parts: ArrayParts | None = None
     others: tuple[Layout, ...] = ()
     rows: RowMap | None = None
+    stack: StackPlace | None = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -106,7 +110,9 @@ class StoredField:
         number
             Of the tensor in the batch.
         """
-        row_bytes = math.prod(self.row_shape) * item_bytes_of(self)
+        slot = _slot(self, number)
+        if slot is None and self.others:
+            slot = (number, math.prod(self.row_shape) * item_bytes_of(self), 0)
         share = None if index_cache_bytes is None else index_cache_bytes // len(self.layouts)
         return [
             core.FieldSpec.stored(
@@ -114,7 +120,7 @@ class StoredField:
                 conversion=None if layout.conversion is None else layout.conversion.to_core(),
                 offsets=_offsets(self.window),
                 tensor=tensor,
-                slot=(number, row_bytes, 0) if self.others else None,
+                slot=slot,
                 row_map=None if self.rows is None else self.rows.to_core(),
                 pad=_pad_to_core(self),
                 is_variant=place > 0,
@@ -176,6 +182,7 @@ class ResidentField:
     bad_rows: tuple[BadRows, ...] = ()
     record: Record | None = None
     row_map: RowMap | None = None
+    stack: StackPlace | None = None
 
     @property
     def num_samples(self) -> int:
@@ -187,7 +194,7 @@ class ResidentField:
         """Shape of one sample: of its rows, if it is a window."""
         return _window_shape(self.window) + self.row_shape
 
-    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
+    def to_core(self, tensor: TensorSpec | None = None, number: int = 0) -> core.FieldSpec:
         """Return the field in the form that the engine takes; `rows` must outlive the engine."""
         return core.FieldSpec.resident(
             self.rows.address,
@@ -199,6 +206,7 @@ class ResidentField:
             row_map=None if self.row_map is None else self.row_map.to_core(),
             pad=_pad_to_core(self),
             num_rows=len(self.rows.array),
+            slot=_slot(self, number),
         )
 
 
@@ -317,6 +325,16 @@ def arrays_of(fields: Sequence[Field]) -> Iterator[tuple[int, Field, Layout | No
 
 def _offsets(window: Window | None) -> tuple[int, ...]:
     return () if window is None else window.offsets
+
+
+def stack_of(field: Field) -> StackPlace | None:
+    """Return where rows of a field go in a tensor that it shares; None if it has one for itself."""
+    return field.stack if isinstance(field, StoredField | ResidentField) else None
+
+
+def _slot(field: Field, number: int) -> tuple[int, int, int] | None:
+    stack = stack_of(field)
+    return None if stack is None else (number, stack.row_bytes, stack.offset)
 
 
 def pad_of(field: Field) -> Pad | None:

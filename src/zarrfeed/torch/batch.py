@@ -10,6 +10,7 @@ import torch
 
 from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
+from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.statics import StaticTensors
 
 #: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:
@@ -32,12 +33,13 @@ class BatchAssembler:
 
     def __init__(self, fields: FieldSet, statics: StaticTensors | None = None) -> None:
         self.fields = fields
+        self._shown = [tensor.field for tensor in tensors_of(fields.fields)]
         self.statics = StaticTensors() if statics is None else statics
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the same with the members of records in place of their bytes, where this was not done before."""
         values: list[Any] = list(tensors)
-        for number, f in enumerate(self.fields.fields):
+        for number, f in enumerate(self._shown):
             record, raw = record_of(f), values[number]
             if record is not None and isinstance(raw, torch.Tensor):
                 values[number] = unpack_record(record, raw)

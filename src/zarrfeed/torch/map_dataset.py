@@ -40,6 +40,7 @@ from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
+from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.collate import SampleList
 from zarrfeed.torch.distributed import in_worker
@@ -211,7 +212,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             if self._closed:
                 raise ClosedError("this dataset was closed")
             if not len(wanted):
-                return tuple(map(_no_samples, self._fields.fields))
+                return tuple(_no_samples(tensor.field) for tensor in tensors_of(self._fields.fields))
             reader = self._reader_for(len(wanted))
             try:
                 try:

@@ -1,0 +1,36 @@
+"""`StackPlace`: where the rows of a field go in a tensor that several fields share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StackPlace:
+    """The place of a field in a tensor of several fields, whose rows lie side by side.
+
+    Attributes
+    ----------
+    name
+        Of the tensor.
+    row_shape
+        Of a row of the tensor: (channels, *shape that all of its fields share).
+    row_bytes
+        From one row of the tensor to the next.
+    offset
+        In bytes: where the row of this field begins in that of the tensor.
+    first_channel, num_channels
+        The channels that this field has.
+    """
+
+    name: str
+    row_shape: tuple[int, ...]
+    row_bytes: int
+    offset: int
+    first_channel: int
+    num_channels: int
+
+    def __str__(self) -> str:
+        end = self.first_channel + self.num_channels
+        which = f"channel {self.first_channel}" if self.num_channels == 1 else f"channels {self.first_channel}:{end}"
+        return f"{which} of {self.row_shape[0]} of {self.name}"
