@@ -68,8 +68,21 @@ def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_P
     return _checking(function, {})
 
 
-def _checking(function: Callable[_Parameters, _Result], moved: Mapping[str, str]) -> Callable[_Parameters, _Result]:
-    owner = function.__qualname__.removesuffix(".__init__")
+def checks_option_names_of(
+    owner: str,
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Return `checks_option_names` for a method that users know by a class which inherits it, such as "Data"."""
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        return _checking(function, {}, f"{owner}.{function.__name__}")
+
+    return decorate
+
+
+def _checking(
+    function: Callable[_Parameters, _Result], moved: Mapping[str, str], owner: str | None = None
+) -> Callable[_Parameters, _Result]:
+    owner = owner or function.__qualname__.removesuffix(".__init__")
     names = [name for name in inspect.signature(function).parameters if name != "self"]
     _TAKEN[owner] = tuple(names)
 
