@@ -128,7 +128,7 @@ class ImageReader:
         self._sample_shape = field.spec.sample_shape
         self._encoded = encoded
         self._batch_size = batch_size
-        self._batch_bytes = batch_size * sample_bytes(field)
+        self._planned_bytes = self._batch_bytes = batch_size * sample_bytes(field)  # of a batch; the largest one so far
         self._num_threads = num_threads
         self._arrays = arrays
         self._threads: ThreadPoolExecutor | None = None
@@ -157,7 +157,7 @@ class ImageReader:
         self.close()
         self._encoded.open(plan, max_open_batches)
         self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
-        self._room = batches_ahead(max_open_batches) * self._batch_bytes
+        self._room = batches_ahead(max_open_batches) * self._planned_bytes
         self._position = 0
         self._order = np.empty(0, np.int64)
         if plan.steps > self._batch_size:

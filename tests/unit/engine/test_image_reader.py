@@ -332,6 +332,22 @@ def test_batches_ahead_take_no_more_than_the_memory(gated: tuple[zarr.Array[Any]
         assert len(store.asked) == 2
 
 
+def test_images_that_are_larger_than_planned_are_not_decoded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = encoded(Image.new("RGB", (512, 512)))  # four times as large as images of unknown size are taken for
+    readers: list[ImageReader] = []
+    plainly = ImageReader.open
+
+    def opened(reader: ImageReader, *arguments: Any) -> None:
+        readers.append(reader)
+        plainly(reader, *arguments)
+
+    monkeypatch.setattr(ImageReader, "open", opened)
+    with ZarrIterableDataset(decoded(image_array({}, [large] * 24, chunks=(2,)), None), batch_size=2) as dataset:
+        ahead = [len(readers[-1]._ahead) for _ in itertools.chain(dataset, dataset)]
+    assert readers[0] is readers[1]
+    assert max(ahead[3:]) == 0  # three were asked for before the first one was seen, and in no later epoch
+
+
 def test_leaving_early_ends_all_threads(gated: tuple[zarr.Array[Any], Gated]) -> None:
     array, store = gated
     store.held = 2
