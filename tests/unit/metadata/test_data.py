@@ -405,6 +405,7 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
     "module",
     [
         "metadata.data",
+        "metadata.data_items",
         "metadata.open_data",
         "metadata.concat_data",
         "metadata.source_names",
