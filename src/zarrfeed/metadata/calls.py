@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zarrfeed.metadata.conversion import parse_dtype
@@ -10,6 +11,7 @@ from zarrfeed.spec.data import (
     BlocksCall,
     CastCall,
     DecodeCall,
+    Expression,
     FrozenArray,
     NormalizeCall,
     SelectCall,
@@ -37,6 +39,16 @@ def window_call(offsets: Any, segment_ends: Any, rows: Any, pad: Any, mask: bool
     """Return `.window(offsets, segment_ends=..., rows=..., pad=..., mask=...)`."""
     ends = freeze_rows(segment_ends)
     return WindowCall(freeze_offsets(offsets), ends, freeze_rows(rows), freeze(pad), bool(mask))
+
+
+def with_offsets(expression: Expression, offsets: Any) -> Expression:
+    """Return the expression with other offsets in its last `.window(...)`."""
+    made = list(expression.calls)
+    place = max(number for number, call in enumerate(made) if isinstance(call, WindowCall))
+    windowed = made[place]
+    assert isinstance(windowed, WindowCall)
+    made[place] = replace(windowed, offsets=freeze_offsets(offsets))
+    return Expression(expression.opened, tuple(made))
 
 
 def cast_call(dtype: Any) -> CastCall:

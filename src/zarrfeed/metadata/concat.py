@@ -19,8 +19,9 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedFields
-from zarrfeed.metadata.resolved import ResolvedData, Wish
+from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts

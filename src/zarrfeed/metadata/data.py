@@ -224,6 +224,31 @@ class Data(ItemMethods):
         resolved = step(self.resolved)  # what is wrong with the arguments is said before they are frozen
         return self._then(calls.window_call(offsets, ends, rows, pad, mask), step, resolved)
 
+    def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Data:
+        """Make windows with other offsets of the same samples, in place of those of `window`.
+
+        Parameters
+        ----------
+        offsets
+            As of `window`, whose other arguments stay as they were.
+
+        Raises
+        ------
+        ConfigError
+            If the samples are no windows, or were dealt by `split` after `window`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(10)).window((0, 1))
+        >>> zarrfeed.ZarrDataset(data.with_offsets((0, 1, 2)))[0]
+        tensor([0, 1, 2])
+        """
+        resolved = self.resolved.with_offsets(offsets)
+        changed = calls.with_offsets(self.expression, offsets)
+        growth = None if self.growth is None else self.growth.then(Step("with_offsets", (offsets,)))
+        return Data(changed, resolved, growth, self.version)
+
     @checks_option_names
     def split(
         self, parts: Sequence[float], *, by: By = "chunk", seed: int = 0, gap: int | None = 0

@@ -19,7 +19,8 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import OpenedFields, Source
 from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.open_data import open as open_data
-from zarrfeed.metadata.resolved import ResolvedData, Wish
+from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.field_rows import row_map_of
 from zarrfeed.plan.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes, joined_borders
 from zarrfeed.plan.sample_choice import SampleChoice

@@ -23,6 +23,7 @@ from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.metadata.stacking import Stacked, channels_of, make_stack, order_of, placed, reordered
 from zarrfeed.metadata.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.time_features import calculate, check_features, with_field
+from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.blocks import plan_blocks
 from zarrfeed.plan.field_rows import check_gaps_can_be_nan
 from zarrfeed.plan.sample_choice import SampleChoice
@@ -30,7 +31,6 @@ from zarrfeed.plan.selection import Select, Selection
 from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import parse_pad, parse_window, with_borders
-from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.data import FieldInfo
 from zarrfeed.spec.field import (
@@ -55,65 +55,12 @@ from zarrfeed.spec.window import Window
 _USUAL_ROOM = 64 << 20
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What was asked for the items of one field.
+@dataclass(frozen=True, eq=False)
+class _Windowing:
+    """How windows were made: the choice of samples before that, and the arguments beside the offsets."""
 
-    Attributes
-    ----------
-    dtype
-        Of `cast`. None: not cast.
-    mean_std, axis
-        Of `normalize`. None: not normalised.
-    spared_by
-        The methods that would convert the field if it were no coordinate.
-    images
-        Of `decode`. None: not decoded.
-    """
-
-    dtype: Any = None
-    mean_std: Any = None
-    axis: int | str | None = None
-    spared_by: frozenset[str] = frozenset()
-    images: Images | None = None
-
-    def conversion(self, items: Items) -> Conversion | None:
-        """Return what becomes of the items; None: they stay as they are.
-
-        Raises
-        ------
-        ConfigError
-            If it is impossible; the message names the field.
-        """
-        asked = ConversionOptions(
-            None if self.dtype is None else {items.name: self.dtype},
-            None if self.mean_std is None else {items.name: self.mean_std},
-            self.axis,
-        )
-        return asked.conversions([items])[0]
-
-    def then(self, later: Wish, name: str) -> Wish:
-        """Return what was asked first and then, of the field `name`."""
-        if later.mean_std is not None and self.mean_std is not None:
-            raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
-        return Wish(
-            dtype=self.dtype if later.dtype is None else later.dtype,
-            mean_std=self.mean_std if later.mean_std is None else later.mean_std,
-            axis=self.axis if later.mean_std is None else later.axis,
-            spared_by=self.spared_by | later.spared_by,
-            images=self.images if later.images is None else later.images,
-        )
-
-    @property
-    def asks_nothing(self) -> bool:
-        """Whether nothing was asked."""
-        return self.dtype is None and self.mean_std is None and self.images is None and not self.spared_by
-
-    @property
-    def spared(self) -> bool:
-        """Whether a method for all fields leaves this one as it is."""
-        asked = {name for name, value in (("cast", self.dtype), ("normalize", self.mean_std)) if value is not None}
-        return bool(self.spared_by - asked)
+    choice: SampleChoice
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +82,8 @@ class ResolvedData:
         Empty: nothing.
     masks
         Whether a batch has, for each field whose windows are padded, which rows are.
+    windowing
+        How the windows were made. None: there are none, or samples were dealt since then.
     statics
         Arrays that are the same for all samples.
     stacks
@@ -147,6 +96,7 @@ class ResolvedData:
     windows: tuple[Window | None, ...]
     first_wishes: tuple[tuple[Wish, ...], ...] = ()
     masks: bool = False
+    windowing: _Windowing | None = None
     statics: tuple[StaticField, ...] = ()
     stacks: tuple[Stacked, ...] = ()
 
@@ -321,11 +271,26 @@ class ResolvedData:
             for i, window, one in zip(items, windows, pads, strict=True)
         ]
         choice, borders = self.choice.window(padded, segment_ends=segment_ends, rows=rows)
-        made = replace(self, windows=tuple(with_borders(window, borders) for window in padded), masks=bool(mask))
+        made = replace(
+            self,
+            windows=tuple(with_borders(window, borders) for window in padded),
+            masks=bool(mask),
+            windowing=_Windowing(self.choice, (segment_ends, rows, pad, mask)),
+        )
         if self.opened.drops_gaps:
             return replace(made, choice=choice.without_gaps(made.fields))
         check_gaps_can_be_nan(made.fields)
         return replace(made, choice=choice)
+
+    def with_offsets(self, offsets: Any) -> Self:
+        """Make the windows of the samples anew, with other offsets and the other arguments of `window` as they were."""
+        if self.windowing is None:
+            raise ConfigError(
+                "other offsets are for samples that are windows, and were not dealt by split() since then: call "
+                "Data.window(), after split()"
+            )
+        before = replace(self, choice=self.windowing.choice, windows=(None,) * len(self.windows), windowing=None)
+        return before.window(offsets, *self.windowing.arguments)
 
     def cast(self, dtype: Any) -> Self:
         """Convert items to a dtype; a later cast of a field replaces an earlier one."""
@@ -379,7 +344,7 @@ class ResolvedData:
         field_set, _ = self.planned(block="shard" if by == "shard" else None, room=_USUAL_ROOM)
         unit: BlockUnit | None = "shard" if by == "shard" else self.choice.unit
         choices = self.choice.split(parts, field_set, by=by, seed=seed, gap=gap)
-        return tuple(replace(self, choice=replace(choice, unit=unit)) for choice in choices)
+        return tuple(replace(self, choice=replace(choice, unit=unit), windowing=None) for choice in choices)
 
     def planned(
         self,

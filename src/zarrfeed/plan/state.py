@@ -93,6 +93,8 @@ class EpochState:
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
     version
         What of a store that grows the epoch reads. None: the store does not grow, or the pass that begins here looks.
+    offsets
+        Of the windows of the epoch, by the names of arrays. None: those that the dataset was made with.
     nodes
         Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
@@ -108,6 +110,7 @@ class EpochState:
     strip: int = 1
     version: Version | None = None
     nodes: int = 1
+    offsets: Mapping[str, Any] | None = None
 
     @property
     def used(self) -> int:
@@ -130,6 +133,8 @@ class EpochState:
         json: dict[str, Any] = {"epoch": self.epoch}
         if self.version is not None:
             json["store"] = self.version.to_json()
+        if self.offsets is not None:
+            json["offsets"] = dict(self.offsets)
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
         if self.mix is not None:
@@ -164,9 +169,9 @@ class EpochState:
             If it cannot be one.
         """
         epoch = whole_number(json["epoch"], 2**63)
-        version = version_in(json)
+        version, offsets = version_in(json), json.get("offsets")
         if "lanes" not in json:
-            return cls(epoch, version=version)
+            return cls(epoch, version=version, offsets=offsets)
         worker = None
         if "worker" in json:
             share = {name: whole_number(value) for name, value in json["worker"].items()}
@@ -185,6 +190,7 @@ class EpochState:
             strip=whole_number(json.get("strip", 1)),
             version=version,
             nodes=whole_number(json.get("nodes", 1), least=1),
+            offsets=offsets,
         )
 
 

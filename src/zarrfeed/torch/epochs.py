@@ -105,7 +105,10 @@ class EpochTable:
 
     def _begin(self, document: dict[str, Any], *, by_workers: bool = False) -> State:
         state = self._next(document)
-        document["owners"][_owner()] = {"epoch": state["epoch"] + 1, "by_workers": by_workers}
+        following = {"epoch": state["epoch"] + 1, "by_workers": by_workers}
+        if "offsets" in state:
+            following["offsets"] = state["offsets"]  # they hold until others are named
+        document["owners"][_owner()] = following
         return state
 
     def _remember(self, document: dict[str, Any], name: str, joined: dict[str, Any]) -> None:

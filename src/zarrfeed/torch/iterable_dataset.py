@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zarrfeed.base.suggestions import refuses_moved_names
@@ -14,6 +15,7 @@ from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
+from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
@@ -32,6 +34,7 @@ from zarrfeed.torch.options import (
     faults_for,
     schedule_options,
 )
+from zarrfeed.torch.rollouts import Rollouts
 from zarrfeed.torch.session import Session, SessionOptions
 from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.streaming import StreamingDataset
@@ -39,6 +42,16 @@ from zarrfeed.torch.transform import Transform, prepare_transform
 from zarrfeed.torch.versions import Planning, Versions
 
 _INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class _ScheduleMaker:
+    """Makes the schedule of a description; can be pickled with its dataset."""
+
+    planning: Planning
+
+    def __call__(self, data: Data) -> Schedule:
+        return Schedule.make(*self.planning.order(data.resolved), self.planning.options)
 
 
 class ZarrIterableDataset(StreamingDataset):
@@ -178,6 +191,8 @@ class ZarrIterableDataset(StreamingDataset):
         assembler = self._assembler_class(fields, StaticTensors.read(self._data.resolved.statics, faults))
         session_options = SessionOptions(faults, ranks, assembler, called, pin_memory, affinity)
         self._session = self._make_session(schedule, session_options, Versions.of(self._data, planning, schedule))
+        if self._data.growth is None and self._data.resolved.windowing is not None:
+            self._session.rollouts = Rollouts(self._data, _ScheduleMaker(planning), schedule)
 
     _assembler_class = BatchAssembler
 
@@ -201,6 +216,44 @@ class ZarrIterableDataset(StreamingDataset):
             If the store cannot be read, or no longer holds what it held.
         """
         self._session.refresh()
+
+    def set_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> None:
+        """Let the next pass, and those after it, read windows with other offsets, as training on longer rollouts does.
+
+        A pass under way is not changed. In the training process this is enough for DataLoader workers too, also for
+        persistent ones. A state holds the offsets of its epoch, and `load_state_dict` brings them back. The order of
+        the samples stays the same as long as the same samples have all of their rows: pad windows (`Data.window(...,
+        pad=)`) to keep them all.
+
+        Parameters
+        ----------
+        offsets
+            As of `Data.window`, whose other arguments stay as they were.
+
+        Raises
+        ------
+        ConfigError
+            If the samples are no windows, the store grows, or samples were dealt by `Data.split` after `Data.window`.
+        MemoryBudgetError
+            If the windows need more memory than there is.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> dataset = zarrfeed.ZarrIterableDataset(zarrfeed.open(np.arange(9)).window((0, 1)), batch_size=4)
+        >>> [batch.shape[1] for batch in dataset]
+        [2, 2]
+        >>> dataset.set_offsets((0, 1, 2, 3))
+        >>> [batch.shape[1] for batch in dataset]
+        [4, 4]
+        """
+        resolved = self._data.with_offsets(offsets).resolved  # says what is wrong with the arguments
+        named = {
+            items.name: list(window.offsets) if window.stacked else window.offsets[0]
+            for items, window in zip(resolved.opened.items, resolved.windows, strict=True)
+            if window is not None
+        }
+        self._data = self._session.set_offsets(named)
 
     def explain(self) -> Explanation:
         """Describe how this dataset is read: arrays, blocks, lanes, amplification, memory, quality of the shuffle.

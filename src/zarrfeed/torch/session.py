@@ -19,6 +19,7 @@ from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
+from zarrfeed.metadata.data import Data
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Resources, Schedule
@@ -34,6 +35,7 @@ from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
+from zarrfeed.torch.rollouts import Rollouts, offsets_in
 from zarrfeed.torch.tensors import Tensors, fits_shared_memory, pinned_memory, shared_memory
 from zarrfeed.torch.versions import Versions
 
@@ -90,11 +92,14 @@ class Session:
         How far the last pass has come that was begun in this process; None before that.
     resumed
         The state of a DataLoader worker that the next pass begins with.
+    rollouts
+        Of samples that are windows: the schedules by their offsets. `schedule` is then of those that the last pass has.
     """
 
     def __init__(self, schedule: Schedule, options: SessionOptions, versions: Versions | None = None) -> None:
         self.schedule = schedule
         self._versions = versions
+        self.rollouts: Rollouts | None = None
         self.options = options
         self.closed = False
         self.reset_process()
@@ -225,6 +230,36 @@ class Session:
             self.epochs.name_next(replace(upcoming, version=version).to_json())
             self._adopt(version)
 
+    def set_offsets(self, offsets: Mapping[str, Any]) -> Data:
+        """Let the next pass, and those after it, have windows with other offsets; return what is read then.
+
+        Raises
+        ------
+        ConfigError, MemoryBudgetError
+            If the offsets do not work, or the next pass goes on with an epoch that was begun with others.
+        """
+        self.check_open()
+        if self.rollouts is None:
+            raise ConfigError("set_offsets is for samples that are windows, of a store that does not grow")
+        schedule, upcoming = self.rollouts.schedule(offsets), self.upcoming()
+        if upcoming.lanes is not None and upcoming.offsets != offsets:
+            raise ConfigError("the next pass goes on with an epoch that was begun with other offsets: set_epoch first")
+        place = self._place()
+        consumer = place.consumer()
+        state = EpochState(0)
+        schedule.resources(schedule.line(schedule.settle(state, consumer)), place, consumer)
+        self.epochs.name_next(replace(upcoming, offsets=offsets).to_json())
+        self._adopt_offsets(offsets)
+        return self.rollouts.data(offsets)
+
+    def _adopt_offsets(self, offsets: Mapping[str, Any] | None) -> None:
+        """Read windows with other offsets from now on; passes that run go on with theirs."""
+        if self.rollouts is None or offsets == self.rollouts.current:
+            return
+        self.schedule = self.rollouts.schedule(offsets)
+        self.rollouts.current = offsets
+        self._renew_readers()
+
     def hold(self, version: Version | None) -> tuple[Lease, ...]:
         """Return what keeps the samples of a version from being deleted, as long as it is referred to."""
         return () if self._versions is None or version is None else self._versions.hold(version)
@@ -243,6 +278,10 @@ class Session:
             return
         self.schedule = self._schedule_of_all(version)
         self._versions.current = version
+        self._renew_readers()
+
+    def _renew_readers(self) -> None:
+        """Let passes that begin now have readers of another schedule."""
         self.readers.retire()
         self._past_readers.append(self.readers)
         self.readers = self._new_readers()
@@ -276,7 +315,10 @@ class Session:
 
     def _parsed(self, json: State) -> EpochState:
         """Return the state that a document of the table holds."""
-        return EpochState.from_json(json, self._schedule_of_all(version_in(json)).order.length)
+        schedule = self._schedule_of_all(version_in(json))
+        if self.rollouts is not None:
+            schedule = self.rollouts.schedule(offsets_in(json))
+        return EpochState.from_json(json, schedule.order.length)
 
     # Which epoch comes next
 
@@ -318,7 +360,7 @@ class Session:
             self.name_next(loaded)
         else:
             self.resumed = loaded
-            self.epochs.name_next(EpochState(loaded.epoch + 1).to_json())
+            self.epochs.name_next(EpochState(loaded.epoch + 1, offsets=loaded.offsets).to_json())
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict, with what its order depends on."""
@@ -345,6 +387,10 @@ class Session:
             self._versions.check(version)
         elif isinstance(state, Mapping) and ("store" in state or "seen" in state):
             raise ConfigError("the state is of a store that grows: open it with zarrfeed.open(..., refresh='epoch')")
+        if self.rollouts is not None:
+            self._adopt_offsets(offsets_in(state))
+        elif offsets_in(state) is not None:
+            raise ConfigError("the state has offsets of windows, and the samples are none: call Data.window()")
         schedule = self._schedule_of(self._place(), version)
         loaded = read_state_dict(state, schedule.part, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
         self.check_memory(state=loaded)
@@ -376,7 +422,7 @@ class Session:
         consumer = place.consumer(*worker_and_count())
         begin, self.resumed = loaded or self.resumed, None
         if begin is not None:
-            self.epochs.name_next(EpochState(begin.epoch + 1).to_json())
+            self.epochs.name_next(EpochState(begin.epoch + 1, offsets=begin.offsets).to_json())
         else:
             if name is None:
                 json = self.epochs.begin(store=self._found())
@@ -388,6 +434,7 @@ class Session:
                 raise ConfigError("the state names no version of the store, and a worker must not look by itself")
             begin = replace(begin, version=self._versions.look(self.rank_info()))
         self._adopt(begin.version)
+        self._adopt_offsets(begin.offsets)
         check_resumed_epoch(begin.epoch)
         self.cursor = Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker())
         return self.cursor
@@ -398,12 +445,14 @@ class Session:
         place = self._place()
         state = self._parsed(self.epochs.begin(name, store=self._found()))
         self._adopt(state.version)
+        self._adopt_offsets(state.offsets)
         consumer = place.consumer(num_workers=num_workers)
         return Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker())
 
     def readers_for(self, cursor: Cursor) -> ReaderPool:
         """Return the readers of the version that a pass reads."""
         self._adopt(cursor.begin.version)  # another pass may have been settled since this one was
+        self._adopt_offsets(cursor.begin.offsets)
         return self.readers
 
     def start_reader(self, running: Running, cursor: Cursor) -> None:

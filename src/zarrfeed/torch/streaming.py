@@ -76,7 +76,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         loaded = session.upcoming()
         hint = hears_accelerate(session)  # after resuming it counts from 0, so it never leads back
         if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):
-            session.name_next(EpochState(int(epoch)))
+            session.name_next(EpochState(int(epoch), offsets=loaded.offsets))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
