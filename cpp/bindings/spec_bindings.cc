@@ -145,6 +145,17 @@ RowMapSpec make_row_map(const RowMapTuple& map) {
   return {reinterpret_cast<const int64_t*>(address), num_samples, first, step};
 }
 
+/// (low, high, places among the offsets)
+using LeadTuple = std::tuple<int64_t, int64_t, std::vector<size_t>>;
+
+LeadSpec make_lead(const LeadTuple& lead, size_t num_offsets) {
+  const auto& [low, high, places] = lead;
+  if (low > high || std::ranges::any_of(places, [&](size_t place) { return place >= num_offsets; })) {
+    throw Error(ErrorKind::kConfig, "a lead ends before it begins, or stands for no offset");
+  }
+  return {low, high, places};
+}
+
 /// ("edge" or "fill", the item as it stands in the batch, borders of segments)
 using PadTuple = std::tuple<std::string, py::bytes, std::optional<Int64Array>>;
 
@@ -175,7 +186,8 @@ std::optional<TensorSpec> make_tensor_spec(std::optional<TensorTuple> tensor) {
 
 FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
                       std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
-                      const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, bool is_variant) {
+                      const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, bool is_variant,
+                      const std::optional<LeadTuple>& lead) {
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kStored;
   spec.array = std::move(array);
@@ -186,6 +198,7 @@ FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion,
   if (row_map) spec.row_map = make_row_map(*row_map);
   if (pad) spec.pad = make_pad(*pad);
   spec.is_variant = is_variant;
+  if (lead) spec.lead = make_lead(*lead, spec.offsets.size());
   if (is_variant && (!slot || spec.array.parts == nullptr)) {
     throw Error(ErrorKind::kConfig, spec.array.name + ": a variant has parts, and a slot that others share");
   }
@@ -195,13 +208,14 @@ FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion,
 FieldSpec make_resident(uintptr_t address, size_t row_bytes, const std::vector<BadRowsTuple>& bad_rows,
                         std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
                         std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
-                        const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad,
-                        int64_t num_rows) {
+                        const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, int64_t num_rows,
+                        const std::optional<LeadTuple>& lead) {
   FieldSpec spec;
   if (slot) spec.slot = make_slot(*slot);
   if (row_map) spec.row_map = make_row_map(*row_map);
   if (pad) spec.pad = make_pad(*pad);
   spec.num_rows = num_rows;
+  if (lead) spec.lead = make_lead(*lead, offsets.size());
   spec.kind = FieldSpec::Kind::kResident;
   spec.rows = reinterpret_cast<const uint8_t*>(address);
   spec.sample_bytes = row_bytes;
@@ -223,8 +237,18 @@ FieldSpec make_index(std::optional<TensorTuple> tensor) {
   return spec;
 }
 
-FieldSpec make_pad_mask(std::vector<int64_t> offsets, const PadTuple& pad, std::optional<TensorTuple> tensor) {
+FieldSpec make_lead_field(int64_t low, int64_t high, std::optional<TensorTuple> tensor) {
   FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kLead;
+  spec.lead = make_lead({low, high, {}}, 0);
+  spec.tensor = make_tensor_spec(std::move(tensor));
+  return spec;
+}
+
+FieldSpec make_pad_mask(std::vector<int64_t> offsets, const PadTuple& pad, std::optional<TensorTuple> tensor,
+                        const std::optional<LeadTuple>& lead) {
+  FieldSpec spec;
+  if (lead) spec.lead = make_lead(*lead, offsets.size());
   spec.kind = FieldSpec::Kind::kPadMask;
   spec.offsets = std::move(offsets);
   spec.pad = make_pad(pad);
@@ -287,13 +311,15 @@ void bind_specs(py::module_& m) {
       .def_static("stored", &make_stored, py::arg("array"), py::kw_only(), py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
                   py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
-                  py::arg("is_variant") = false)
+                  py::arg("is_variant") = false, py::arg("lead") = py::none())
       .def_static("resident", &make_resident, py::arg("address"), py::kw_only(), py::arg("row_bytes"),
                   py::arg("bad_rows") = std::vector<BadRowsTuple>{}, py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
                   py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
-                  py::arg("num_rows") = 0)
+                  py::arg("num_rows") = 0, py::arg("lead") = py::none())
       .def_static("pad_mask", &make_pad_mask, py::kw_only(), py::arg("offsets"), py::arg("pad"),
+                  py::arg("tensor") = py::none(), py::arg("lead") = py::none())
+      .def_static("lead", &make_lead_field, py::kw_only(), py::arg("low"), py::arg("high"),
                   py::arg("tensor") = py::none())
       .def_static("index", &make_index, py::kw_only(), py::arg("tensor") = py::none());
 }

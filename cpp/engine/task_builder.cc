@@ -121,8 +121,7 @@ void TaskBuilder::add_rows(size_t field, const Rows& samples, const Rows& rows, 
 std::vector<Placement> TaskBuilder::find_rows(size_t field, std::span<const Placement> samples) const {
   const FieldDecoder& decoder = fields_[field];
   const FieldSpec& spec = decoder.spec();
-  const std::vector<int64_t> own_row{0};
-  const std::vector<int64_t>& offsets = spec.offsets.empty() ? own_row : spec.offsets;
+  std::vector<int64_t> offsets = spec.offsets.empty() ? std::vector<int64_t>{0} : spec.offsets;
   std::vector<Placement> rows;
   rows.reserve(samples.size() * offsets.size());
   int64_t begin = 0;
@@ -134,6 +133,14 @@ std::vector<Placement> TaskBuilder::find_rows(size_t field, std::span<const Plac
       const auto behind = std::upper_bound(borders->begin(), borders->end(), p.sample);
       begin = behind == borders->begin() ? 0 : *std::prev(behind);
       end = behind == borders->end() ? plan_.num_samples : *behind;
+    }
+    if (spec.lead) {
+      const int64_t lead = draw_lead(plan_, p.sample, spec.lead->low, spec.lead->high);
+      if (spec.kind == FieldSpec::Kind::kLead) {
+        rows.push_back({lead, p.step});
+        continue;
+      }
+      for (const size_t place : spec.lead->places) offsets[place] = lead;
     }
     int64_t step = p.step * std::ssize(offsets);
     for (const int64_t offset : offsets) rows.push_back({decoder.find_row(p.sample, offset, begin, end), step++});

@@ -12,6 +12,7 @@ namespace {
 // Different purposes must never share a key.
 constexpr uint64_t kRowsOfBlock = 1;
 constexpr uint64_t kRowsOfGroup = 2;
+constexpr uint64_t kLeadOfSample = 3;
 
 /// Sets `out` to the order of the rows of a block, as positions -> row.
 void permute_block(const EpochPlan& plan, int64_t block, int64_t rows, std::vector<int64_t>& out) {
@@ -131,6 +132,11 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     out.begin.push_back(out.rows.size());
     in_group += length;
   }
+}
+
+int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high) {
+  const uint64_t key[] = {plan.seed, plan.epoch, kLeadOfSample, static_cast<uint64_t>(sample)};
+  return low + static_cast<int64_t>(KeyedRandom(key).below(static_cast<uint64_t>(high - low) + 1));
 }
 
 void list_order(const EpochPlan& plan, std::span<int64_t> out) {

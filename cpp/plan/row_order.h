@@ -105,6 +105,9 @@ struct GroupPlacements {
 /// itself.
 void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, GroupPlacements& out);
 
+/// Returns a number of [low, high] for a sample, drawn by seed, epoch and sample: the same for every consumer.
+int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high);
+
 /// Lists the samples that this consumer reads, in order: out[step] = global sample index. `out` has plan.steps
 /// elements.
 void list_order(const EpochPlan& plan, std::span<int64_t> out);

@@ -61,10 +61,17 @@ struct PadSpec {
   std::shared_ptr<const std::vector<int64_t>> borders;
 };
 
+/// A distance that is drawn for each sample, uniformly from [low, high]: the same for all fields of the sample.
+struct LeadSpec {
+  int64_t low = 0;
+  int64_t high = 0;
+  std::vector<size_t> places;  ///< of the offsets that it stands for
+};
+
 /// One field of the dataset: a stored array, rows that lie in memory, the global sample index itself, or a mask: one byte
-/// for each row of a window, 1 where the row is padded.
+/// for each row of a window, 1 where the row is padded; or the distance that was drawn for the sample.
 struct FieldSpec {
-  enum class Kind { kStored, kResident, kIndex, kPadMask };
+  enum class Kind { kStored, kResident, kIndex, kPadMask, kLead };
   Kind kind = Kind::kStored;
   ArraySpec array;                ///< kStored
   const uint8_t* rows = nullptr;  ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
@@ -77,6 +84,7 @@ struct FieldSpec {
   std::optional<TensorSpec> tensor;   ///< none: bytes
   std::optional<SlotSpec> slot;       ///< none: the field has a tensor for itself
   std::optional<RowMapSpec> row_map;  ///< kStored, kResident: none: the row of a sample has its index
+  std::optional<LeadSpec> lead;       ///< kStored, kResident, kPadMask, kLead: which offsets are drawn
   PadSpec pad;                        ///< kStored, kResident, kPadMask
   int64_t num_rows = 0;               ///< kResident: rows that lie there; 0: as many as there are samples
   bool is_variant =

@@ -33,7 +33,8 @@ FieldDecoder::FieldDecoder(FieldSpec spec) : spec_(std::move(spec)) {
   };
   if (!is_stored()) {
     const bool is_mask = spec_.kind == FieldSpec::Kind::kPadMask;
-    row_bytes_ = spec_.kind == FieldSpec::Kind::kIndex ? sizeof(int64_t) : is_mask ? 1 : converted(spec_.sample_bytes);
+    const bool is_number = spec_.kind == FieldSpec::Kind::kIndex || spec_.kind == FieldSpec::Kind::kLead;
+    row_bytes_ = is_number ? sizeof(int64_t) : is_mask ? 1 : converted(spec_.sample_bytes);
     return;
   }
   const ArraySpec& array = spec_.array;
@@ -166,7 +167,7 @@ void FieldDecoder::scatter_fill(size_t cell, std::span<RowTarget> targets) const
 }
 
 void FieldDecoder::scatter_resident(std::span<RowTarget> targets) const {
-  if (spec_.kind == FieldSpec::Kind::kIndex) {
+  if (spec_.kind == FieldSpec::Kind::kIndex || spec_.kind == FieldSpec::Kind::kLead) {
     for (const RowTarget& t : targets) std::memcpy(t.dest, &t.row, sizeof(int64_t));
     return;
   }

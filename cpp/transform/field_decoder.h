@@ -65,7 +65,7 @@ class FieldDecoder {
   [[nodiscard]] size_t slot_offset() const { return spec_.slot ? spec_.slot->offset : 0; }
   /// Whether the row of a sample is the one with its index, without windows: nothing has to be looked up.
   [[nodiscard]] bool is_direct() const {
-    return spec_.offsets.empty() && !spec_.row_map && spec_.kind != FieldSpec::Kind::kPadMask;
+    return spec_.offsets.empty() && !spec_.row_map && !spec_.lead && spec_.kind != FieldSpec::Kind::kPadMask;
   }
   /// Returns the row that a sample has at a distance from its own, within the samples [begin, end) of its segment; -1
   /// for a row that is padded. Throws Error(kConfig) if there is no such row and nothing takes its place.

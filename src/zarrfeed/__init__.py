@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zarrfeed.metadata.from_xarray import from_xarray
     from zarrfeed.metadata.join import join
     from zarrfeed.metadata.open_data import open
+    from zarrfeed.plan.windows import lead
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
@@ -78,6 +79,7 @@ __all__ = [
     "concat",
     "from_xarray",
     "join",
+    "lead",
     "open",
     "rank_from_slurm",
     "rank_from_torchrun",
@@ -108,6 +110,7 @@ _MODULES = {
     "from_xarray": "metadata.from_xarray",
     "open": "metadata.open_data",
     "join": "metadata.join",
+    "lead": "plan.windows",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "stats": "tools.stats",

@@ -11,6 +11,8 @@ _Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]
 _TensorSpec = tuple[int, int, Sequence[int]]
 #: Address of the rows or 0, their number; without an address the first row and the step.
 _RowMap = tuple[int, int, int, int]
+#: Least and greatest distance, and which of the offsets are drawn.
+_Lead = tuple[int, int, Sequence[int]]
 #: "edge" or "fill", the item as it stands in the batch, and where segments begin.
 _Pad = tuple[str, bytes, npt.NDArray[np.int64] | None]
 _BadRows = tuple[int, int, int, str, str, int, str]
@@ -91,6 +93,7 @@ class FieldSpec:
         row_map: _RowMap | None = None,
         pad: _Pad | None = None,
         is_variant: bool = False,
+        lead: _Lead | None = None,
     ) -> FieldSpec: ...
     @staticmethod
     def resident(
@@ -105,9 +108,14 @@ class FieldSpec:
         row_map: _RowMap | None = None,
         pad: _Pad | None = None,
         num_rows: int = 0,
+        lead: _Lead | None = None,
     ) -> FieldSpec: ...
     @staticmethod
-    def pad_mask(*, offsets: Sequence[int], pad: _Pad, tensor: _TensorSpec | None = None) -> FieldSpec: ...
+    def pad_mask(
+        *, offsets: Sequence[int], pad: _Pad, tensor: _TensorSpec | None = None, lead: _Lead | None = None
+    ) -> FieldSpec: ...
+    @staticmethod
+    def lead(*, low: int, high: int, tensor: _TensorSpec | None = None) -> FieldSpec: ...
     @staticmethod
     def index(*, tensor: _TensorSpec | None = None) -> FieldSpec: ...
 

@@ -137,3 +137,73 @@ def test_a_value_that_the_dtype_cannot_hold_is_refused(dtype: str, value: Any) -
     data = zarrfeed.open(np.zeros((4, 3), dtype)).window((-1, 0), pad=value)
     with pytest.raises(zarrfeed.ConfigError, match=f"batches have {dtype}, which cannot hold it"):
         ZarrDataset(data)
+
+
+@pytest.mark.parametrize("pad", [None, "edge"])
+def test_a_lead_is_drawn_for_each_sample_and_is_the_same_for_all_of_its_arrays(buffer: Path, pad: Any) -> None:
+    ends = ends_of(buffer)
+    offsets: dict[str, Any] = {"action": (0, zarrfeed.lead(2, 9)), "state": zarrfeed.lead(2, 9)}
+    data = zarrfeed.open(buffer).window(offsets, pad=pad)
+    assert [field.name for field in data.fields] == ["action", "state", "lead"]
+    options: dict[str, Any] = {"batch_size": 32, "shuffle": True, "seed": 6, "return_index": True}
+    dataset = ZarrIterableDataset(data, **options)
+    by_sample: list[dict[int, int]] = []
+    for _ in range(2):
+        drawn: dict[int, int] = {}
+        for batch, index in dataset:
+            lead, step = batch["lead"].numpy(), index.numpy()
+            end = ends[np.searchsorted(ends, step, side="right")]
+            at = np.minimum(step + lead, end - 1)
+            assert np.array_equal(batch["action"][:, 0, 0].numpy(), step)
+            assert np.array_equal(batch["action"][:, 1, 0].numpy(), at)
+            assert np.array_equal(batch["state"][:, 0].numpy(), at)
+            drawn |= dict(zip(step.tolist(), lead.tolist(), strict=True))
+        by_sample.append(drawn)
+    counts = np.bincount(list(by_sample[0].values()), minlength=10)
+    assert not counts[:2].any()
+    assert (np.abs(counts[2:] - len(data) / 8) < 6 * np.sqrt(len(data) / 8)).all(), "uniform"
+    assert by_sample[0] != by_sample[1], "each epoch draws anew"
+    parts = [ZarrIterableDataset(data, rank=rank, world_size=3, even="off", **options) for rank in range(3)]
+    read = {
+        int(i): int(lead)
+        for part in parts
+        for batch, index in part
+        for i, lead in zip(index, batch["lead"], strict=True)
+    }
+    assert read == by_sample[0], "on any number of ranks"
+
+
+def test_a_lead_goes_with_states_and_other_offsets(buffer: Path) -> None:
+    data = zarrfeed.open(buffer, variables=["state"]).window((0, zarrfeed.lead(1, 4)), pad="edge")
+    assert "zarrfeed.lead(1, 4)" in repr(data)
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 2}
+    dataset = ZarrIterableDataset(data, **options)
+    dataset.set_offsets((0, zarrfeed.lead(5, 8)))
+    batches = iter(dataset)
+    assert next(batches)["lead"].min() >= 5
+    state = dataset.state_dict()
+    rest = [batch["lead"].tolist() for batch in batches]
+    again = ZarrIterableDataset(data, **options)
+    again.load_state_dict(state)
+    assert [batch["lead"].tolist() for batch in again] == rest
+    other = ZarrIterableDataset(zarrfeed.open(buffer, variables=["state"]).window((0, 1), pad="edge"), **options)
+    state.pop("offsets")
+    with pytest.raises(zarrfeed.ConfigError, match="another dataset"):
+        other.load_state_dict(state)
+
+
+def test_wrong_leads_are_refused(buffer: Path) -> None:
+    lead = zarrfeed.lead
+    with pytest.raises(zarrfeed.ConfigError, match="must ascend"):
+        lead(4, 3)
+    with pytest.raises(zarrfeed.ConfigError, match="low"):
+        lead(0.5, 3)  # type: ignore[arg-type]
+    data = zarrfeed.open(buffer)
+    with pytest.raises(zarrfeed.ConfigError, match="one lead is drawn"):
+        data.window((lead(0, 1), lead(0, 2)))
+    with pytest.raises(zarrfeed.ConfigError, match="one lead is drawn"):
+        data.window({"action": lead(0, 1), "state": lead(0, 2)})
+    with pytest.raises(zarrfeed.ConfigError, match="an array of this name"):
+        zarrfeed.open({"lead": np.zeros(9)}).window((0, lead(1, 2)))
+    with pytest.raises(zarrfeed.ConfigError, match="must be integers or zarrfeed"):
+        data.window({"action": [{"leads": [1, 2]}]})  # type: ignore[list-item]

@@ -42,6 +42,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/row_map.py": ("unit/engine/test_row_maps.py",),
     "metadata/data_items.py": ("unit/metadata/test_data.py",),
     "metadata/wish.py": ("unit/metadata/test_conversion.py", "parity/test_many_stores.py"),
+    "spec/tensor_spec.py": ("unit/engine/test_reader.py",),
+    "spec/window_fields.py": ("parity/test_padding.py",),
     "plan/cursor.py": ("process/test_resume_exact.py",),
     "storage/append_journal.py": ("unit/storage/test_appender.py", "process/test_appending.py"),
     "storage/appended.py": ("unit/storage/test_appender.py",),

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.spec.dtypes import dlpack_dtype
-from zarrfeed.spec.field import TensorField, TensorSpec, dtype_name, item_bytes_of, sample_bytes
+from zarrfeed.spec.field import TensorField, dtype_name, item_bytes_of, sample_bytes
+from zarrfeed.spec.tensor_spec import TensorSpec
 
 #: An array of the library; this layer knows it by `BatchArrays` alone.
 Array: TypeAlias = Any

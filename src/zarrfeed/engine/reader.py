@@ -254,7 +254,7 @@ class Reader:
         fields = {}
         for number, f, layout in arrays_of(self._fields):
             tensor, window = self._tensors[number], window_of(f)
-            offsets = (0,) if window is None else window.offsets
+            offsets = (0,) if window is None else window.reads
             if isinstance(f, StoredField) and layout is not None:
                 fields[number] = SkippedField(f.name, chunk_finder(f, layout), offsets)
             elif (loaded := self._loaded.get(self._numbers[number])) is not None:

@@ -30,7 +30,7 @@ from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Select, Selection
 from zarrfeed.plan.split import By
 from zarrfeed.plan.window_rows import WindowRows
-from zarrfeed.plan.windows import parse_pad, parse_window, with_borders
+from zarrfeed.plan.windows import lead_of, parse_pad, parse_window, with_borders
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.data import FieldInfo
 from zarrfeed.spec.field import (
@@ -39,7 +39,6 @@ from zarrfeed.spec.field import (
     Field,
     FieldSet,
     IndexField,
-    PadMaskField,
     ResidentField,
     check_pad,
     described_dtype,
@@ -50,6 +49,7 @@ from zarrfeed.spec.images import Images
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.spec.window import Window
+from zarrfeed.spec.window_fields import LeadField, PadMaskField
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
 _USUAL_ROOM = 64 << 20
@@ -138,23 +138,26 @@ class ResolvedData:
             name = items.key or items.part if stack is None else stack.name or stack.part
             channels = () if stack is None else channels_of(self.fields, self.opened.items, stack)
             infos.append(FieldInfo(name, items.part, shape_of(f), described_dtype(f), channels=channels))
-        for side, masks in self._masks().items():
+        for side, masks in self._of_windows().items():
             behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
             infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, dtype_name(f)) for f in masks]
         return (*infos, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in self.statics))
 
-    def _masks(self) -> dict[str, list[PadMaskField]]:
-        """Return the masks of fields whose windows are padded, by the side that they are on."""
-        masks: dict[str, list[PadMaskField]] = {}
+    def _of_windows(self) -> dict[str, list[PadMaskField | LeadField]]:
+        """Return what a batch says of its windows, by the side that has it: padded rows, and the drawn distance."""
+        masks: dict[str, list[PadMaskField | LeadField]] = {}
         for items, window in zip(self.opened.items, self.windows, strict=True):
             if self.masks and window is not None and window.pad is not None:
                 stack, made = self._stack_of(items), masks.setdefault(items.part, [])
                 called = items.key or items.part if stack is None else stack.name or stack.part
                 before = [one for one in made if one.name == f"{called}_is_pad"]  # of another array of the same stack
-                if any(one.window == window for one in before):
+                if any(isinstance(one, PadMaskField) and one.window == window for one in before):
                     continue
                 name = f"{items.key if before else called}_is_pad"
                 made.append(PadMaskField(self.choice.num_samples, window, name))
+        lead = lead_of(self.windows)
+        if lead is not None:
+            masks.setdefault("samples", []).append(LeadField(self.choice.num_samples, lead))
         return masks
 
     def stack(self, names: Sequence[str], name: str | None, spatial_axes: int | None) -> Self:
@@ -270,6 +273,8 @@ class ResolvedData:
             None if window is None else replace(window, pad=parse_pad(i.name, one))
             for i, window, one in zip(items, windows, pads, strict=True)
         ]
+        if lead_of(padded) is not None and "lead" in self._taken():
+            raise ConfigError("a batch has the drawn distance as 'lead', and the samples have an array of this name")
         choice, borders = self.choice.window(padded, segment_ends=segment_ends, rows=rows)
         made = replace(
             self,
@@ -381,7 +386,7 @@ class ResolvedData:
         fields, parts, primary = list(blocks.fields), self._parts(), blocks.primary
         for f in fields:
             check_pad(f)
-        for side, masks in reversed(self._masks().items()):
+        for side, masks in reversed(self._of_windows().items()):
             place = int(side == "targets")
             end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
             fields[end:end] = masks

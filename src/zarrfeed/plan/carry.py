@@ -168,7 +168,7 @@ def _chunks_over_blocks(order: Order, field: StoredField | VlenField, layout: La
         counts = end - begin + 1
         begin = end = np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         place = np.repeat(place, counts)
-    offsets = (0,) if window is None else window.offsets
+    offsets = (0,) if window is None else window.reads
     return chunks_over_runs(place, begin, end, chunk_finder(field, layout), offsets)
 
 

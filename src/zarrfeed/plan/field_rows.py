@@ -74,7 +74,7 @@ def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]
         if rows is None or not rows.lacks_some:
             continue
         assert isinstance(field, StoredField | ResidentField)
-        for offset in (0,) if field.window is None else field.window.offsets:
+        for offset in (0,) if field.window is None else field.window.reads:
             found |= find_rows(field, samples, offset) == NO_ROW
     return found
 

@@ -286,7 +286,7 @@ def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
             f.num_samples,
             *f.sample_shape,
             described_dtype(f),
-            *([list(w.offsets)] if (w := window_of(f)) else []),
+            *([w.named] if (w := window_of(f)) else []),
             *([str(w.pad)] if w and w.pad else []),
         ]
         for f in fields

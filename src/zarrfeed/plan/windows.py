@@ -7,7 +7,7 @@ rows, in every field, are in the array, and in its own segment where segments ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -18,15 +18,17 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.selection import Int64
-from zarrfeed.spec.window import Borders, Pad, Window
+from zarrfeed.spec.window import Borders, Lead, Pad, Window
 
 #: Distances from a sample's own row; a bare number takes that row and adds no axis.
-Offsets: TypeAlias = "int | Sequence[int]"
+Offsets: TypeAlias = "int | Lead | Sequence[int | Lead]"
 
 #: What takes the place of rows that windows lack: "edge", "nan", or a number.
 PadLike: TypeAlias = "str | float"
 
 _FARTHEST = 2**40
+#: Distances that may be drawn: planning looks at each.
+_MOST_LEADS = 4096
 #: A block is to have so many times the chunks that windows reach beyond it: they are read for the next one, too.
 _BLOCK_REACHES = 4
 
@@ -41,24 +43,85 @@ def parse_window(name: str, offsets: Offsets | None) -> Window | None:
     """
     if offsets is None:
         return None
-    alone = np.ndim(offsets) == 0
+    alone = isinstance(offsets, int | np.integer | Lead | Mapping) or not isinstance(offsets, Iterable)
     rows: list[Any] = [offsets] if alone else list(offsets)  # type: ignore[arg-type]
     if not rows:
         raise ConfigError(f"offsets of {name} = {offsets!r}, must be an integer or a sequence of at least one")
-    for row in rows:
+    rows = [_parse_lead(name, row) if isinstance(row, Mapping) else row for row in rows]
+    leads = {row for row in rows if isinstance(row, Lead)}
+    if len(leads) > 1:
+        raise ConfigError(
+            f"offsets of {name} = {offsets!r}: one lead is drawn for a sample, and these are {len(leads)}"
+        )
+    lead = next(iter(leads), None)
+    drawn = tuple(place for place, row in enumerate(rows) if isinstance(row, Lead))
+    fixed = [row.low if isinstance(row, Lead) else row for row in rows]
+    for row in fixed:
         check_int(f"offsets of {name}", row, -_FARTHEST, _FARTHEST)
-    return Window(tuple(map(int, rows)), stacked=not alone)
+    return Window(tuple(map(int, fixed)), stacked=not alone, lead=lead, drawn=drawn)
+
+
+def lead(low: int, high: int) -> Lead:
+    """Draw a distance for each sample: to be used among the `offsets` of `Data.window`.
+
+    Parameters
+    ----------
+    low, high
+        The least and the greatest distance along the sample axis. Each sample draws one uniformly, anew in each epoch,
+        by the seed of the dataset; it is the same for all arrays of the sample, on all ranks, and after resuming. A
+        batch has it as "lead", int64 of shape (batch,).
+
+    Raises
+    ------
+    ConfigError
+        If they are no integers, or `low` is above `high`.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> data = zarrfeed.open({"x": np.arange(100)}).window({"x": (0, zarrfeed.lead(1, 40))})
+    >>> batch = next(iter(zarrfeed.ZarrIterableDataset(data, batch_size=16, shuffle=True)))
+    >>> bool((batch["x"][:, 1] - batch["x"][:, 0] == batch["lead"]).all())
+    True
+    """
+    check_int("low", low, -_FARTHEST, _FARTHEST)
+    check_int("high", high, -_FARTHEST, _FARTHEST)
+    if low > high or high - low > _MOST_LEADS:
+        raise ConfigError(f"lead({low}, {high}): must ascend, and name at most {_MOST_LEADS} distances")
+    return Lead(int(low), int(high))
+
+
+def _parse_lead(name: str, row: Mapping[str, Any]) -> Lead:
+    """Return the lead that a state names as {"lead": [low, high]}."""
+    bounds = row.get("lead")
+    if set(row) != {"lead"} or not isinstance(bounds, list | tuple) or len(bounds) != 2:
+        raise ConfigError(f"offsets of {name} have {row!r}, must be integers or zarrfeed.lead(low, high)")
+    return lead(*bounds)
+
+
+def lead_of(windows: Iterable[Window | None]) -> Lead | None:
+    """Return the lead that samples draw; None if they draw none.
+
+    Raises
+    ------
+    ConfigError
+        If fields have different ones.
+    """
+    leads = {window.lead for window in windows if window is not None and window.lead is not None}
+    if len(leads) > 1:
+        raise ConfigError(f"offsets have {' and '.join(sorted(map(repr, leads)))}: one lead is drawn for a sample")
+    return next(iter(leads), None)
 
 
 def reach(windows: Iterable[Window | None]) -> tuple[int, int]:
     """Return how many rows windows reach before, and after, a sample's own; both from 0."""
-    offsets = [offset for window in windows if window is not None for offset in window.offsets]
+    offsets = [offset for window in windows if window is not None for offset in window.reads]
     return max(0, -min(offsets, default=0)), max(0, max(offsets, default=0))
 
 
 def offsets_of(windows: Iterable[Window | None]) -> tuple[int, ...]:
     """Return the distances of all rows that a sample consists of, ascending; its own row, 0, is always among them."""
-    return tuple(sorted({0, *(offset for window in windows if window is not None for offset in window.offsets)}))
+    return tuple(sorted({0, *(offset for window in windows if window is not None for offset in window.reads)}))
 
 
 def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Window | None], block_bytes: int) -> int:

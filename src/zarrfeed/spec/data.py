@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from zarrfeed.spec.window import Lead
+
 #: As many numbers of an array are printed; a longer array is printed as its length and its hash.
 _PRINTED_NUMBERS = 16
 
@@ -213,8 +215,17 @@ def freeze_offsets(offsets: Any) -> Any:
     ((-1, 0), {'x': (0, 1)})
     """
     if isinstance(offsets, Mapping):
-        return FrozenMapping(tuple((str(name), freeze_offsets(one)) for name, one in offsets.items()))
-    return freeze(offsets if np.ndim(offsets) == 0 else tuple(int(offset) for offset in offsets))
+        return FrozenMapping(tuple((str(name), _freeze_rows_of(one)) for name, one in offsets.items()))
+    return _freeze_rows_of(offsets)
+
+
+def _freeze_rows_of(offsets: Any) -> Any:
+    """Return the same for the offsets of one array; those that are drawn may be written as a state has them."""
+    if isinstance(offsets, Lead):
+        return offsets
+    if isinstance(offsets, Mapping):
+        return Lead(*offsets["lead"])
+    return freeze(offsets) if np.ndim(offsets) == 0 else tuple(map(_freeze_rows_of, offsets))
 
 
 def freeze_pairs(mean_std: Any) -> Any:

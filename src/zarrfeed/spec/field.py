@@ -22,14 +22,14 @@ from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
 from zarrfeed.spec.stack import StackPlace
+from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Pad, Window
+from zarrfeed.spec.window_fields import LeadField, PadMaskField, lead_to_core
 
 #: What the unit of shuffling is made of.
 BlockUnit: TypeAlias = Literal["chunk", "shard"]
 BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
 
-#: A field of a batch as DLPack describes it: code of the dtype, bits of an item, shape of a sample.
-TensorSpec: TypeAlias = tuple[int, int, tuple[int, ...]]
 #: Rows of a chunk that could not be had: (first, end, index of the chunk along the sample axis, its key, class of the
 #: error, errno, message).
 BadRows: TypeAlias = tuple[int, int, int, str, str, int, str]
@@ -124,6 +124,7 @@ class StoredField:
                 row_map=None if self.rows is None else self.rows.to_core(),
                 pad=_pad_to_core(self),
                 is_variant=place > 0,
+                lead=lead_to_core(self.window),
             )
             for place, layout in enumerate(self.layouts)
         ]
@@ -207,30 +208,7 @@ class ResidentField:
             pad=_pad_to_core(self),
             num_rows=len(self.rows.array),
             slot=_slot(self, number),
-        )
-
-
-@dataclass(frozen=True)
-class PadMaskField:
-    """Which rows of the windows of another field are padded: bool, shape (rows of the window,)."""
-
-    num_samples: int
-    window: Window
-    name: str
-
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self.window.shape
-
-    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
-        """Return the field in the form that the engine takes."""
-        assert self.window.pad is not None
-        borders = self.window.pad.borders
-        return core.FieldSpec.pad_mask(
-            offsets=self.window.offsets,
-            pad=("fill", b"", None if borders is None else borders.first),
-            tensor=tensor,
+            lead=lead_to_core(self.window),
         )
 
 
@@ -305,7 +283,7 @@ class ObjectField:
 
 
 #: What the engine reads; a list is an index to it.
-TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField
+TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField | LeadField
 Field: TypeAlias = TensorField | VlenField | ObjectField
 
 
@@ -378,7 +356,7 @@ def dtype_name(field: Field) -> str:
         return field.spec.item_type if field.images is None else field.images.dtype
     if isinstance(field, ObjectField):
         return f"keys {field.digest}"
-    if isinstance(field, IndexField):
+    if isinstance(field, IndexField | LeadField):
         return "int64"
     if isinstance(field, PadMaskField):
         return "bool"

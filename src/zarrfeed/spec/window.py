@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,28 @@ class Pad:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """A distance that is drawn for each sample anew in each epoch, uniformly from [low, high].
+
+    Attributes
+    ----------
+    low, high
+        The least and the greatest distance, in samples.
+    """
+
+    low: int
+    high: int
+
+    def __repr__(self) -> str:
+        return f"zarrfeed.lead({self.low}, {self.high})"
+
+    @property
+    def offsets(self) -> range:
+        """All distances that may be drawn."""
+        return range(self.low, self.high + 1)
+
+
+@dataclass(frozen=True)
 class Window:
     """The rows of a sample, as distances from its own; with `stacked`, along an axis of their own, the first.
 
@@ -68,11 +90,31 @@ class Window:
     ----------
     pad
         What takes the place of rows that a sample lacks. None: samples that lack a row are left out.
+    lead
+        The distance that is drawn in place of some offsets. None: none is.
+    drawn
+        Places of these among the offsets, which have the least distance there.
     """
 
     offsets: tuple[int, ...]
     stacked: bool = True
     pad: Pad | None = None
+    lead: Lead | None = None
+    drawn: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The distances of all rows that a sample may read."""
+        if self.lead is None:
+            return self.offsets
+        fixed = [offset for place, offset in enumerate(self.offsets) if place not in self.drawn]
+        return (*fixed, *self.lead.offsets)
+
+    @property
+    def named(self) -> list[Any]:
+        """The distances as they are written: those that are drawn as {"lead": [low, high]}."""
+        drawn = None if self.lead is None else {"lead": [self.lead.low, self.lead.high]}
+        return [drawn if place in self.drawn else offset for place, offset in enumerate(self.offsets)]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,6 +123,8 @@ class Window:
 
     def __str__(self) -> str:
         """Return one line for people."""
-        rows = ", ".join(f"{offset:+d}" for offset in self.offsets)
+        lead = "" if self.lead is None else f"{self.lead.low:+d} to {self.lead.high:+d} (drawn)"
+        shown = (lead if place in self.drawn else f"{offset:+d}" for place, offset in enumerate(self.offsets))
+        rows = ", ".join(shown)
         line = f"rows at {rows}" if self.stacked else f"the row at {rows}"
         return line if self.pad is None else f"{line}, {self.pad}"

@@ -249,7 +249,7 @@ class ZarrIterableDataset(StreamingDataset):
         """
         resolved = self._data.with_offsets(offsets).resolved  # says what is wrong with the arguments
         named = {
-            items.name: list(window.offsets) if window.stacked else window.offsets[0]
+            items.name: window.named if window.stacked else window.named[0]
             for items, window in zip(resolved.opened.items, resolved.windows, strict=True)
             if window is not None
         }

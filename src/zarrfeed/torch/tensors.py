@@ -13,7 +13,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from zarrfeed.engine.arrays import tensor_spec
-from zarrfeed.spec.field import TensorField, TensorSpec, dtype_name, sample_bytes
+from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
+from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.torch.dtypes import torch_dtype
 
 #: Where memory that processes share lies on Linux.
