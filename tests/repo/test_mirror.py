@@ -44,6 +44,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/wish.py": ("unit/metadata/test_conversion.py", "parity/test_many_stores.py"),
     "spec/tensor_spec.py": ("unit/engine/test_reader.py",),
     "spec/window_fields.py": ("parity/test_padding.py",),
+    "spec/freeze.py": ("unit/metadata/test_data.py",),
     "plan/cursor.py": ("process/test_resume_exact.py",),
     "storage/append_journal.py": ("unit/storage/test_appender.py", "process/test_appending.py"),
     "storage/appended.py": ("unit/storage/test_appender.py",),

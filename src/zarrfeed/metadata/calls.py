@@ -12,17 +12,13 @@ from zarrfeed.spec.data import (
     CastCall,
     DecodeCall,
     Expression,
-    FrozenArray,
     NormalizeCall,
     SelectCall,
     SplitCall,
     StackCall,
     WindowCall,
-    freeze,
-    freeze_offsets,
-    freeze_pairs,
-    freeze_rows,
 )
+from zarrfeed.spec.freeze import FrozenArray, freeze, freeze_offsets, freeze_pairs, freeze_rows
 
 
 def select_call(samples: Any) -> SelectCall:

@@ -11,7 +11,8 @@ from zarrfeed.metadata.fields import OpenedFields, Variables, open_fields
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_xarray
 from zarrfeed.metadata.xarray import stored_arrays
-from zarrfeed.spec.data import Expression, OpenCall, freeze_variables
+from zarrfeed.spec.data import Expression, OpenCall
+from zarrfeed.spec.freeze import freeze_variables
 
 
 @checks_option_names

@@ -26,8 +26,9 @@ from zarrfeed.plan.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, 
 from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import Expression, FrozenMapping, JoinCall, freeze_labels
+from zarrfeed.spec.data import Expression, JoinCall
 from zarrfeed.spec.field import ResidentField, StoredField, VlenField
+from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
 from zarrfeed.spec.row_map import NO_ROW, RowMap
 
 OpenedField: TypeAlias = StoredField | ResidentField | VlenField

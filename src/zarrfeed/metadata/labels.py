@@ -18,7 +18,8 @@ from zarrfeed.metadata.source_names import name_source
 from zarrfeed.plan.labels import METHODS, LabelIndex, Method
 from zarrfeed.plan.selection import Int64, Select
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import SelCall, freeze_labels, freeze_rows
+from zarrfeed.spec.data import SelCall
+from zarrfeed.spec.freeze import freeze_labels, freeze_rows
 
 
 def select_labels(

@@ -15,8 +15,9 @@ from zarrfeed.metadata.many_stores import as_stores, open_stores
 from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_source
-from zarrfeed.spec.data import Expression, OpenCall, Secrets, freeze, freeze_variables
+from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.freeze import Secrets, freeze, freeze_variables
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
 

@@ -17,8 +17,9 @@ from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_source
-from zarrfeed.spec.data import Expression, FrozenMapping, StaticCall
+from zarrfeed.spec.data import Expression, StaticCall
 from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.freeze import FrozenMapping
 from zarrfeed.spec.static import StaticField
 from zarrfeed.storage.access import StoreAccess
 

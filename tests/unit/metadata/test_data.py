@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import zarrfeed
 from tests.support.examples import examples
 from zarrfeed import ConfigError, Data, UnknownOptionError, UnsupportedError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.data import Secrets
+from zarrfeed.spec.freeze import Secrets
 
 N, CHUNK = 60, 7
 
@@ -409,7 +409,7 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
         "metadata.open_data",
         "metadata.concat_data",
         "metadata.source_names",
-        "spec.data",
+        "spec.freeze",
         "torch.iterable_dataset",
         "torch.map_dataset",
     ],
