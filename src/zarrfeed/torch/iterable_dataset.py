@@ -61,8 +61,9 @@ class ZarrIterableDataset(StreamingDataset):
     ----------
     data
         What the samples are: a `Data`, as `zarrfeed.open` returns it. Or whatever `zarrfeed.open` takes as `samples`: a
-        path, a URL, an array, a group, a mapping of names to arrays. The chunks along the sample axis are the blocks
-        that are shuffled; of several arrays, those of the primary one, which `explain()` names.
+        path, a URL, an array, a group, a mapping of names to arrays, or a list of these, which is many stores as one.
+        The chunks along the sample axis are the blocks that are shuffled; of several arrays, those of the primary one,
+        which `explain()` names.
     targets
         In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
     batch_size
