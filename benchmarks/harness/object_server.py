@@ -406,13 +406,22 @@ class ObjectServer:
     def _list(self, asked: _Asked) -> None:
         exchange, query = asked.exchange, asked.query
         prefix, after = query.get("prefix", ""), query.get("continuation-token") or query.get("start-after", "")
-        names = [name for name in self.keys() if name.startswith(prefix) and name > after]
+        names = [name for name in self.keys() if name.startswith(prefix)]
+        if delimiter := query.get("delimiter"):  # a folder is listed as one name that ends with it
+            names = sorted({prefix + "".join(name[len(prefix) :].partition(delimiter)[:2]) for name in names})
+        names = [name for name in names if name > after]
         page, more = names[:_PAGE], len(names) > _PAGE
         when = "2026-01-01T00:00:00.000Z"
         found = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>{when}</LastModified>"
             f"<ETag>{escape(self.objects[name].etag)}</ETag><Size>{self.objects[name].size}</Size></Contents>"
             for name in page
+            if name in self.objects
+        )
+        found += "".join(
+            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+            for name in page
+            if name not in self.objects
         )
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         head = f"<Name>{BUCKET}</Name><KeyCount>{len(page)}</KeyCount><IsTruncated>{str(more).lower()}</IsTruncated>"

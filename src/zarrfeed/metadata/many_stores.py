@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.metadata.concat import Place, Run, concat_runs
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.metadata.side_by_side import side_by_side
 from zarrfeed.metadata.source_names import store_name
 from zarrfeed.metadata.store_metadata import StoreMetadata
+from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.listing_progress import counting_progress
 from zarrfeed.storage.local_files import local_path
+from zarrfeed.storage.shared_access import SharedAccess
 
 #: Opens the arrays of one store: its samples, and its targets.
 Open: TypeAlias = Callable[[Any, Any], OpenedFields]
-
-#: Stores of a server that are opened at once.
-_AT_ONCE = 32
 
 
 def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
@@ -45,7 +44,9 @@ def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
     if not isinstance(source, str | Path) or not glob.has_magic(str(source)):
         return None
     if is_url(source):
-        found = _matching_urls(str(source), access)
+        if not is_pattern(str(source)):
+            return None
+        found = matching_urls(str(source), access, SharedAccess())
     else:
         path = local_path(source)
         if path.exists():  # a name with brackets in it
@@ -56,42 +57,13 @@ def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
     return found
 
 
-def _matching_urls(pattern: str, access: StoreAccess) -> list[str]:
-    """Return the URLs of stores that match a pattern, in order: `*` in one name of the path, as in a shell."""
-    from fnmatch import fnmatchcase
-
-    import obstore
-
-    from zarrfeed.storage.urls import make_store
-
-    scheme, _, rest = pattern.partition("://")
-    if scheme in ("http", "https"):
-        raise UnsupportedError(f"{pattern}: a web server does not list its files; give a list of URLs")
-    names = rest.rstrip("/").split("/")
-    fixed = next(number for number, name in enumerate(names) if glob.has_magic(name))
-    if fixed == 0:
-        raise ConfigError(f"{pattern}: the name of the bucket must be given")
-    found = ["/".join(names[:fixed])]
-    for name in names[fixed:]:
-        below = []
-        for folder in found:
-            if not glob.has_magic(name):
-                below.append(f"{folder}/{name}")
-                continue
-            store = make_store(f"{scheme}://{folder}", access)
-            listed = obstore.list_with_delimiter(store.store)
-            children = sorted(str(one).rstrip("/").rpartition("/")[2] for one in listed["common_prefixes"])
-            below += [f"{folder}/{child}" for child in children if fnmatchcase(child, name)]
-        found = below
-    return [f"{scheme}://{path}" for path in found]
-
-
 def open_stores(
     samples: Sequence[Any],
     targets: Sequence[Any] | None,
     open_one: Open,
     describe: Callable[[OpenedFields], ResolvedData],
     progress: bool | None,
+    shared: SharedAccess,
 ) -> ResolvedData:
     """Open stores and describe their samples, one store after another.
 
@@ -105,6 +77,8 @@ def open_stores(
         Describes the samples of one store.
     progress
         As of `counting_progress`.
+    shared
+        Ends what `open_one` reads.
 
     Raises
     ------
@@ -117,11 +91,8 @@ def open_stores(
     with counting_progress("stores opened", store_name(samples[0]), progress, total=len(pairs)) as told:
         opener = _Opener(open_one, describe)
         if any(is_url(one) for one in samples):
-            first = opener.open(*pairs[0])
-            told(1)
-            opener.runs.append(first)
-            with closing(_in_threads(opener, pairs[1:])) as others:
-                for run in others:
+            with closing(side_by_side(lambda pair: opener.open(*pair), pairs, shared)) as runs:
+                for run in runs:
                     told(1)
                     opener.runs.append(run)
         else:
@@ -129,18 +100,6 @@ def open_stores(
                 opener.add(*pair)
                 told(1)
     return concat_runs(opener.runs)
-
-
-def _in_threads(opener: _Opener, pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """Yield the runs of stores, which are opened side by side, in order."""
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="zarrfeed-open") as pool:
-        futures = [pool.submit(opener.open, *pair) for pair in pairs]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
 
 
 @dataclass

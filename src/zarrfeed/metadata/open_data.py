@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Fault
 from zarrfeed.spec.freeze import Secrets, freeze, freeze_variables
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
+from zarrfeed.storage.shared_access import SharedAccess
 
 
 @checks_option_names
@@ -155,7 +157,9 @@ def open(
         cache=None if cache is None else str(cache),
     )
     if stores is not None:
-        return Data(Expression(call), open_stores(stores, of_targets, opening.open_pair, _describe, progress))
+        shared = SharedAccess()
+        open_one = replace(opening, access=replace(access, shared=shared)).open_pair
+        return Data(Expression(call), open_stores(stores, of_targets, open_one, _describe, progress, shared))
     opened = opening.open()
     if grows is None:
         return Data(Expression(call), _describe(opened))

@@ -11,6 +11,7 @@ from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.retry import FailedAttempt, reading
+from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.storage.zarr_internals import sync
 
 _T = TypeVar("_T")
@@ -31,11 +32,14 @@ class StoreAccess:
         For the stores of URLs, as the user gave them.
     cache
         The node cache; None: there is none.
+    shared
+        What this store shares with others that are opened beside it. None: nothing.
     """
 
     policy: Faults = field(default_factory=Faults)
     storage_options: Mapping[str, Any] | None = None
     cache: CacheOptions | None = None
+    shared: SharedAccess | None = field(default=None, compare=False, repr=False)
 
     def ask(self, read: Callable[[], Awaitable[_T]], name: str, failed: FailedAttempt | None = None) -> _T:
         """Return what `read` does on zarr-python's event loop, within the timeout and with retries.
@@ -56,7 +60,8 @@ class StoreAccess:
         """
         timeout, name = self.policy.timeout, printable(name)
         try:
-            return sync(reading(self.policy, read, is_far=True, failed=failed), timeout=timeout + _GRACE_S)
+            answer = reading(self.policy, read, is_far=True, failed=failed)
+            return sync(answer if self.shared is None else self.shared.run(answer), timeout=timeout + _GRACE_S)
         except StoreReadError as error:
             raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error.__cause__
         except TimeoutError as error:

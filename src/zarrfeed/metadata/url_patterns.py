@@ -1,0 +1,84 @@
+"""Patterns of URLs, such as s3://bucket/train/*.zarr: the stores that match them."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.metadata.side_by_side import side_by_side
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.errors import errno_of, says_no_bucket
+from zarrfeed.storage.shared_access import SharedAccess
+from zarrfeed.storage.urls import make_store, what_is_wrong
+
+#: A question mark that begins the query of a URL, and does not stand for a character.
+_QUERY = re.compile(r"\?[^/]*=")
+
+
+def is_pattern(url: str) -> bool:
+    """Return whether a URL is a pattern. Brackets around the address of a host, and queries, are none."""
+    rest = url.partition("://")[2]
+    if url.startswith(("http://", "https://")):
+        rest = rest.partition("/")[2].partition("?")[0]
+    return glob.has_magic(rest) and not _QUERY.search(rest)
+
+
+def matching_urls(pattern: str, access: StoreAccess, shared: SharedAccess) -> list[str]:
+    """Return the URLs of folders that match a pattern, sorted: `*` in one name of the path, as in a shell.
+
+    Folders are listed side by side. `shared` ends that.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If the URL names no store that is listed.
+    StoreReadError
+        If a folder cannot be listed.
+    """
+    scheme, _, rest = pattern.partition("://")
+    bucket, *names = rest.rstrip("/").split("/")
+    if scheme in ("http", "https"):
+        raise UnsupportedError(f"{printable(pattern)}: a web server does not list its files; give a list of URLs")
+    if glob.has_magic(bucket):
+        raise ConfigError(f"{scheme}://{rest.rpartition('@')[2]}: the name of the bucket must be given")
+    root = make_store(f"{scheme}://{bucket}", access, root=True)
+    first = next(number for number, name in enumerate(names) if glob.has_magic(name))
+    found = ["".join(f"{name}/" for name in names[:first])]
+    for name in names[first:]:
+
+        def children(folder: str, name: str = name) -> list[str]:
+            below = _folders(root, folder if glob.has_magic(name) else f"{folder}{name}/", access, shared)
+            if not glob.has_magic(name):
+                return [f"{folder}{name}/"] if below is not None else []
+            hides = not name.startswith(".")
+            return [
+                f"{folder}{child}/"
+                for child in below or ()
+                if fnmatchcase(child, name) and not (hides and child.startswith("."))
+            ]
+
+        found = [one for some in side_by_side(children, found, shared) for one in some]
+    return sorted(f"{scheme}://{bucket}/{path.rstrip('/')}" for path in found)
+
+
+def _folders(root: Any, folder: str, access: StoreAccess, shared: SharedAccess) -> list[str] | None:
+    """Return the names of the folders in a folder of a bucket; None if nothing is in it."""
+    import obstore
+
+    name = f"{root}/{folder}"
+    try:
+        listed = access.ask(
+            lambda: shared.run(obstore.list_with_delimiter_async(root.store, prefix=folder or None)), name
+        )
+    except StoreReadError:
+        raise
+    except Exception as error:  # of any class
+        if says_no_bucket(error):
+            raise StoreReadError(errno.ENOENT, f"{root}: there is no such bucket") from error
+        raise StoreReadError(errno_of(error), f"{name}: {what_is_wrong(root, error)}") from error
+    folders = [str(one).rstrip("/").rpartition("/")[2] for one in listed["common_prefixes"]]
+    return folders if folders or listed["objects"] else None

@@ -1,0 +1,63 @@
+"""What the opening of many stores shares: the connections to a server, and an end for all of them.
+
+What holds: after `give_up`, no read of metadata is begun, and those that wait for a store end at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class SharedAccess:
+    """Connections, and reads of metadata that one call ends. Safe for threads.
+
+    Attributes
+    ----------
+    servers
+        The store of each bucket or web server by its URL. None: stores at that URL do not share connections.
+    is_v3
+        Whether the last store that was opened is of Zarr format 3.
+    """
+
+    def __init__(self) -> None:
+        self.servers: dict[str, Any] = {}
+        self.is_v3 = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+
+    def __reduce__(self) -> tuple[type[SharedAccess], tuple[()]]:
+        return SharedAccess, ()  # a copy has connections and reads of its own
+
+    async def run(self, read: Awaitable[_T]) -> _T:
+        """Return what a read brings, on the event loop.
+
+        Raises
+        ------
+        CancelledError
+            If reads are given up.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._loop = asyncio.get_running_loop()
+        self._tasks.add(task)  # before the flag is read, as `give_up` sets the flag before it looks at the tasks
+        try:
+            if self._is_over:
+                task.cancel()
+            return await read
+        finally:
+            self._tasks.discard(task)
+
+    def give_up(self) -> None:
+        """End all reads that are under way, and let no other begin; from any thread."""
+        self._is_over = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
