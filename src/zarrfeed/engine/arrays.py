@@ -45,6 +45,12 @@ class BatchArrays(Protocol):
     def empty(self, shape: tuple[int, ...]) -> tuple[Array, npt.NDArray[np.uint8]]:
         """Return an array of uint8 where batches lie, and the same memory as NumPy has it; on any thread."""
 
+    def empty_items(self, shape: tuple[int, ...], dtype: str) -> tuple[Array, npt.NDArray[Any]]:
+        """Return an array where batches lie, and the same memory as NumPy has it (`raw_dtype`); on any thread."""
+
+    def csr(self, begins: Array, columns: Array, values: Array, shape: tuple[int, int]) -> Array:
+        """Return a sparse matrix over such arrays: where each row begins, and the columns and values of elements."""
+
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
         """Return an array over the memory of one in NumPy."""
 
@@ -80,6 +86,15 @@ class ByteArrays:
         array = np.empty(shape, np.uint8)
         return array, array
 
+    def empty_items(self, shape: tuple[int, ...], dtype: str) -> tuple[Array, npt.NDArray[Any]]:
+        """Return an array, twice."""
+        array = np.empty(shape, raw_dtype(dtype))
+        return array, array
+
+    def csr(self, begins: Array, columns: Array, values: Array, shape: tuple[int, int]) -> Array:
+        """Return what a matrix consists of."""
+        return begins, columns, values, shape
+
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
         """Return the array."""
         return array
@@ -88,6 +103,11 @@ class ByteArrays:
 def tensor_spec(field: TensorField) -> TensorSpec:
     """Return the dtype and the sample shape of a field as DLPack has them."""
     return *dlpack_dtype(dtype_name(field), item_bytes_of(field)), field.sample_shape
+
+
+def raw_dtype(name: str) -> np.dtype[Any]:
+    """Return a dtype of NumPy for items of the dtype of that name: their bits, where NumPy lacks it."""
+    return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
 class _Exporter:

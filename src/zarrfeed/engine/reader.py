@@ -22,13 +22,14 @@ from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.cache_stats import CacheStats
+from zarrfeed.engine.csr_reader import CsrReader
 from zarrfeed.engine.image_reader import make_lookup
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.engine.vlen import SampleLookup
 from zarrfeed.plan.batch_request import plan_request
-from zarrfeed.plan.carry import plan_carry
+from zarrfeed.plan.carry import carries, plan_carry
 from zarrfeed.plan.field_rows import chunk_finder, find_rows
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.order import EpochPlan, Order
@@ -50,6 +51,7 @@ from zarrfeed.spec.field import (
     sample_bytes,
     window_of,
 )
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.storage.location import StoreSource
 
@@ -124,11 +126,23 @@ class Reader:
                     policy=policy,
                 )
                 self._fields.append(IndexField(field.num_samples, field.name))
+            elif isinstance(field, CsrField):
+                vlen_readers[len(self._fields)] = CsrReader(
+                    field,
+                    batch_size=batch_size,
+                    num_threads=num_threads,
+                    cache_bytes=memory.list_cache_bytes,
+                    arrays=arrays,
+                    policy=policy,
+                    make_reader=Reader,
+                )
+                self._fields.append(IndexField(field.num_samples, field.name))
             elif isinstance(field, StoredField) and field.resident:
                 self._fields.append(self._load(field))
             else:
                 assert not isinstance(field, ObjectField)  # an `ObjectReader` reads these
                 self._fields.append(field)
+        self._carries = memory.carry_bytes > 0 and any(map(carries, self._fields))
         tensors = tensors_of(self._fields)
         self._sizes = [sample_bytes(tensor.field) for tensor in tensors]
         tensor_of = {number: t for t, tensor in enumerate(tensors) for number in tensor.members}
@@ -152,7 +166,7 @@ class Reader:
                 coalesce=memory.coalesce,
                 provides_memory=arrays.provides_memory,
                 cache_bytes=cache_bytes,
-                carry_bytes=memory.carry_bytes,
+                carry_bytes=memory.carry_bytes * self._carries,
                 caller_runs=caller_runs,
                 max_block_bytes=memory.block_bytes,
             ),
@@ -182,7 +196,7 @@ class Reader:
         self.stop()
         for reader in self._vlen_readers.values():
             reader.open(plan, max_open_batches)
-        carry = plan_carry(plan, self._fields).to_core() if self._memory.carry_bytes else None
+        carry = plan_carry(plan, self._fields).to_core() if self._carries else None
         self._engine.start(plan.to_core(carry), max_open_batches, short_of_memory=short_of_memory)
         self._bridge.start()
         self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
@@ -313,7 +327,7 @@ class Reader:
     def _cache_troubles(self) -> tuple[str, ...]:
         """Return why the node cache does not do all that it could for these fields."""
         sources = [*_sources(self._fields).values(), *(reader.source for reader in self._vlen_readers.values())]
-        return tuple(dict.fromkeys(source.cache_trouble for source in sources if source.cache_trouble))
+        return tuple(dict.fromkeys(one.cache_trouble for one in sources if one is not None and one.cache_trouble))
 
     def _provide_buffer(self) -> None:
         """Give the engine the memory of one more batch of the epoch, if it has any more."""

@@ -59,11 +59,11 @@ class _Kept:
 
 
 class SampleLookup(Protocol):
-    """Looks the samples of one field up when a batch is made: text and bytes as they are, or images."""
+    """Looks the samples of one field up when a batch is made: text and bytes as they are, images, or sparse rows."""
 
     @property
-    def source(self) -> StoreSource | PartedSource:
-        """Where its chunks are."""
+    def source(self) -> StoreSource | PartedSource | None:
+        """Where its chunks are; None where readers of its own report of that."""
 
     def open(self, plan: EpochPlan, max_open_batches: int) -> None:
         """Begin an epoch."""

@@ -11,6 +11,7 @@ from zarrfeed.spec.data import (
     BlocksCall,
     CastCall,
     DecodeCall,
+    DenseCall,
     Expression,
     NormalizeCall,
     SelectCall,
@@ -63,6 +64,11 @@ def decode_call(what: str, field: Any, size: Any, mode: Any) -> DecodeCall:
     """Return `.decode(what, field=..., size=..., mode=...)`."""
     named = list(field) if isinstance(field, tuple) else field
     return DecodeCall(what, freeze(named), size and freeze(tuple(size)), mode)
+
+
+def dense_call(field: Any) -> DenseCall:
+    """Return `.dense(field=...)`."""
+    return DenseCall(freeze(list(field) if isinstance(field, tuple) else field))
 
 
 def stack_call(names: Sequence[str], name: str | None, spatial_axes: int | None) -> StackCall:

@@ -7,24 +7,24 @@ them is a few numbers and its path.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.anndata import with_conversion
+from zarrfeed.metadata.concat_sparse import MatrixStores
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
-from zarrfeed.metadata.fields import OpenedFields
+from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.metadata.store_parts import LayoutParts, Place, normalised, place_of, places_in
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.sample_choice import SampleChoice
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.field import (
     Field,
     HostRows,
@@ -35,11 +35,7 @@ from zarrfeed.spec.field import (
     record_of,
 )
 from zarrfeed.spec.layout import Layout
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.parted_source import PartedSource
-
-#: Where the chunks of one store are: the directory of the array, or its place in a store that Python reads.
-Place: TypeAlias = "str | StoreSource"
+from zarrfeed.spec.sparse import CsrField
 
 
 @dataclass(frozen=True)
@@ -86,49 +82,6 @@ class Run:
         return True
 
 
-@dataclass
-class _LayoutParts:
-    """The stores of one layout: the description of the first one, and what each of them has of its own."""
-
-    layout: Layout
-    items: Items
-    wish: Wish
-    begin: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-
-    def add(self, begin: int, end: int, name: str, place: Place) -> None:
-        """Append a store."""
-        self.begin.append(begin)
-        self.end.append(end)
-        self.names.append(name)
-        self.places.append(place)
-
-    def joined(self, num_samples: int) -> Layout:
-        """Return the layout with all of its stores."""
-        spec, places = self.layout.spec, self.places
-        prefixes, source = [], None
-        for number, place in enumerate(places):
-            is_path = isinstance(place, str)
-            prefixes.append(os.fsencode(place) + b"/" if is_path else b"%d/" % number)  # type: ignore[arg-type]
-        sources = [place for place in places if isinstance(place, StoreSource)]
-        if sources:
-            source = PartedSource.of(sources)
-        shape = list(spec.shape)
-        shape[spec.sample_axis] = num_samples
-        more = f" and {len(self.names) - 1} more" * (len(self.names) > 1)
-        parts = ArrayParts(
-            np.array(self.begin, dtype=np.int64),
-            np.array(self.end, dtype=np.int64),
-            prefixes,
-            self.names,
-            spec.rows_per_chunk,
-        )
-        joined = replace(spec, name=f"{self.names[0]}{more}", shape=tuple(shape), root="", source=source)
-        return Layout(joined, parts)
-
-
 class _FieldStores:
     """One field of all stores."""
 
@@ -136,8 +89,9 @@ class _FieldStores:
         self.first = first
         self._items = items
         self._store = store
-        self._layouts: dict[Hashable, _LayoutParts] = {}
+        self._layouts: dict[Hashable, LayoutParts] = {}
         self._resident: list[ResidentField] = []
+        self._matrices = MatrixStores()
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
         """Append the field of a run, whose number is `number`; its first sample becomes sample `base`."""
@@ -147,6 +101,9 @@ class _FieldStores:
             if not all(wish.asks_nothing for wish in wishes):
                 raise ConfigError(f"{run.stores[0]}: {items[0].name} is in memory; convert it after zarrfeed.concat()")
             self._resident.append(f)
+            return
+        if isinstance(f, CsrField):
+            self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, wishes, strict=True)])
             return
         assert isinstance(f, StoredField | VlenField)
         if run.places:
@@ -159,32 +116,30 @@ class _FieldStores:
             parts = self._parts_of(layout, of_layout, wish)
             spec = layout.spec
             if layout.parts is None:
-                parts.add(base, base + spec.num_samples, spec.name, _place_of(spec))
+                parts.add(base, base + spec.num_samples, spec.name, place_of(spec))
                 continue
-            places: Sequence[Place]
-            if isinstance(spec.source, PartedSource):
-                places = spec.source.sources
-            else:
-                places = [os.fsdecode(prefix[:-1]) for prefix in layout.parts.prefixes]
+            names, places = zip(*places_in(layout), strict=True)
             begins, ends = (base + layout.parts.begin).tolist(), (base + layout.parts.end).tolist()
-            for begin, end, name, place in zip(begins, ends, layout.parts.names, places, strict=True):
+            for begin, end, name, place in zip(begins, ends, names, places, strict=True):
                 parts.add(begin, end, name, place)
 
-    def _parts_of(self, layout: Layout, items: Items, wish: Wish) -> _LayoutParts:
+    def _parts_of(self, layout: Layout, items: Items, wish: Wish) -> LayoutParts:
         """Return the stores that hold the field as a layout has it."""
         asked = None if wish.asks_nothing else id(wish)
-        key = (_normalised(layout.spec), layout.conversion, replace(items, shape=()), asked)
-        return self._layouts.setdefault(key, _LayoutParts(layout, items, wish))
+        key = (normalised(layout.spec), layout.conversion, replace(items, shape=()), asked)
+        return self._layouts.setdefault(key, LayoutParts(layout, items, wish))
 
-    def joined(
-        self, num_samples: int
-    ) -> tuple[StoredField | ResidentField | VlenField, tuple[Items, ...], tuple[Wish, ...]]:
+    def joined(self, num_samples: int) -> tuple[OpenedField, tuple[Items, ...], tuple[Wish, ...]]:
         """Return the field of all stores, and for each of its layouts what is known of the items, and was asked."""
         f = self.first
         if isinstance(f, ResidentField):
             rows = np.concatenate([one.rows.array for one in self._resident])
             shape = (num_samples, *self._items.shape[1:])
             return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (Wish(),)
+        if isinstance(f, CsrField):
+            matrix, parts = self._matrices.joined(f)
+            whole = (num_samples, f.num_columns)
+            return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.wish for one in parts)
         assert isinstance(f, StoredField | VlenField)
         groups = list(self._layouts.values())
         layouts = [group.joined(num_samples) for group in groups]
@@ -209,7 +164,9 @@ _CAST = "; dtype= of zarrfeed.concat, or of Data.cast, converts them"
 
 def _kind(f: Field) -> tuple[Hashable, ...]:
     """Return what must be the same in all stores: the shape of a row, the dtype, the members of a record."""
-    assert isinstance(f, StoredField | ResidentField | VlenField)
+    assert isinstance(f, StoredField | ResidentField | VlenField | CsrField)
+    if isinstance(f, CsrField):
+        return f.sample_shape, described_dtype(f), None, None
     shape = f.sample_shape if isinstance(f, VlenField) else f.row_shape
     return shape, described_dtype(f), record_of(f), f.images if isinstance(f, VlenField) else None
 
@@ -218,18 +175,6 @@ def _in_words(f: Field) -> str:
     place = "in memory, " if isinstance(f, ResidentField) else ""
     shape, dtype = _kind(f)[:2]
     return f"{place}{dtype} of shape {shape}"
-
-
-def _normalised(spec: ArraySpec) -> Hashable:
-    """Return what tells apart how stores hold an array, but for its length, its place and its name."""
-    shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
-    source = spec.source if isinstance(spec.source, StoreSource) else None
-    decoder = None if source is None or source.decoder is None else source.decoder.signature
-    return replace(spec, name="", root="", shape=shape, source=None), source is None, decoder
-
-
-def _place_of(spec: ArraySpec) -> Place:
-    return spec.source if isinstance(spec.source, StoreSource) else spec.root
 
 
 def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedData:
@@ -244,7 +189,7 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     """
     first, store = runs[0].resolved, runs[0].stores[0]
     fields = [_FieldStores(f, i, store) for f, i in zip(_as_delivered(first), first.opened.items, strict=True)]
-    delivered: dict[int, list[StoredField | ResidentField | VlenField]] = {}  # by the identity of a description
+    delivered: dict[int, list[OpenedField]] = {}  # by the identity of a description
     arrays: list[zarr.Array[Any]] = []
     base = 0
     for run in runs:
@@ -267,6 +212,7 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
         arrays=tuple(arrays),
         other_items=tuple(items[1:] for _, items, _ in joined),
         stores=table,
+        categories=first.opened.categories,
         coordinates=None if None in known else Coordinates.concat([one for one in known if one is not None]),
     )
     choice = SampleChoice.concat(
@@ -281,20 +227,22 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     )
 
 
-def _as_delivered(resolved: ResolvedData) -> list[StoredField | ResidentField | VlenField]:
+def _as_delivered(resolved: ResolvedData) -> list[OpenedField]:
     """Return the fields as they are opened, with their conversions, as dtypes are compared after them."""
     made = []
     for f in resolved.fields:
-        assert isinstance(f, StoredField | ResidentField | VlenField)
-        made.append(f if isinstance(f, VlenField) else replace(f, window=None))
+        assert isinstance(f, StoredField | ResidentField | VlenField | CsrField)
+        made.append(f if isinstance(f, VlenField | CsrField) else replace(f, window=None))
     return made
 
 
-def _unconverted(f: StoredField | ResidentField | VlenField) -> StoredField | ResidentField | VlenField:
+def _unconverted(f: OpenedField) -> OpenedField:
     if isinstance(f, VlenField):
         return replace(f, images=None)
     if isinstance(f, ResidentField):
         return replace(f, conversion=None)
+    if isinstance(f, CsrField):
+        return with_conversion(f, [None] * len(f.data.layouts), None, dense=False)
     others = tuple(replace(layout, conversion=None) for layout in f.others)
     return replace(f, conversion=None, spared=False, others=others)
 
@@ -304,6 +252,12 @@ def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str
     ours, theirs = ([items.name for items in one.opened.items] for one in (first, other))
     if ours != theirs:
         raise ConfigError(f"{name}: has {', '.join(theirs)}; {store} has {', '.join(ours)}: they must have the same")
+    if first.opened.categories != other.opened.categories:
+        keys = [key for key, names in first.opened.categories.items() if other.opened.categories.get(key) != names]
+        raise ConfigError(
+            f"{name}: the categories of {', '.join(map(repr, keys))} are not those of {store}, so their codes mean "
+            "something else"
+        )
     if first.statics or other.statics:
         raise ConfigError(f"{store if first.statics else name}: call static() after zarrfeed.concat()")
     if first.windows != other.windows:

@@ -300,6 +300,11 @@ class Data(ItemMethods):
         return {field.name: field.channels for field in self.fields if field.channels}
 
     @property
+    def categories(self) -> dict[str, tuple[Any, ...]]:
+        """The names of the categories, in the order of the codes, of each categorical column of AnnData."""
+        return dict(self.resolved.opened.categories)
+
+    @property
     def stores(self) -> tuple[str, ...]:
         """The paths or URLs of the stores that the samples are in, one after another; empty for a single store."""
         table = self.resolved.opened.stores

@@ -221,3 +221,29 @@ class ItemMethods:
         step = Step("decode", (what, field, size, mode))
         resolved = step(self.resolved)
         return self._then(calls.decode_call(what, field, size, mode), step, resolved)
+
+    def dense(self, field: str | Sequence[str] | None = None) -> Self:
+        """Deliver rows of sparse matrices as dense tensors of shape (batch, columns), zeros filled in.
+
+        Parameters
+        ----------
+        field
+            The name of a sparse matrix, or several. None: all that there are.
+
+        Notes
+        -----
+        Without it a batch has a `torch.sparse_csr` tensor. A row names each column once, as AnnData writes it.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> group = zarr.create_group({})
+        >>> group.attrs.update({"encoding-type": "csr_matrix", "shape": [2, 3]})
+        >>> for name, values in {"data": [7.0, 8.0], "indices": [2, 0], "indptr": [0, 1, 2]}.items():
+        ...     _ = group.create_array(name, data=np.array(values))
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(group).dense())[[0, 1]].tolist()
+        [[0.0, 0.0, 7.0], [8.0, 0.0, 0.0]]
+        """
+        step = Step("dense", (field,))
+        resolved = step(self.resolved)
+        return self._then(calls.dense_call(field), step, resolved)

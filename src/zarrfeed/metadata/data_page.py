@@ -19,6 +19,7 @@ from zarrfeed.spec.field import (
     stack_of,
     window_of,
 )
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField
 
 
@@ -49,6 +50,8 @@ def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -
             rows.append(("", str(window)))
         if isinstance(f, StoredField | VlenField):
             rows.append(("", f"{f.spec.name}, {f.spec.shape} in read chunks of {f.spec.chunk_shape}"))
+        elif isinstance(f, CsrField):
+            rows.append(("", f"{f.path}, {f.describe()}"))
         elif isinstance(f, ResidentField):
             rows.append(("", "in memory"))
         if joined := describe_join(f):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,8 @@ from zarrfeed.base.errors import (
 from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.metadata.array import ArrayLike, open_array, read_layout
+from zarrfeed.metadata import anndata
+from zarrfeed.metadata.array import ArrayLike, open_array, open_node, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
@@ -35,6 +37,7 @@ from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_ur
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.metadata.values import read_values
+from zarrfeed.metadata.variables import Variables, select_variables, variables_of
 from zarrfeed.plan.windows import check_segment_ends
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
@@ -48,6 +51,7 @@ from zarrfeed.spec.field import (
 )
 from zarrfeed.spec.images import Images
 from zarrfeed.spec.record import select_members
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.appended import marks_of
@@ -58,12 +62,11 @@ from zarrfeed.storage.open_errors import list_error
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
 
+#: A field as it was opened.
+OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField"
 #: What an array may be given as: also a tensor, or a mapper of fsspec, whose types are not imported here.
 FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
-
-#: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
-Variables: TypeAlias = "Sequence[str] | Mapping[str, Sequence[str]]"
 
 _MEMORY_INT64_MAX = 2**63 - 1
 #: The engine keeps about 600 bytes for each chunk that a sample lies in.
@@ -99,9 +102,11 @@ class OpenedFields:
         What can be looked up of samples, such as their times.
     drops_gaps
         Whether samples are left out whose windows read a row that a row map lacks; else such rows are NaN.
+    categories
+        The names of the categories of columns that are codes, by the key of the field.
     """
 
-    fields: tuple[StoredField | ResidentField | VlenField, ...]
+    fields: tuple[OpenedField, ...]
     items: tuple[Items, ...]
     parts: tuple[tuple[str, ...] | None, ...]
     num_sample_fields: int
@@ -111,6 +116,7 @@ class OpenedFields:
     segment_ends: npt.NDArray[np.int64] | None = None
     coordinates: Coordinates | None = None
     drops_gaps: bool = False
+    categories: anndata.Categories = dataclasses.field(default_factory=dict)
 
     def items_of(self, number: int) -> tuple[Items, ...]:
         """Return what is known of the items of a field, for each of its layouts."""
@@ -162,11 +168,11 @@ def open_fields(
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     access = access or StoreAccess()
     check_storage_options(access, *_leaves(samples), *_leaves(targets))
-    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access)
+    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
     sides = ("samples",) if targets is None else ("samples", "targets")
-    names = _variables_of(sides, variables)
+    names = variables_of(sides, variables)
     parts = [reader.read(samples, names[0])]
-    segment_ends = reader.segment_ends
+    segment_ends, categories = reader.segment_ends, reader.categories
     arrays, items = reader.fields, reader.items
     stored, known = reader.stored, reader.known
     num_sample_fields = len(arrays)
@@ -174,13 +180,14 @@ def open_fields(
         if isinstance(f, ResidentField) and f.rows.array.size == 0:
             raise ConfigError(f"{f.name}: has no elements, shape {(f.num_samples, *f.row_shape)}")
     if targets is not None:
-        reader = _PartReader("targets", 0, sample_dim, decode_cf, access)
+        reader = _PartReader("targets", 0, sample_dim, decode_cf, access, may_grow)
         parts.append(reader.read(targets, names[1]))
         arrays, items = arrays + reader.fields, items + reader.items
         stored, known = stored + reader.stored, {**reader.known, **known}
+        categories = {**reader.categories, **categories}
     if not may_grow:
         _check_lengths(arrays, items)
-    axes = [f.spec.sample_axis for f in arrays if not isinstance(f, ResidentField)]
+    axes = [f.spec.sample_axis for f in arrays if isinstance(f, StoredField | VlenField)]
     coordinates = Coordinates.of(stored, axes, known, arrays[0].num_samples, access=access, may_grow=may_grow)
     if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
         stored = []
@@ -194,15 +201,17 @@ def open_fields(
         tuple(stored),
         segment_ends=segment_ends,
         coordinates=coordinates,
+        categories=categories,
     )
 
 
 def with_options(
-    field: StoredField | ResidentField | VlenField,
+    field: OpenedField,
     conversions: Sequence[Conversion | None],
     window: Window | None,
     spared: bool,
     images: Images | None = None,
+    dense: bool = False,
 ) -> Field:
     """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
 
@@ -217,6 +226,8 @@ def with_options(
         return replace(field, conversion=conversions[0], window=window, spared=spared, others=changed)
     if isinstance(field, ResidentField):
         return replace(field, conversion=conversions[0], window=window)
+    if isinstance(field, CsrField):
+        return anndata.with_conversion(field, conversions, window, dense=dense)
     if window is not None:
         kind = field.spec.item_type if images is None else "encoded images"
         raise UnsupportedError(f"offsets of {field.name}: samples are {kind}, and windows are of tensors")
@@ -239,17 +250,25 @@ class _PartReader:
     """Reads one part of the batch: its fields, and what is known of their items."""
 
     def __init__(
-        self, part: str, sample_axis: int, sample_dim: str | None, decode_cf: bool, access: StoreAccess
+        self,
+        part: str,
+        sample_axis: int,
+        sample_dim: str | None,
+        decode_cf: bool,
+        access: StoreAccess,
+        may_grow: bool,
     ) -> None:
-        self.fields: list[StoredField | ResidentField | VlenField] = []
+        self.fields: list[OpenedField] = []
         self.known: dict[str, zarr.Array[Any]] = {}  # by name in the group or mapping: coordinates are among them
         self.items: list[Items] = []
         self._part = part
         self._sample_axis = sample_axis
         self._sample_dim = sample_dim
+        self._may_grow = may_grow
         self._decode_cf = decode_cf
         self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
         self.segment_ends: npt.NDArray[Any] | None = None
+        self.categories: anndata.Categories = {}
         self._access = access
 
     @property
@@ -262,7 +281,15 @@ class _PartReader:
         part = self._part
         source = open_source(source, self._access)
         coordinates: set[str] = set()
-        if isinstance(source, zarr.Group):
+        named: Mapping[str, Any]
+        if isinstance(source, zarr.Group) and anndata.is_csr(source) and variables is None:
+            self._read_field(None, source)
+            return None
+        if isinstance(source, zarr.Group) and anndata.is_root(source) and variables is not None:
+            with _naming(part):
+                named, categorical = anndata.elements_by_path(part, source, variables)
+                self.categories = anndata.categories_in(categorical)
+        elif isinstance(source, zarr.Group):
             known = refusal(source) if variables is None else None
             if known is not None:
                 with _naming(part):
@@ -272,12 +299,10 @@ class _PartReader:
                 source, arrays = self._replay_buffer(source)
             self.known.update(arrays)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
-            named: Mapping[str, FieldSource] = (
-                self._data_of(arrays, source) if variables is None else _select(part, arrays, variables)
-            )
+            named = self._data_of(arrays, source) if variables is None else select_variables(part, arrays, variables)
         elif isinstance(source, Mapping):
             named = _checked(part, source)
-            named = named if variables is None else _select(part, named, variables)
+            named = named if variables is None else select_variables(part, named, variables)
         elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
             self._read_field(None, source, variables)
             return None
@@ -336,13 +361,17 @@ class _PartReader:
             axis = self._find_axis(name, None)
             if isinstance(source, np.ndarray) and source.dtype.names:
                 record = select_members(name, source.dtype, members)
-            field: StoredField | ResidentField | VlenField = field_in_memory(name, source, axis, record)
+            field: OpenedField = field_in_memory(name, source, axis, record)
             dtype, shape = dtype_name(field), tuple(source.shape)
             axis %= len(shape)
         else:
             is_local = isinstance(source, str | Path) and not is_url(source)  # messages have the path as it was given
             opened: Any = source if is_local else open_source(source, self._access)
-            array = open_array(opened)
+            node = open_node(opened) if is_local else opened
+            if anndata.is_csr(node):
+                self._read_matrix(key, name, node)
+                return
+            array = open_array(opened if isinstance(node, zarr.Group) else node)
             dimensions = dimension_names(array)
             spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
             shape, axis = spec.shape, spec.sample_axis
@@ -362,6 +391,18 @@ class _PartReader:
         self.fields.append(field)
         items = Items(self._part, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
         self.items.append(items)
+
+    def _read_matrix(self, key: str | None, name: str, group: zarr.Group) -> None:
+        """Read a sparse matrix, whose rows are samples."""
+        if self._sample_axis != 0 or self._sample_dim is not None or self._may_grow:
+            raise UnsupportedError(
+                f"{name}: is a csr_matrix, whose rows are samples and do not grow: sample_axis must be 0, sample_dim "
+                "and refresh must be None"
+            )
+        field = anndata.read_csr(name, group, self._access)
+        shape = (field.num_samples, field.num_columns)
+        self.fields.append(field)
+        self.items.append(Items(self._part, key, field.data.dtype, shape, 0))
 
     def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
         if self._sample_dim is None:
@@ -394,38 +435,6 @@ def _check_counts(spec: ArraySpec) -> None:
         raise MemoryBudgetError(
             f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
         )
-
-
-def _select(part: str, arrays: Mapping[str, FieldSource], variables: Sequence[str]) -> dict[str, FieldSource]:
-    for name in variables:
-        if name not in arrays:
-            known = ", ".join(map(repr, arrays))
-            raise ConfigError(
-                f"variables: {name!r} is not in {part}, must be one of {known}{did_you_mean(name, arrays)}"
-            )
-    return {name: arrays[name] for name in variables}
-
-
-def _variables_of(sides: Sequence[str], variables: Variables | None) -> list[list[str] | None]:
-    """Return, for each side of a batch, the names that `variables` lists for it; None for all."""
-    by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
-    for side in by_side:
-        if side not in sides:
-            raise ConfigError(
-                f"variables names {side!r}, must be one of {', '.join(map(repr, sides))}{did_you_mean(side, sides)}"
-            )
-    return [_checked_names(by_side.get(side)) for side in sides]
-
-
-def _checked_names(variables: Sequence[str] | None) -> list[str] | None:
-    if variables is None:
-        return None
-    if isinstance(variables, str) or not all(isinstance(name, str) for name in variables):
-        raise ConfigError(f"variables = {variables!r}, must be a list of names")
-    names = list(variables)
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"variables = {variables!r}, must name at least one array, and each once")
-    return names
 
 
 def _leaves(source: Source | None) -> list[Any]:

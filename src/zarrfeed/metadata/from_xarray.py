@@ -7,9 +7,10 @@ from typing import Any
 
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import OpenedFields, Variables, open_fields
+from zarrfeed.metadata.fields import OpenedFields, open_fields
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_xarray
+from zarrfeed.metadata.variables import Variables
 from zarrfeed.metadata.xarray import stored_arrays
 from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.freeze import freeze_variables

@@ -21,11 +21,12 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.metadata.array import read_layout
-from zarrfeed.metadata.fields import OpenedFields
+from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import ResidentField, StoredField, VlenField
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.appended import marks_of
@@ -35,7 +36,6 @@ from zarrfeed.storage.eviction import DisposableStore, Lease, disposable_stores
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.node_cache import with_cache
 
-OpenedField: TypeAlias = StoredField | VlenField | ResidentField
 #: When a dataset looks whether its store has grown.
 Refresh: TypeAlias = Literal["epoch"]
 #: What tells that samples are complete.
@@ -252,16 +252,16 @@ class Growth:
     @cached_property
     def _window(self) -> int | None:
         """How many of the newest samples are read; None for all."""
-        sizes = [one.spec.sample_bytes for one in self.opened.fields if not isinstance(one, ResidentField)]
+        sizes = [one.spec.sample_bytes for one in self.opened.fields if isinstance(one, StoredField | VlenField)]
         return self.options.window_samples(max(1, sum(sizes)))
 
     def _stored(self, arrays: tuple[zarr.Array[Any], ...]) -> list[tuple[StoredField | VlenField, zarr.Array[Any]]]:
-        fields = [one for one in self.opened.fields if not isinstance(one, ResidentField)]
+        fields = [one for one in self.opened.fields if isinstance(one, StoredField | VlenField)]
         return list(zip(fields, arrays, strict=True))
 
     def _renamed(self, one: OpenedField) -> OpenedField:
         """Return a field with the versions that its objects have now, for the node cache."""
-        if isinstance(one, ResidentField) or self.opening is not None:  # a snapshot has one version
+        if isinstance(one, ResidentField | CsrField) or self.opening is not None:  # a snapshot has one version
             return one
         source = one.spec.source
         if not isinstance(source, StoreSource) or source.cached is None:
@@ -295,7 +295,7 @@ class Growth:
 
 def disposable_in(opened: OpenedFields) -> tuple[DisposableStore, ...]:
     """Return the stores of some arrays that are declared disposable."""
-    fields = [one for one in opened.fields if not isinstance(one, ResidentField)]
+    fields = [one for one in opened.fields if isinstance(one, StoredField | VlenField)]
     pairs = zip(opened.arrays, fields[: len(opened.arrays)], strict=True)
     return disposable_stores([(array, one.spec.shard_shape[: one.spec.num_key_axes]) for array, one in pairs])
 
@@ -355,7 +355,7 @@ def _changed(name: str, what: str) -> StoreReadError:
 
 def _with_length(one: OpenedField, num_samples: int) -> OpenedField:
     """Return a field of which only the first samples are known."""
-    if isinstance(one, ResidentField):
+    if isinstance(one, ResidentField | CsrField):
         return one
     axis = one.spec.sample_axis
     shape = (*one.spec.shape[:axis], num_samples, *one.spec.shape[axis + 1 :])

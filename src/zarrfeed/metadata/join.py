@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import zarr
@@ -16,7 +16,7 @@ from zarrfeed.metadata.cf import dimension_names
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import OpenedFields, Source
+from zarrfeed.metadata.fields import OpenedField, OpenedFields, Source
 from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.open_data import open as open_data
 from zarrfeed.metadata.resolved import ResolvedData
@@ -27,11 +27,10 @@ from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.data import Expression, JoinCall
-from zarrfeed.spec.field import ResidentField, StoredField, VlenField
+from zarrfeed.spec.field import ResidentField, VlenField
 from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
 from zarrfeed.spec.row_map import NO_ROW, RowMap
-
-OpenedField: TypeAlias = StoredField | ResidentField | VlenField
+from zarrfeed.spec.sparse import CsrField
 
 
 @checks_option_names
@@ -248,9 +247,10 @@ def _with_rows(field: OpenedField, rows: range | Int64, name: str) -> OpenedFiel
         rows = _through(before, rows)
     elif isinstance(rows, range) and rows == range(field.num_samples):
         return field
-    if isinstance(field, VlenField):
+    if isinstance(field, VlenField | CsrField):
+        kind = "a sparse matrix" if isinstance(field, CsrField) else field.spec.item_type
         raise UnsupportedError(
-            f"{name}: is {field.spec.item_type}, which is joined only where its array has one row for each sample of "
+            f"{name}: is {kind}, which is joined only where its array has one row for each sample of "
             "the join, in order; leave it out"
         )
     if isinstance(field, ResidentField):

@@ -26,8 +26,7 @@ _MOST_PATHS, _MOST_CHARS = 6, 200
 #: Groups between an OME-Zarr plate, or the like, and the arrays of its first image.
 _MOST_LEVELS = 4
 
-_SPARSE = ("csr_matrix", "csc_matrix")
-_NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
+NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 
 
 def refusal(group: zarr.Group) -> ZarrfeedError | None:
@@ -145,7 +144,7 @@ def _first_level(group: zarr.Group, depth: int) -> str:
         *filter(_is_path, _list(ome.get("labels"))),
         *(["0"] if "bioformats2raw.layout" in ome else []),
     ]
-    member = _member(group, inside[0]) if inside and depth else None
+    member = member_of(group, inside[0]) if inside and depth else None
     found = _first_level(member, depth - 1) if isinstance(member, zarr.Group) else ""
     return f"{inside[0]}/{found}" if found else ""
 
@@ -156,47 +155,50 @@ def _of_anndata(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError 
     if kind == "anndata":
         return _of_anndata_root(group)
     name = f"{_name(group)}: is a {kind} of AnnData (encoding-type)"
-    if kind in _SPARSE:
+    if kind == "csr_matrix":
+        return ConfigError(f"{name}, a sparse matrix: give it by itself, as {member_path(group, '').rstrip('/')}")
+    if kind == "csc_matrix":
         return UnsupportedError(
-            f"{name}, a sparse matrix in the arrays data, indices and indptr; sparse matrices are not read yet, store "
-            "it as a dense array"
+            f"{name}, a sparse matrix that is stored column by column; its rows are no runs of values, so convert it "
+            "to csr_matrix (in scipy: X.tocsr())"
         )
     if kind == "dataframe":
         columns = [key for key, member in _members(group) if isinstance(member, zarr.Array)]
-        codes = [f"{key}/codes" for key, member in _members(group) if _encoding(member) == "categorical"]
+        codes = [f"{key}/codes" for key, member in _members(group) if encoding_of(member) == "categorical"]
         return ConfigError(
             f"{name}; give a column as an array{_examples(group, columns + codes)}, or name some: variables="
         )
     if kind == "categorical":
         return ConfigError(f"{name}; give its integers: {member_path(group, 'codes')}, indices to its categories")
-    if kind in _NULLABLE:
+    if kind in NULLABLE:
         return ConfigError(f"{name}; give {member_path(group, 'values')}: they say nothing where its `mask` is true")
     return None
 
 
 def _of_anndata_root(group: zarr.Group) -> ZarrfeedError:
-    dense: list[str] = []
-    sparse: list[str] = []
-    matrices = [("X", _member(group, "X"))]
+    given: list[str] = []
+    by_column: list[str] = []
+    matrices = [("X", member_of(group, "X"))]
     for folder in ("layers", "obsm"):
-        inside = _member(group, folder)
+        inside = member_of(group, folder)
         if isinstance(inside, zarr.Group):
             matrices += [(f"{folder}/{key}", member) for key, member in _members(inside)]
     for path, member in matrices:
-        if isinstance(member, zarr.Array) and member.shape:
-            dense.append(path)
-        elif _encoding(member) in _SPARSE:
-            sparse.append(path)
-    give = f"give a dense matrix{_examples(group, dense)}" if dense else "it has no dense matrix to give"
-    unread = f"; sparse matrices are not read yet: {', '.join(sparse[:_MOST_PATHS])}" if sparse else ""
-    return ConfigError(
-        f"{_name(group)}: is AnnData (encoding-type), whose elements are not fields of one sample; {give}{unread}"
-    )
+        if (isinstance(member, zarr.Array) and member.shape) or encoding_of(member) == "csr_matrix":
+            given.append(path)
+        elif encoding_of(member) == "csc_matrix":
+            by_column.append(path)
+    name = f"{_name(group)}: is AnnData (encoding-type), whose elements are not fields of one sample"
+    example = [*given[:1], "obs/cell_type"]
+    give = f"give a matrix{_examples(group, given)}" if given else "it has no matrix to give"
+    several = f", or name elements: variables={example}" if given else ""
+    unread = f"; matrices stored by column (csc_matrix) are not read: {', '.join(by_column[:_MOST_PATHS])}"
+    return ConfigError(f"{name}; {give}{several}{unread * bool(by_column)}")
 
 
 def episodes_of(group: zarr.Group) -> tuple[zarr.Group, zarr.Array[Any]] | None:
     """Return the data of a replay buffer, and the array with the ends of its episodes; None for any other group."""
-    data, ends = _member(group, "data"), _member(group, "meta/episode_ends")
+    data, ends = member_of(group, "data"), member_of(group, "meta/episode_ends")
     if not isinstance(data, zarr.Group) or not isinstance(ends, zarr.Array):
         return None
     return data, ends
@@ -207,7 +209,8 @@ def _examples(group: zarr.Group, members: list[str]) -> str:
     return f", such as {shown}" if shown else ""
 
 
-def _member(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | None:
+def member_of(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | None:
+    """Return what is at a path in a group; None if nothing is that can be read."""
     try:
         if isinstance(group.store, LocalStore):
             check_metadata_files(Path(group.store.root) / group.path / path)
@@ -224,7 +227,8 @@ def _members(group: zarr.Group) -> list[tuple[str, zarr.Array[Any] | zarr.Group]
         return []
 
 
-def _encoding(member: zarr.Array[Any] | zarr.Group | None) -> object:
+def encoding_of(member: zarr.Array[Any] | zarr.Group | None) -> object:
+    """Return what AnnData calls the kind of an element; None if it does not say."""
     return None if member is None else dict(member.attrs).get("encoding-type")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
-from zarrfeed.metadata.concat import Place, Run, concat_runs
+from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.open import is_url
@@ -18,6 +18,7 @@ from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.side_by_side import side_by_side
 from zarrfeed.metadata.source_names import store_name
 from zarrfeed.metadata.store_metadata import StoreMetadata
+from zarrfeed.metadata.store_parts import Place
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.access import StoreAccess

@@ -10,12 +10,13 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import OpenedFields, Source, Variables
+from zarrfeed.metadata.fields import OpenedFields, Source
 from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
 from zarrfeed.metadata.many_stores import as_stores, open_stores
 from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.source_names import name_source
+from zarrfeed.metadata.variables import Variables
 from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.spec.freeze import Secrets, freeze, freeze_variables

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.fields import OpenedFields, Source, Variables, open_fields
+from zarrfeed.metadata.fields import OpenedFields, Source, open_fields
+from zarrfeed.metadata.variables import Variables
 from zarrfeed.storage.access import StoreAccess
 
 #: Of an Icechunk repository, this branch is read.

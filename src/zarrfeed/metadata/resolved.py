@@ -17,6 +17,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
+from zarrfeed.metadata.anndata import check_dense
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.fields import OpenedFields, with_options
@@ -40,6 +41,8 @@ from zarrfeed.spec.field import (
     FieldSet,
     IndexField,
     ResidentField,
+    StoredField,
+    VlenField,
     check_pad,
     described_dtype,
     dtype_name,
@@ -119,7 +122,7 @@ class ResolvedData:
         for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
             items, wishes = self.opened.items_of(number), self.wishes_of(number)
             conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
-            made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images))
+            made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images, wishes[0].dense))
         return placed(made, self.opened.items, self.stacks)
 
     def wishes_of(self, number: int) -> tuple[Wish, ...]:
@@ -344,6 +347,13 @@ class ResolvedData:
             wishes[number] = replace(wishes[number], images=images)
         return self._wishing(wishes)
 
+    def dense(self, field: Any) -> Self:
+        """Let batches have dense tensors of sparse matrices."""
+        wishes = list(self.wishes)
+        for number in check_dense(field, self.opened.fields, self.opened.items):
+            wishes[number] = replace(wishes[number], dense=True)
+        return self._wishing(wishes)
+
     def split(self, parts: Sequence[float], *, by: By, seed: int, gap: int | None) -> tuple[Self, ...]:
         """Deal the samples to parts."""
         field_set, _ = self.planned(block="shard" if by == "shard" else None, room=_USUAL_ROOM)
@@ -403,7 +413,7 @@ class ResolvedData:
     def plain(self, numbers: Sequence[int]) -> Self:
         """Return the chosen samples of some of the fields, each its own row, decoded and not converted any further."""
         opened = self.opened
-        stored = [n for n, f in enumerate(opened.fields) if not isinstance(f, ResidentField)]
+        stored = [n for n, f in enumerate(opened.fields) if isinstance(f, StoredField | VlenField)]
         arrays = [array for n, array in zip(stored, opened.arrays, strict=False) if n in numbers]
         chosen = replace(
             opened,

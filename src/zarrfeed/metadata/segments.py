@@ -15,6 +15,7 @@ from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.values import read_values
 from zarrfeed.spec.field import ResidentField
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.parted_source import PartedSource
 
@@ -58,7 +59,7 @@ def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.Ar
 def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:
     """Return where the first stored array is, in each store: its directory, or its place in a store of Python's."""
     for f in opened.fields:
-        if isinstance(f, ResidentField):
+        if isinstance(f, ResidentField | CsrField):
             continue
         found: list[tuple[int, str, StoreSource | None]] = []
         for layout in f.layouts:

@@ -14,7 +14,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.spec.dtypes import item_bytes
-from zarrfeed.spec.field import Field, ResidentField, StoredField, dtype_name, window_of
+from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, dtype_name, window_of
 from zarrfeed.spec.stack import StackPlace
 
 
@@ -97,7 +97,7 @@ def order_of(items: Sequence[Items], stack: Stacked) -> list[int]:
 
 def reordered(opened: OpenedFields, order: Sequence[int]) -> OpenedFields:
     """Return the same arrays in another order; each stays in its part."""
-    stored = [n for n, f in enumerate(opened.fields) if not isinstance(f, ResidentField)]
+    stored = [n for n, f in enumerate(opened.fields) if isinstance(f, StoredField | VlenField)]
     array_of = dict(zip(stored, opened.arrays, strict=False))
     fields, items = tuple(opened.fields[n] for n in order), tuple(opened.items[n] for n in order)
     parts: list[tuple[str, ...] | None] = []

@@ -25,6 +25,8 @@ class Wish:
         The methods that would convert the field if it were no coordinate.
     images
         Of `decode`. None: not decoded.
+    dense
+        Whether a sparse matrix becomes a dense tensor.
     """
 
     dtype: Any = None
@@ -32,6 +34,7 @@ class Wish:
     axis: int | str | None = None
     spared_by: frozenset[str] = frozenset()
     images: Images | None = None
+    dense: bool = False
 
     def conversion(self, items: Items) -> Conversion | None:
         """Return what becomes of the items; None: they stay as they are.
@@ -58,12 +61,14 @@ class Wish:
             axis=self.axis if later.mean_std is None else later.axis,
             spared_by=self.spared_by | later.spared_by,
             images=self.images if later.images is None else later.images,
+            dense=self.dense or later.dense,
         )
 
     @property
     def asks_nothing(self) -> bool:
         """Whether nothing was asked."""
-        return self.dtype is None and self.mean_std is None and self.images is None and not self.spared_by
+        asks_more = self.images is not None or self.spared_by or self.dense
+        return self.dtype is None and self.mean_std is None and not asks_more
 
     @property
     def spared(self) -> bool:

@@ -31,6 +31,7 @@ from zarrfeed.spec.field import (
     with_path,
 )
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.sparse import CsrField
 
 #: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
 _HEAVY = 1 / 4
@@ -96,6 +97,8 @@ def plan_blocks(
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // bytes_of_sample))
         return Blocks(None, min(num_samples, rows), tuple(fields))
     chosen = fields[primary]
+    if isinstance(chosen, CsrField):
+        return _blocks_of_rows(chosen, primary, fields, block, room)
     assert isinstance(chosen, StoredField | VlenField)
     if block == "shard" and chosen.spec.shard is None:
         raise ConfigError(
@@ -112,6 +115,17 @@ def plan_blocks(
     if edges is not None:
         rows = int(np.diff(edges).max())
     return Blocks(primary, min(num_samples, rows), tuple(kept), edges)
+
+
+def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockUnit, room: int) -> Blocks:
+    """Return the blocks that the chunks of a sparse matrix make: their lengths differ."""
+    if block == "shard" and not f.is_sharded:
+        raise ConfigError(
+            f"block = 'shard', but {with_path(f)}, which makes the blocks, has no shards; must be 'chunk'"
+        )
+    edges = f.find_edges(of_shards=block == "shard")
+    kept = _keep_small_ones(fields, primary, 0, room)
+    return Blocks(primary, int(np.diff(edges).max()), tuple(kept), edges)
 
 
 def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
@@ -202,6 +216,8 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     def chunk_rows(i: int) -> int:
         f = fields[i]
+        if isinstance(f, CsrField):
+            return f.num_samples // len(f.find_edges(of_shards=block == "shard"))
         assert isinstance(f, StoredField | VlenField)
         return min(f.num_samples, block_rows(f, block))
 
@@ -210,7 +226,7 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
 
 def _is_large(f: Field) -> bool:
-    return isinstance(f, StoredField) or (isinstance(f, VlenField) and f.images is not None)
+    return isinstance(f, StoredField | CsrField) or (isinstance(f, VlenField) and f.images is not None)
 
 
 def _align(rows: int, fields: Sequence[Field], most: int) -> int:
@@ -236,11 +252,12 @@ def _keep_small_ones(fields: Sequence[Field], primary: int, block_rows: int, roo
     """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
 
     These are those whose chunks do not nest in the blocks, or, but for the primary one, whose samples are windows.
+    Blocks whose lengths differ (`block_rows` = 0) have no chunk nested in them.
     """
     result: list[Field] = []
     for i, f in enumerate(fields):
         if isinstance(f, StoredField):
-            again = block_rows % f.spec.rows_per_chunk != 0
+            again = not block_rows or block_rows % f.spec.rows_per_chunk != 0
             again |= i != primary and (f.window is not None or f.rows is not None)
             if again and resident_bytes(f) <= room:
                 room -= resident_bytes(f)

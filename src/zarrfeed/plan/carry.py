@@ -22,6 +22,7 @@ from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs
 from zarrfeed.plan.windows import reach
 from zarrfeed.spec.field import Field, StoredField, VlenField, arrays_of, window_of
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.sparse import CsrField
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
 STRIP_REACHES = 8
@@ -49,7 +50,11 @@ class Overlap:
         """Return what blocks of `block_rows` samples share; None if they share nothing."""
         shared, carried_bytes = 0.0, 0
         for f in fields:
-            if isinstance(f, StoredField) and carries(f):
+            if isinstance(f, CsrField):  # the last row of a block ends in the next block's chunk
+                share = f.primary.num_blocks / max(1, f.num_samples / block_rows)
+                shared = max(shared, 1 / max(1.0, share))
+                carried_bytes += _GROUPS_AT_ONCE * f.block_bytes
+            elif isinstance(f, StoredField) and carries(f):
                 rows = f.spec.rows_per_chunk
                 chunks = sum(-(-beyond // rows) for beyond in reach([f.window])) + (block_rows % rows != 0)
                 shared = max(shared, chunks * rows / block_rows)

@@ -24,6 +24,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
+from zarrfeed.spec.sparse import CsrField
 
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
 _INDEX_PART = 64
@@ -201,6 +202,9 @@ def plan_memory(
     block_bytes = max((_block_bytes(spec) for spec in streamed), default=0)
     of_thread = _scratch_bytes(stored)
     resident = sum(resident_bytes(f) for f in fields if isinstance(f, StoredField) and f.resident)
+    resident += sum(
+        f.indptr.nbytes + open_blocks(num_threads) * f.block_bytes for f in fields if isinstance(f, CsrField)
+    )
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     indices = [_index_bytes(f) for f in fields]
     one_each = sum(one for one, _ in indices)
@@ -218,7 +222,7 @@ def plan_memory(
     num_sharded = max(1, sum(one > 0 for one, _ in indices))
     index_share = min(budget // _INDEX_PART, spare // 2) // num_sharded
     index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in indices)
-    num_lists = sum(isinstance(f, VlenField) for f in fields)
+    num_lists = sum(isinstance(f, VlenField | CsrField) for f in fields)
     list_cache_bytes = min(budget // _LIST_PART, spare) // num_lists if num_lists else 0
     left += fed - (sum(index_cache_bytes) - one_each) - num_lists * list_cache_bytes
 
@@ -263,6 +267,11 @@ def plan_memory(
         num_lists=num_lists,
         carry_bytes=carry_bytes,
     )
+
+
+def open_blocks(num_threads: int) -> int:
+    """Return how many element blocks of a sparse matrix are decoded ahead of the batch that is made."""
+    return 2 * num_threads + 2
 
 
 def _stored_bytes(spec: ArraySpec) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from zarrfeed.plan.selection import Selection
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, shape_of
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.tensors import tensors_of
 
@@ -14,7 +15,9 @@ def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequ
     """Return one line that says which samples these are, how many are selected, and which were left out."""
     names = fields.parts[0]
     first = fields.fields[0]
-    where = f"{first.spec.name}: " if isinstance(first, StoredField | VlenField) and names is None else ""
+    where = ""
+    if isinstance(first, StoredField | VlenField | CsrField) and names is None:
+        where = f"{first.path if isinstance(first, CsrField) else first.spec.name}: "
     shown = [tensor.field for tensor in tensors_of(fields.fields)]
     kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in shown]
     if names is not None:

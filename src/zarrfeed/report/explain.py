@@ -18,6 +18,7 @@ from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixing import perfect_mix
 from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.sparse import keep_batches, plan_loads
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.spec.field import (
     BlockUnit,
@@ -33,6 +34,7 @@ from zarrfeed.spec.field import (
     stack_of,
     window_of,
 )
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField
 from zarrfeed.storage.blocking_reads import BlockingReads
 from zarrfeed.storage.location import StoreSource
@@ -303,7 +305,9 @@ def explain(
         block=fields.block,
         fields=tuple(
             replace(
-                _explain_field(f, plan, memory, max_open_batches, drives=i == fields.primary),
+                _explain_csr(f, plan, batch_size, drives=i == fields.primary)
+                if isinstance(f, CsrField)
+                else _explain_field(f, plan, memory, max_open_batches, drives=i == fields.primary),
                 stacked=str(stack_of(f) or ""),
             )
             for i, f in enumerate(fields.fields)
@@ -377,6 +381,32 @@ def _explain_field(
         joined=describe_join(field),
         stores=_stores(field),
         images=_images(field, memory.num_threads, batches_ahead(max_open_batches)),
+    )
+
+
+def _explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, *, drives: bool) -> FieldExplanation:
+    order, keep = core.sample_order(plan.to_core()), keep_batches(plan, batch_size)
+    loads = [plan_loads(one, field.indptr, order, batch_size, keep).block for one in (field.indices, field.data)]
+    reads, used = sum(map(len, loads)), sum(len(np.unique(block)) for block in loads)
+    shown = []
+    for name, one in (("indices", field.indices), ("data", field.data)):
+        spec = one.layouts[0].spec
+        codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
+        shown.append(f"{name} {spec.dtype.name} in read chunks of {spec.chunk_shape[1]}, {codecs}")
+    first, stores = field.data.layouts[0], len(field.first_row) - 1
+    slow = [codec for one in (field.indices, field.data) for codec in one.layouts[0].spec.slow_codecs]
+    return FieldExplanation(
+        name=field.name,
+        source=field.path,
+        description=f"csr_matrix of {field.describe()}, {'; '.join(shown)}",
+        native=not slow,
+        slow_codecs=tuple(dict.fromkeys(slow)),
+        chunks=field.indices.num_blocks + field.data.num_blocks,
+        chunk_reads=reads,
+        amplification=reads / max(1, used),
+        conversion="" if first.conversion is None else str(first.conversion),
+        choice="makes the blocks: the rows that begin in a chunk" if drives else "looked up by indptr",
+        stores=f"in {stores} stores" if stores > 1 else "",
     )
 
 

@@ -267,6 +267,17 @@ class DecodeCall(Call):
 
 
 @dataclass(frozen=True)
+class DenseCall(Call):
+    """`.dense(field=...)`."""
+
+    field: Hashable = None
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".dense"
+
+
+@dataclass(frozen=True)
 class SplitCall(Call):
     """`.split(parts, by=..., seed=..., gap=...)[part]`."""
 

@@ -21,6 +21,7 @@ from zarrfeed.spec.images import Images
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.stack import StackPlace
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Pad, Window
@@ -284,7 +285,7 @@ class ObjectField:
 
 #: What the engine reads; a list is an index to it.
 TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField | LeadField
-Field: TypeAlias = TensorField | VlenField | ObjectField
+Field: TypeAlias = TensorField | VlenField | CsrField | ObjectField
 
 
 def _window_shape(window: Window | None) -> tuple[int, ...]:
@@ -354,6 +355,8 @@ def dtype_name(field: Field) -> str:
     """Return what batches have of a field: the name of the dtype (of records that of their bytes), "str" or "bytes"."""
     if isinstance(field, VlenField):
         return field.spec.item_type if field.images is None else field.images.dtype
+    if isinstance(field, CsrField):
+        return field.data.dtype
     if isinstance(field, ObjectField):
         return f"keys {field.digest}"
     if isinstance(field, IndexField | LeadField):
@@ -372,6 +375,8 @@ def sample_bytes(field: Field) -> int:
         if field.images is None:
             return index
         return index + math.prod(field.spec.sample_shape) * field.images.image_bytes
+    if isinstance(field, CsrField):
+        return item_bytes("int64") + field.row_bytes
     if isinstance(field, ObjectField):
         return field.mean_bytes
     return math.prod(field.sample_shape) * item_bytes_of(field)
@@ -396,6 +401,8 @@ def record_of(field: Field) -> Record | None:
 
 def described_dtype(field: Field) -> str:
     """Return what batches have of a field: its `dtype_name`, or of records the members with theirs."""
+    if isinstance(field, CsrField) and not field.dense:
+        return f"sparse_csr of {dtype_name(field)}"
     record = record_of(field)
     return dtype_name(field) if record is None else str(record)
 
@@ -407,6 +414,8 @@ def shape_of(field: Field) -> tuple[int, ...]:
 
 def with_path(field: Field) -> str:
     """Return what messages call a field: its name, and the path of its array."""
+    if isinstance(field, CsrField):
+        return f"{field.name} ({field.path})"
     return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | VlenField) else field.name
 
 

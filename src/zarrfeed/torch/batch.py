@@ -10,8 +10,10 @@ import torch
 
 from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.statics import StaticTensors
+from zarrfeed.torch.tensors import expect_sparse_tensors
 
 #: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:
 #: which one depends on the arguments, so that type checkers cannot know.
@@ -35,6 +37,8 @@ class BatchAssembler:
         self.fields = fields
         self._shown = [tensor.field for tensor in tensors_of(fields.fields)]
         self.statics = StaticTensors() if statics is None else statics
+        if any(isinstance(f, CsrField) and not f.dense for f in fields.fields):
+            expect_sparse_tensors()  # a loader's workers send them
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the same with the members of records in place of their bytes, where this was not done before."""
@@ -109,5 +113,7 @@ def _rows(values: Values | dict[str, torch.Tensor]) -> Iterable[Any]:
     if isinstance(values, list):
         return values
     if not isinstance(values, dict):
+        if values.layout == torch.sparse_csr:
+            return (values[row] for row in range(len(values)))
         return values.unbind(0)
     return (dict(zip(values, rows, strict=True)) for rows in zip(*map(_rows, values.values()), strict=True))

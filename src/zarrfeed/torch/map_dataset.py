@@ -40,6 +40,7 @@ from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.collate import SampleList
@@ -242,7 +243,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._drop_reader()
         memory, workers = self._resources(rows)
         # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
-        stored = sum(isinstance(f, StoredField | VlenField) for f in self._fields.fields)
+        stored = sum(isinstance(f, StoredField | VlenField | CsrField) for f in self._fields.fields)
         kept = self._cache_bytes // workers
         memory = replace(memory, list_cache_bytes=kept // max(1, stored))
         shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
@@ -289,6 +290,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
 
 def _no_samples(field: Field) -> Values:
+    if isinstance(field, CsrField) and not field.dense:
+        nothing = torch.zeros(0, dtype=torch.int64)
+        values = torch.zeros(0, dtype=torch_dtype(dtype_name(field)))
+        return Tensors().csr(torch.zeros(1, dtype=torch.int64), nothing, values, (0, field.num_columns))
     if isinstance(field, VlenField) and (field.images is None or not field.images.shape):
         return []
     return torch.empty(0, *field.sample_shape, dtype=torch_dtype(dtype_name(field)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from zarrfeed.engine.arrays import tensor_spec
+from zarrfeed.engine.arrays import raw_dtype, tensor_spec
 from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.torch.dtypes import torch_dtype
@@ -70,9 +72,31 @@ class Tensors:
         tensor = buffer[:size].view(shape)
         return tensor, tensor.numpy()
 
+    def empty_items(self, shape: tuple[int, ...], dtype: str) -> tuple[torch.Tensor, npt.NDArray[Any]]:
+        """Return a tensor in memory of the allocator, and the same memory as NumPy has it."""
+        kind = raw_dtype(dtype)
+        buffer, memory = self.empty((math.prod(shape) * kind.itemsize,))
+        return buffer.view(torch_dtype(dtype)).view(shape), memory.view(kind).reshape(shape)
+
+    def csr(
+        self, begins: torch.Tensor, columns: torch.Tensor, values: torch.Tensor, shape: tuple[int, int]
+    ) -> torch.Tensor:
+        """Return a tensor with the layout `torch.sparse_csr` over the memory of three others."""
+        expect_sparse_tensors()
+        return torch.sparse_csr_tensor(begins, columns, values, shape, check_invariants=False)
+
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> torch.Tensor:
         """Return a tensor over the memory of an array."""
         return torch.from_numpy(array)
+
+
+@cache
+def expect_sparse_tensors() -> None:
+    """Hear what torch says once in a process of sparse tensors, in beta and unchecked, before a user has to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        none = torch.zeros(0, dtype=torch.int64)
+        torch.sparse_compressed_tensor(torch.zeros(1, dtype=torch.int64), none, none, (0, 1), layout=torch.sparse_csr)
 
 
 def pinned_memory(size: int) -> torch.Tensor:

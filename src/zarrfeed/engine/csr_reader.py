@@ -1,0 +1,293 @@
+"""Rows of sparse matrices as the samples of a batch: their element blocks are read by an engine, batches ahead.
+
+The plan says which rows come next, and `indptr` which element blocks they have. So an engine of its own decodes whole
+blocks in the order in which batches need them, in threads without the GIL, and one thread of Python copies the rows of
+a batch out of the blocks (`engine/element_blocks.py`), a few batches before it is wanted.
+
+Invariants: a batch that was made ahead is handed out only for exactly the rows that it was made for; any other batch,
+such as one with substitutes, is made when it is wanted, by readers of its own. Batches are made one after another, in
+the order of the plan, so that blocks are loaded in that order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base import errors
+from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
+from zarrfeed.base.native import core
+from zarrfeed.engine.arrays import Array, BatchArrays
+from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
+from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.selection import Int64, block_of
+from zarrfeed.plan.sparse import keep_batches, plan_loads, split_rows
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.sparse import CsrField
+
+#: Batches that are made before they are wanted, at most.
+MOST_AHEAD = 3
+_THREAD_NAME = "zarrfeed-csr"
+
+
+@dataclass
+class _Batch:
+    """The rows of one batch: its tensor, and the blocks that could not be had."""
+
+    array: Array
+    bad: list[BadBlock] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A batch that is made ahead."""
+
+    index: Int64
+    batch: Future[_Batch]
+
+
+class CsrReader:
+    """Reads the rows of one field.
+
+    Parameters
+    ----------
+    field
+        Which one.
+    batch_size
+        Rows of a batch.
+    num_threads
+        Threads that decode.
+    cache_bytes
+        Memory for decoded blocks that are cached for requests in any order.
+    arrays
+        The array library that batches are made with.
+    make_reader
+        Makes a reader of arrays.
+    """
+
+    def __init__(
+        self,
+        field: CsrField,
+        *,
+        batch_size: int,
+        num_threads: int,
+        cache_bytes: int,
+        arrays: BatchArrays,
+        policy: Faults,
+        make_reader: MakeReader,
+    ) -> None:
+        self._field = field
+        self._batch_size = batch_size
+        self._arrays = arrays
+        self._edges = field.find_edges()
+        sides = (
+            [[field.indices, field.data]] if field.indices.splits_as(field.data) else [[field.indices], [field.data]]
+        )
+        made = partial(BlockMemory, num_columns=field.num_columns, num_threads=num_threads, policy=policy)
+        made = partial(made, make_reader=make_reader)
+        self._ahead_of_time = [made(side, is_first=number == 0) for number, side in enumerate(sides)]
+        share = cache_bytes // len(sides)
+        self._at_once = [made(side, is_first=number == 0, cache_bytes=share) for number, side in enumerate(sides)]
+        self._thread: ThreadPoolExecutor | None = None
+        self._epoch = 0
+        self._order: Int64 = np.empty(0, np.int64)
+        self._position = 0  # in the order, of the next batch that is made
+        self._room = 0
+        self._ahead: deque[_Asked] = deque()
+        self._lock = threading.Lock()  # batches that are made when they are wanted
+
+    @property
+    def source(self) -> None:
+        """Its stores are those of its readers, which report of them."""
+
+    def open(self, plan: EpochPlan, max_open_batches: int) -> None:
+        """Begin an epoch, and make its first batches if it has several.
+
+        Raises
+        ------
+        StoreReadError, ConfigError
+            If an array is gone.
+        """
+        self.close()
+        self._position = 0
+        self._order = np.empty(0, np.int64)
+        if plan.steps <= self._batch_size:
+            return
+        self._room = min(MOST_AHEAD, max_open_batches - 1)
+        self._order = core.sample_order(plan.to_core())
+        keep = keep_batches(plan, self._batch_size)
+        for memory in self._ahead_of_time:
+            loads = plan_loads(memory.elements, self._field.indptr, self._order, self._batch_size, keep)
+            memory.start(loads)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD_NAME)
+        self._ask()
+
+    def close(self) -> None:
+        """End the epoch: no batch is made any more, and threads have ended."""
+        self._epoch += 1
+        for one in tuple(self._ahead):
+            one.batch.cancel()
+        self._ahead.clear()
+        for memory in (*self._ahead_of_time, *self._at_once):
+            memory.stop()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            # The garbage collector may call on the thread itself, which cannot wait for its own end.
+            is_here = threading.current_thread().name.startswith(_THREAD_NAME)
+            thread.shutdown(wait=not is_here, cancel_futures=True)
+
+    def take(self, index: Int64) -> Any:
+        """Return rows, by their index: a sparse matrix of shape (len(index), columns), or a dense one.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            If an element block cannot be decoded or read; names the array, the chunk and the rows.
+        ClosedError
+            If another thread ends the epoch meanwhile.
+        """
+        array, bad = self.take_what_is_good(index)
+        for one in bad:
+            raise self._error_of(one)
+        return array
+
+    def take_what_is_good(self, index: Int64) -> tuple[Any, list[BadBlock]]:
+        """Return the same, and the blocks that could not be had; rows in these lack elements."""
+        epoch = self._epoch
+        try:
+            batch = self._awaited(index) or self._made_now(index)
+        except (CancelledError, RuntimeError) as error:
+            if epoch == self._epoch:
+                raise
+            raise ClosedError("this dataset was closed") from error
+        if epoch != self._epoch:
+            raise ClosedError("this dataset was closed")
+        self._ask()
+        return batch.array, batch.bad
+
+    def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
+        """Return what may be skipped of array `number`: blocks of rows, and single rows under the number `~number`."""
+        return {number: SkippedField(name, self._find_blocks, (0,)), ~number: SkippedField(name, _itself, (0,))}
+
+    def skipped(self, number: int, index: Int64, errors: list[BadBlock]) -> Skipped:
+        """Say which slots of a batch lack their row, for want of element blocks.
+
+        Rows that begin in a bad element block are skipped as one block. A row that begins before it is skipped alone.
+        """
+        begin, end = self._field.indptr[index], self._field.indptr[index + 1]
+        bad = np.zeros(len(index), dtype=bool)
+        parts: list[SkippedPart] = []
+        for one in errors:
+            first, stop = one.elements.range_of(np.array([one.block]))
+            touched = (begin < stop) & (end > first) & (end > begin)
+            inside = touched & (begin >= first)
+            parts += [(number, int(unit), *one.part) for unit in np.unique(self._find_blocks(index[inside], 0))]
+            parts += [(~number, int(row), *one.part) for row in np.unique(index[touched & ~inside])]
+            bad |= touched
+        slots = np.flatnonzero(bad)
+        return slots.tolist(), index[slots].tolist(), parts
+
+    def stats(self) -> Stats:
+        """Return the counters since this reader was made."""
+        return sum((memory.stats() for memory in (*self._ahead_of_time, *self._at_once)), Stats())
+
+    def _find_blocks(self, samples: Int64, offset: int) -> Int64:
+        """Return the block of rows of the row at an offset from each sample."""
+        return block_of(samples + offset, 1, self._edges)
+
+    def _ask(self) -> None:
+        """Make the next batches, as many as there is room for."""
+        while self._thread is not None and len(self._ahead) < self._room and self._position < len(self._order):
+            index = self._order[self._position : self._position + self._batch_size]
+            batch = self._thread.submit(self._made_ahead, index, self._position // self._batch_size, self._epoch)
+            self._position += len(index)
+            self._ahead.append(_Asked(index, batch))
+
+    def _awaited(self, index: Int64) -> _Batch | None:
+        """Wait for a batch that was made ahead; None if these rows were not."""
+        wanted = next((one for one in tuple(self._ahead) if np.array_equal(one.index, index)), None)
+        if wanted is None:
+            return None
+        batch = wanted.batch.result()  # until then `close` finds it among the others
+        while self._ahead and self._ahead.popleft() is not wanted:
+            pass  # other rows were wanted in its place; it is made all the same, since blocks are loaded in order
+        return batch
+
+    def _made_ahead(self, index: Int64, number: int, epoch: int) -> _Batch:
+        """Make a batch of the plan; on the thread that makes batches."""
+        for memory in self._ahead_of_time:
+            if epoch != self._epoch:
+                raise CancelledError
+            memory.load_for(number)
+        batch = self._gather(self._ahead_of_time, index)
+        for memory in self._ahead_of_time:
+            memory.drop_after(number)
+        return batch
+
+    def _made_now(self, index: Int64) -> _Batch:
+        """Make a batch while the caller waits."""
+        with self._lock:
+            for memory in self._at_once:
+                memory.start(plan_loads(memory.elements, self._field.indptr, index, max(1, len(index)), 1))
+                memory.load_for(0)
+            return self._gather(self._at_once, index)
+
+    def _gather(self, memories: list[BlockMemory], index: Int64) -> _Batch:
+        """Copy rows out of blocks."""
+        field = self._field
+        begin, end = field.indptr[index], field.indptr[index + 1]
+        lengths = end - begin
+        ends = np.concatenate(([0], np.cumsum(lengths)))
+        places: list[Int64] = []
+        bad: list[BadBlock] = []
+        for memory in memories:
+            _, block, place, count = split_rows(memory.elements, begin, end)
+            places.append(memory.places_of(block, place, count))
+            bad += memory.bad_among(block)
+        column_places, value_places = places[0], places[-1]
+        columns, values = memories[0].arrays[0], memories[-1].arrays[-1]
+        if field.dense:
+            array, dense = self._arrays.empty_items((len(index), field.num_columns), field.data.dtype)
+            dense[...] = 0
+            row = np.repeat(np.arange(len(index)) * field.num_columns, lengths)
+            column = np.take(columns, column_places)
+            if bad:  # blocks that could not be had hold anything
+                column = np.clip(column, 0, field.num_columns - 1)
+            dense.reshape(-1)[row + column] = np.take(values, value_places)
+            return _Batch(array, bad)
+        total, index_dtype = int(ends[-1]), field.index_dtype
+        crow, memory_of_crow = self._arrays.empty_items((len(index) + 1,), index_dtype)
+        memory_of_crow[:] = ends
+        column_array, memory_of_columns = self._arrays.empty_items((total,), index_dtype)
+        value_array, memory_of_values = self._arrays.empty_items((total,), field.data.dtype)
+        if columns.dtype == memory_of_columns.dtype:
+            np.take(columns, column_places, out=memory_of_columns, mode="clip")
+        else:
+            memory_of_columns[:] = np.take(columns, column_places)
+        np.take(values, value_places, out=memory_of_values, mode="clip")
+        return _Batch(self._arrays.csr(crow, column_array, value_array, (len(index), field.num_columns)), bad)
+
+    def _error_of(self, one: BadBlock) -> ZarrfeedError:
+        """Return the error of a block, with its rows."""
+        _, name, code, message = one.part
+        first, stop = (int(end[0]) for end in one.elements.range_of(np.array([one.block])))
+        indptr = self._field.indptr
+        low = int(np.searchsorted(indptr, first, side="right")) - 1
+        high = int(np.searchsorted(indptr, stop, side="left")) - 1
+        text = f"{message} (rows {low} to {high} of {self._field.path})"
+        kind: Any = getattr(errors, name)
+        made: ZarrfeedError = kind(code, text) if issubclass(kind, StoreReadError) else kind(text)
+        return made
+
+
+def _itself(samples: Int64, offset: int) -> Int64:
+    """Return the units of single rows, which are skipped by themselves."""
+    return samples + offset

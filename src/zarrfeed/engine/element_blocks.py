@@ -1,0 +1,227 @@
+"""Element blocks of sparse matrices in memory: loaded in the order of a plan, each to a slot of its own.
+
+What holds: a block is in its slot from `load_for` of the first batch that needs it until `drop_after` of the last one.
+The engine delivers blocks in the order of the loads, so each is copied once, from the engine's batch to its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ClosedError
+from zarrfeed.engine.arrays import ByteArrays, raw_dtype
+from zarrfeed.engine.stats import Stats
+from zarrfeed.plan.memory import open_blocks, plan_memory
+from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.sparse import BlockLoads, plan_chunks
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.sparse import Elements
+
+#: Makes a reader of arrays: `engine.reader.Reader`, which looks rows up with this module.
+MakeReader: TypeAlias = Callable[..., Any]
+
+#: Memory of a reader beside its blocks: temporary buffers, and what is fetched ahead.
+_READER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class BadBlock:
+    """An element block that could not be read or decoded: its chunk's key, class of the error, errno, message."""
+
+    elements: Elements
+    block: int
+    part: tuple[str, str, int, str]
+
+
+class BlockMemory:
+    """The blocks of one array of elements, or of two whose blocks hold the same elements.
+
+    Parameters
+    ----------
+    sides
+        The arrays.
+    is_first
+        Whether the first array has the columns of elements, which are checked.
+    num_columns
+        Of the matrix.
+    num_threads
+        Threads that decode.
+    policy
+        How chunks are read. Chunks that cannot be had are remembered as bad blocks, whatever it says.
+    make_reader
+        Makes a reader of arrays.
+    cache_bytes
+        Memory for decoded chunks, for many small plans. None: there is one plan an epoch.
+
+    Attributes
+    ----------
+    arrays
+        Of each side the elements of all slots, one slot after another, shape (slots * block items,).
+    """
+
+    def __init__(
+        self,
+        sides: Sequence[Elements],
+        *,
+        is_first: bool,
+        num_columns: int,
+        num_threads: int,
+        policy: Faults,
+        make_reader: MakeReader,
+        cache_bytes: int | None = None,
+    ) -> None:
+        self.elements = sides[0]
+        self.arrays: list[npt.NDArray[Any]] = [np.empty(0, raw_dtype(one.dtype)) for one in sides]
+        self._sides = sides
+        self._has_columns = is_first
+        self._num_columns = num_columns
+        self._num_threads = num_threads
+        self._policy = replace(policy, on_error="skip", max_errors=2**31 - 1)
+        self._make_reader = make_reader
+        self._cache_bytes = cache_bytes
+        self._items = int(self.elements.block_items.max())
+        self._readers: dict[int, Any] = {}  # by layout
+        self._running: set[int] = set()
+        self._loads = BlockLoads(*(np.empty(0, np.int64),) * 3)
+        self._next_load = 0
+        self._slot_of = np.empty(0, np.int64)  # of each block; -1: it is not in memory
+        self._free: list[int] = []
+        self._drops: dict[int, list[int]] = {}  # last batch -> blocks
+        self._bad: dict[int, BadBlock] = {}
+
+    def start(self, loads: BlockLoads) -> None:
+        """Begin to read blocks, in the order of their loads."""
+        self.stop()
+        if not len(self._slot_of):
+            self._slot_of = np.full(self.elements.num_blocks, -1, dtype=np.int64)
+        slots = loads.most_at_once
+        if slots * self._items > len(self.arrays[0]):
+            self.arrays = [np.empty(slots * self._items, array.dtype) for array in self.arrays]
+        self._free = list(range(len(self.arrays[0]) // self._items))
+        self._loads = loads
+        self._layout, chunk = self.elements.chunk_of(loads.block)
+        for layout in np.unique(self._layout).tolist():
+            reader = self._reader_of(layout)
+            num_chunks = self.elements.layouts[layout].spec.num_samples
+            self._running.add(layout)
+            reader.start(plan_chunks(chunk[self._layout == layout], num_chunks), open_blocks(self._num_threads))
+
+    def stop(self) -> None:
+        """End reading; blocks are forgotten, and memory stays."""
+        for layout in sorted(self._running):
+            self._readers[layout].stop()
+        self._running.clear()
+        self._slot_of[self._slot_of >= 0] = -1
+        self._next_load = 0
+        self._loads = BlockLoads(*(np.empty(0, np.int64),) * 3)
+        self._drops.clear()
+        self._bad.clear()
+
+    def load_for(self, batch: int) -> None:
+        """Wait for the blocks that a batch needs and that are not in memory."""
+        loads = self._loads
+        while self._next_load < len(loads.block) and loads.first_batch[self._next_load] == batch:
+            number = self._next_load
+            block, layout = int(loads.block[number]), int(self._layout[number])
+            found = self._readers[layout].next_arrays()
+            if found is None:
+                raise ClosedError("this dataset was closed")
+            delivered, skipped = found
+            slot = self._free.pop()
+            first, end = (int(one[0]) for one in self.elements.range_of(loads.block[number : number + 1]))
+            if skipped is not None:
+                self._bad[block] = BadBlock(self.elements, block, skipped[2][0][2:])
+            for array, one, side in zip(self.arrays, delivered, self._sides, strict=True):
+                values = one.reshape(-1).view(raw_dtype(side.dtype_of(layout)))
+                array[slot * self._items : slot * self._items + end - first] = values[: end - first]
+            if self._has_columns and skipped is None:
+                self._check_columns(block, layout, slot, end - first)
+            self._slot_of[block] = slot
+            self._drops.setdefault(int(loads.last_batch[number]), []).append(block)
+            self._next_load += 1
+
+    def drop_after(self, batch: int) -> None:
+        """Give the slots of blocks back that no later batch needs."""
+        for block in self._drops.pop(batch, ()):
+            self._free.append(int(self._slot_of[block]))
+            self._slot_of[block] = -1
+            self._bad.pop(block, None)
+
+    def places_of(self, block: Int64, place: Int64, count: Int64) -> Int64:
+        """Return where in `arrays` the elements of pieces of blocks are: from a place on, so many each."""
+        begin = self._slot_of[block] * self._items + place
+        first = np.cumsum(count) - count
+        places: Int64 = np.repeat(begin - first, count)
+        places += np.arange(len(places))
+        return places
+
+    def bad_among(self, block: Int64) -> list[BadBlock]:
+        """Return which of these blocks could not be had."""
+        return [one for number, one in sorted(self._bad.items()) if np.any(block == number)] if self._bad else []
+
+    def stats(self) -> Stats:
+        """Return the counters of reading."""
+        read = sum((reader.stats() for reader in list(self._readers.values())), Stats())
+        return replace(
+            read,
+            batches=0,
+            samples=0,
+            batch_memory_bytes=0,
+            scratch_bytes=0,
+            idle_storage_s=0.0,
+            idle_other_s=0.0,
+            consumer_wait_s=0.0,
+            consumer_busy_s=0.0,
+            concurrency=0,
+        )
+
+    def _check_columns(self, block: int, layout: int, slot: int, count: int) -> None:
+        """Remember a block as bad if one of its columns is none of the matrix."""
+        columns = self.arrays[0][slot * self._items : slot * self._items + count]
+        low, high = int(columns.min()), int(columns.max())
+        if low >= 0 and high < self._num_columns:
+            return
+        wrong = low if low < 0 else high
+        chunk = int(self.elements.chunk_of(np.array([block]))[1][0])
+        name = self.elements.layouts[layout].spec.name
+        message = f"{name}: chunk {chunk} has the column {wrong}, must be in [0, {self._num_columns - 1}]"
+        self._bad[block] = BadBlock(self.elements, block, (str(chunk), "CorruptChunkError", 0, message))
+
+    def _reader_of(self, layout: int) -> Any:
+        """Return the reader of a layout."""
+        if layout not in self._readers:
+            fields = [
+                StoredField(
+                    f"elements {n}",
+                    one.layouts[layout].spec,
+                    conversion=one.layouts[layout].conversion,
+                    parts=one.layouts[layout].parts,
+                )
+                for n, one in enumerate(self._sides)
+            ]
+            caches, ahead = self._cache_bytes is not None, open_blocks(self._num_threads)
+            block_bytes = sum(f.spec.decoded_bytes for f in fields)
+            memory = plan_memory(
+                fields,
+                batch_size=1,
+                num_threads=self._num_threads,
+                budget=_READER_BYTES + (ahead + 4 * self._num_threads) * block_bytes,
+                min_open_batches=ahead,
+            )
+            self._readers[layout] = self._make_reader(
+                fields,
+                batch_size=1,
+                num_threads=memory.num_threads,
+                memory=memory,
+                arrays=ByteArrays(),
+                cache_bytes=self._cache_bytes or 0,
+                caller_runs=caches,
+                policy=self._policy,
+            )
+        return self._readers[layout]

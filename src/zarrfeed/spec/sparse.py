@@ -1,0 +1,232 @@
+"""`CsrField`: sparse matrices whose rows are samples, as AnnData stores them (`encoding-type: csr_matrix`).
+
+What holds: the elements of all matrices are numbered through, row by row and store by store. An element lies in one
+element block: a read chunk of the array `indices`, or `data`, of one store. `indptr` of all rows is in memory, so which
+element blocks a row needs is known before any of them is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.spec.dtypes import item_bytes
+from zarrfeed.spec.layout import Layout
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Rows of a block, at least, as long as it has no more bytes than `_SMALL_BLOCK`: tiny chunks make no blocks of a row.
+_FEW_ROWS = 32
+_SMALL_BLOCK = 4 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """The array `indices`, or `data`, of one matrix or several.
+
+    Attributes
+    ----------
+    layouts
+        How stores hold the array, those that hold it alike together. A row of a layout is one read chunk.
+    layout
+        Which layout each store has, shape (stores,).
+    first_chunk
+        The number of each store's first chunk in its layout, shape (stores,).
+    begin
+        The number of each store's first element, and of all elements, shape (stores + 1,).
+    """
+
+    layouts: tuple[Layout, ...]
+    layout: Int64
+    first_chunk: Int64
+    begin: Int64
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Elements)
+            and self.layouts == other.layouts
+            and all(
+                np.array_equal(getattr(self, name), getattr(other, name)) for name in ("layout", "first_chunk", "begin")
+            )
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.layouts)
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype that holds the elements of all stores, as they are delivered."""
+        names = {self.dtype_of(number) for number in range(len(self.layouts))}
+        return names.pop() if len(names) == 1 else str(np.result_type(*names))
+
+    def dtype_of(self, layout: int) -> str:
+        """Return the name of the dtype of the elements of a layout, as they are delivered."""
+        one = self.layouts[layout]
+        return one.spec.dtype.name if one.conversion is None else one.conversion.result
+
+    @cached_property
+    def block_items(self) -> Int64:
+        """Elements of a full block of each store, shape (stores,)."""
+        lengths = np.array([layout.spec.chunk_shape[1] for layout in self.layouts], dtype=np.int64)
+        return lengths[self.layout]
+
+    @cached_property
+    def first_block(self) -> Int64:
+        """The number of each store's first block, and of all blocks, shape (stores + 1,)."""
+        return np.concatenate(([0], np.cumsum(-(-np.diff(self.begin) // self.block_items))))
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of all stores."""
+        return int(self.first_block[-1])
+
+    def find(self, element: Int64) -> tuple[Int64, Int64]:
+        """Return the block of each element, and its place there."""
+        if len(self.layout) == 1:
+            return np.divmod(element, self.block_items[0])
+        store = np.searchsorted(self.begin, element, side="right") - 1
+        block, place = np.divmod(element - self.begin[store], self.block_items[store])
+        return block + self.first_block[store], place
+
+    def store_of(self, block: Int64) -> Int64:
+        """Return the store of each block."""
+        return np.searchsorted(self.first_block, block, side="right") - 1
+
+    def chunk_of(self, block: Int64) -> tuple[Int64, Int64]:
+        """Return the layout of each block, and the number of its chunk there."""
+        store = self.store_of(block)
+        return self.layout[store], self.first_chunk[store] + block - self.first_block[store]
+
+    def range_of(self, block: Int64) -> tuple[Int64, Int64]:
+        """Return the first element of each block, and the end of its elements."""
+        store = self.store_of(block)
+        begin = self.begin[store] + (block - self.first_block[store]) * self.block_items[store]
+        return begin, np.minimum(begin + self.block_items[store], self.begin[store + 1])
+
+    def splits_as(self, other: Elements) -> bool:
+        """Return whether blocks of both hold the same elements, and lie alike in their layouts."""
+        ours, theirs = ((one.block_items, one.layout, one.first_chunk, one.begin) for one in (self, other))
+        return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class CsrField:
+    """Sparse matrices with one sample a row, of several stores one after another.
+
+    The engine gives the field the global sample index, and `engine/csr_reader.py` looks the rows up.
+
+    Attributes
+    ----------
+    path
+        What messages call the matrix: its path or URL.
+    indptr
+        The number of each row's first element, and of all elements, shape (rows + 1,).
+    first_row
+        Each store's first row, and the number of all rows, shape (stores + 1,).
+    indices, data
+        The columns of elements, and their values.
+    dense
+        Whether batches are dense tensors.
+    """
+
+    name: str
+    path: str
+    num_columns: int
+    indptr: Int64
+    first_row: Int64
+    indices: Elements
+    data: Elements
+    dense: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        names = ("name", "path", "num_columns", "digest", "indices", "data", "dense")
+        return isinstance(other, CsrField) and all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.path, self.digest, self.dense))
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash that tells apart which rows have how many elements, and which store has which rows."""
+        hashed = hashlib.sha256(self.indptr.astype("<i8").tobytes())
+        hashed.update(self.first_row.astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of all matrices."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_elements(self) -> int:
+        """Stored values of all matrices."""
+        return int(self.indptr[-1])
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return (self.num_columns,)
+
+    @property
+    def index_dtype(self) -> str:
+        """The name of the dtype of columns in batches, and of where rows begin: of the two that torch takes."""
+        return "int32" if np.can_cast(self.indices.dtype, np.int32) else "int64"
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element: its column, and its value as it is delivered."""
+        return item_bytes(self.indices.dtype) + item_bytes(self.data.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the elements of a row, on average."""
+        return -(-self.num_elements * self.element_bytes // self.num_samples)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of an element block, decoded, of both arrays."""
+        return sum(
+            max(layout.spec.chunk_shape[1] for layout in one.layouts) * item_bytes(name)
+            for one, name in ((self.indices, self.indices.dtype), (self.data, self.data.dtype))
+        )
+
+    @property
+    def primary(self) -> Elements:
+        """The array whose chunks make the blocks: the one with the longer chunks."""
+        return self.data if self.data.num_blocks < self.indices.num_blocks else self.indices
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every store has shards."""
+        return all(layout.spec.shard is not None for layout in self.primary.layouts)
+
+    def find_edges(self, *, of_shards: bool = False) -> Int64:
+        """Return the first row of each block of rows, and the number of rows, ascending.
+
+        A block has the rows that begin in one element block; in several, where chunks have few rows; or in a shard.
+        """
+        elements = self.primary
+        mean = max(1.0, self.num_elements / self.num_samples)
+        edges = [self.first_row]
+        for store in range(len(elements.layout)):
+            first, end = self.first_row[store], self.first_row[store + 1]
+            spec = elements.layouts[elements.layout[store]].spec
+            items = int(elements.block_items[store])
+            if of_shards and spec.shard is not None:
+                length = items * spec.shard.chunks[0]
+            else:
+                most = max(1, _SMALL_BLOCK // (items * self.element_bytes))
+                length = items * max(1, min(most, int(_FEW_ROWS * mean // items)))
+            begins = np.arange(elements.begin[store], elements.begin[store + 1], length)
+            edges.append(first + np.searchsorted(self.indptr[first:end], begins))
+        return np.unique(np.concatenate(edges))
+
+    def describe(self) -> str:
+        """Return the matrix in words."""
+        share = self.num_elements / self.num_samples / max(1, self.num_columns)
+        return f"{self.num_samples} rows, {self.num_elements} stored values ({100 * share:.3g} % of all)"
