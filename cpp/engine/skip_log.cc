@@ -8,7 +8,11 @@ namespace zarrfeed {
 void SkipLog::add(const Placement& sample, const SkippedChunk& chunk) {
   auto& [slots, chunks] = batches_[sample.step / batch_size_];
   slots.push_back({sample.step % batch_size_, sample.sample});
-  if (chunks.empty() || chunks.back().key != chunk.key || chunks.back().field != chunk.field) chunks.push_back(chunk);
+  // Not by the key alone, which chunks of several stores share; nor by the number alone, which cells share.
+  const auto is_same = [&chunk](const SkippedChunk& last) {
+    return last.field == chunk.field && last.chunk == chunk.chunk && last.key == chunk.key;
+  };
+  if (chunks.empty() || !is_same(chunks.back())) chunks.push_back(chunk);
 }
 
 Skipped SkipLog::take(int64_t batch) {

@@ -70,6 +70,18 @@ TEST(rows_of_one_chunk_list_it_once) {
   CHECK_EQ(skipped.chunks.size(), size_t{1});
 }
 
+TEST(chunks_of_several_stores_are_listed_though_they_have_one_key) {
+  // The chunks of an array in several stores are numbered through; their keys begin anew in each store.
+  SkipLog log(4);
+  const Error error(ErrorKind::kCorrupt, "does not decode");
+  log.add({10, 0}, {0, 3, "c/0", error});
+  log.add({50, 1}, {0, 9, "c/0", error});
+  const Skipped skipped = log.take(0);
+  CHECK_EQ(skipped.chunks.size(), size_t{2});
+  CHECK_EQ(skipped.chunks[0].chunk, int64_t{3});
+  CHECK_EQ(skipped.chunks[1].chunk, int64_t{9});
+}
+
 TEST(a_cleared_log_is_empty) {
   SkipLog log(2);
   log.add({0, 0}, bad_chunk(0, 0));
