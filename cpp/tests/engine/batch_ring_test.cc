@@ -124,6 +124,64 @@ TEST(a_batch_that_lacks_one_piece_of_one_row_is_not_complete) {
   }
 }
 
+TEST(pieces_that_are_counted_as_they_are_found_complete_a_batch_neither_too_early_nor_never) {
+  // A batch is opened with one piece a sample. Before that piece is finished, the pieces of the sample are added; they
+  // are finished in any order, also before those of other samples of the batch are added.
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 300; ++i) {
+    const int64_t batch_size = pick(random, 1, 5), in_sample = pick(random, 1, 3), steps = pick(random, 1, 15);
+    OwnedRing owned(steps, batch_size, 15, 1, 1, 1);
+    std::vector<int64_t> left(
+        static_cast<size_t>(owned.ring.num_batches()));  // rows that are not finished, and samples
+    for (int64_t b = 0; b < owned.ring.num_batches(); ++b) {
+      owned.open(b, 1, 1);
+      left[static_cast<size_t>(b)] = owned.ring.rows(b);
+    }
+    std::vector<int64_t> samples;
+    for (int64_t step = 0; step < steps; ++step) samples.push_back(step);
+    std::vector<Placement> rows;  // that are added and not finished
+    const auto finish = [&](const Placement& row, int64_t rows_of_sample) {
+      const int64_t batch = row.step / (batch_size * rows_of_sample);
+      const bool is_last = --left[static_cast<size_t>(batch)] == 0;
+      std::vector<int64_t> complete;
+      owned.ring.finish(std::vector<Placement>{row}, rows_of_sample, [&](int64_t b) { complete.push_back(b); });
+      CHECK(complete == (is_last ? std::vector<int64_t>{batch} : std::vector<int64_t>{}));
+      CHECK_EQ(owned.ring.is_complete(batch), is_last);
+    };
+    while (!samples.empty() || !rows.empty()) {
+      if (!rows.empty() && (samples.empty() || random() % 2 == 0)) {
+        std::swap(rows[random() % rows.size()], rows.back());
+        const Placement row = rows.back();
+        rows.pop_back();
+        finish(row, in_sample);
+        continue;
+      }
+      std::swap(samples[random() % samples.size()], samples.back());
+      const int64_t step = samples.back();
+      samples.pop_back();
+      std::vector<Placement> of_sample;
+      for (int64_t k = 0; k < in_sample; ++k) {
+        for (int64_t cells = pick(random, 1, 4); cells > 0; --cells) of_sample.push_back({0, step * in_sample + k});
+      }
+      owned.ring.add(of_sample, in_sample);
+      left[static_cast<size_t>(step / batch_size)] += std::ssize(of_sample);
+      rows.insert(rows.end(), of_sample.begin(), of_sample.end());
+      finish({0, step}, 1);
+    }
+    for (int64_t b = 0; b < owned.ring.num_batches(); ++b) CHECK(owned.ring.is_complete(b));
+  }
+}
+
+TEST(rows_of_fields_that_share_a_tensor_go_to_their_offsets) {
+  OwnedRing owned(4, 2, 2, 1, 1, 24);
+  for (int64_t b = 0; b < 2; ++b) owned.open(b, 24, 1);
+  std::vector<RowTarget> targets;
+  // Windows of 2 rows of 12 bytes, of which this field has those from byte 5 on; steps 5 and 6 are in samples 2 and 3.
+  owned.ring.find_targets(std::vector<Placement>{{30, 5}, {31, 6}}, 0, 2, 12, 5, targets);
+  CHECK(targets[0].dest == owned.place(0, 2, 24) + 12 + 5);
+  CHECK(targets[1].dest == owned.place(0, 3, 24) + 5);
+}
+
 TEST(every_step_is_claimed_once_in_each_turn_of_the_ring) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 500; ++i) {

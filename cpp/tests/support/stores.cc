@@ -77,7 +77,8 @@ ByteVector make_chunk(const ArrayLayout& layout, const std::vector<int64_t>& cel
       const auto axis = layout.storage_order.empty() ? i : static_cast<size_t>(layout.storage_order[i]);
       at = at * static_cast<size_t>(layout.chunk_shape[axis]) + static_cast<size_t>(within[axis]);
     }
-    const uint32_t value = element_of(index[static_cast<size_t>(layout.sample_axis)], place_of(layout, index));
+    const int64_t sample = layout.first_row + index[static_cast<size_t>(layout.sample_axis)];
+    const uint32_t value = element_of(sample, place_of(layout, index));
     for (size_t b = 0; b < kItem; ++b) {
       chunk[at * kItem + (layout.big_endian ? kItem - 1 - b : b)] = static_cast<uint8_t>(value >> 8 * b);
     }
@@ -213,7 +214,7 @@ void TestArray::remove_chunk(const std::string& key) {
 std::vector<uint8_t> TestArray::sample(int64_t index) const {
   std::vector<uint8_t> out;
   out.reserve(sample_bytes());
-  for (size_t place = 0; place < places_; ++place) append_item(out, element_of(index, place));
+  for (size_t place = 0; place < places_; ++place) append_item(out, element_of(layout_.first_row + index, place));
   if (removed_.empty()) return out;
   std::vector<int64_t> extents = layout_.shape;
   extents[static_cast<size_t>(layout_.sample_axis)] = 1;

@@ -26,10 +26,11 @@ struct ArrayLayout {
   bool big_endian = false;
   char separator = '.';
   std::vector<int64_t> shard_chunks = {};  ///< inner chunks of a shard along each axis; empty: no shards
+  int64_t first_row = 0;                   ///< the sample that the elements of row 0 say, of one store of several
 };
 
 /// An array of 32-bit unsigned integers, written below a directory with Zarr v2 keys.
-/// Element `place` (C order in the sample) of sample `s` is element_of(s, place).
+/// Element `place` (C order in the sample) of sample `s` is element_of(first_row + s, place).
 class TestArray {
  public:
   TestArray(std::filesystem::path root, ArrayLayout layout);
