@@ -125,6 +125,8 @@ def open(
     >>> len(data)
     50
     """
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict")
     options = CacheOptions.parse(cache, cache_limit, cache_version)
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options)
     grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
