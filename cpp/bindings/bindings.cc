@@ -24,6 +24,7 @@
 #include "tools/ceiling.h"
 #include "tools/chunk_checker.h"
 #include "tools/library_ceiling.h"
+#include "transform/copy_runs.h"
 
 namespace py = pybind11;
 
@@ -373,6 +374,21 @@ PYBIND11_MODULE(_core, m) {
         return out;
       },
       py::arg("plan"));
+  m.def(
+      "copy_runs",
+      [](const py::buffer& source, const py::array_t<int64_t, py::array::c_style>& begin,
+         const py::array_t<int64_t, py::array::c_style>& count, size_t item_bytes, const py::buffer& out) {
+        const py::buffer_info from = source.request();
+        const py::buffer_info to = out.request(true);
+        const auto size_of = [](const py::buffer_info& info) { return static_cast<size_t>(info.size * info.itemsize); };
+        const std::span<const uint8_t> items{static_cast<const uint8_t*>(from.ptr), size_of(from)};
+        const std::span<uint8_t> room{static_cast<uint8_t*>(to.ptr), size_of(to)};
+        const std::span<const int64_t> begins{begin.data(), static_cast<size_t>(begin.size())};
+        const std::span<const int64_t> counts{count.data(), static_cast<size_t>(count.size())};
+        const GilRelease release;
+        return copy_runs(items, begins, counts, item_bytes, room);
+      },
+      py::arg("source"), py::arg("begin"), py::arg("count"), py::kw_only(), py::arg("item_bytes"), py::arg("out"));
   m.def(
       "runs_together",
       [](const std::vector<std::pair<uint64_t, uint64_t>>& extents, size_t gap, size_t limit) {

@@ -23,7 +23,7 @@ import numpy as np
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
 from zarrfeed.base.native import core
-from zarrfeed.engine.arrays import Array, BatchArrays
+from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
@@ -246,34 +246,32 @@ class CsrReader:
         begin, end = field.indptr[index], field.indptr[index + 1]
         lengths = end - begin
         ends = np.concatenate(([0], np.cumsum(lengths)))
-        places: list[Int64] = []
+        total = (int(ends[-1]),)
         bad: list[BadBlock] = []
+        pieces = []
         for memory in memories:
             _, block, place, count = split_rows(memory.elements, begin, end)
-            places.append(memory.places_of(block, place, count))
+            pieces.append((block, place, count))
             bad += memory.bad_among(block)
-        column_places, value_places = places[0], places[-1]
-        columns, values = memories[0].arrays[0], memories[-1].arrays[-1]
         if field.dense:
-            array, dense = self._arrays.empty_items((len(index), field.num_columns), field.data.dtype)
-            dense[...] = 0
-            row = np.repeat(np.arange(len(index)) * field.num_columns, lengths)
-            column = np.take(columns, column_places)
-            if bad:  # blocks that could not be had hold anything
-                column = np.clip(column, 0, field.num_columns - 1)
-            dense.reshape(-1)[row + column] = np.take(values, value_places)
-            return _Batch(array, bad)
-        total, index_dtype = int(ends[-1]), field.index_dtype
-        crow, memory_of_crow = self._arrays.empty_items((len(index) + 1,), index_dtype)
-        memory_of_crow[:] = ends
-        column_array, memory_of_columns = self._arrays.empty_items((total,), index_dtype)
-        value_array, memory_of_values = self._arrays.empty_items((total,), field.data.dtype)
-        if columns.dtype == memory_of_columns.dtype:
-            np.take(columns, column_places, out=memory_of_columns, mode="clip")
+            columns, values = np.empty(total, np.int64), np.empty(total, raw_dtype(field.data.dtype))
         else:
-            memory_of_columns[:] = np.take(columns, column_places)
-        np.take(values, value_places, out=memory_of_values, mode="clip")
-        return _Batch(self._arrays.csr(crow, column_array, value_array, (len(index), field.num_columns)), bad)
+            crow, memory_of_crow = self._arrays.empty_items((len(index) + 1,), field.index_dtype)
+            memory_of_crow[:] = ends
+            column_array, columns = self._arrays.empty_items(total, field.index_dtype)
+            value_array, values = self._arrays.empty_items(total, field.data.dtype)
+        memories[0].copy(0, *pieces[0], columns)
+        memories[-1].copy(len(memories[-1].arrays) - 1, *pieces[-1], values)
+        if not field.dense:
+            shape = (len(index), field.num_columns)
+            return _Batch(self._arrays.csr(crow, column_array, value_array, shape), bad)
+        array, dense = self._arrays.empty_items((len(index), field.num_columns), field.data.dtype)
+        dense[...] = 0
+        if bad:  # blocks that could not be had hold anything
+            np.clip(columns, 0, field.num_columns - 1, out=columns)
+        columns += np.repeat(np.arange(len(index)) * field.num_columns, lengths)
+        dense.reshape(-1)[columns] = values
+        return _Batch(array, bad)
 
     def _error_of(self, one: BadBlock) -> ZarrfeedError:
         """Return the error of a block, with its rows."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ClosedError
+from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.stats import Stats
 from zarrfeed.plan.memory import open_blocks, plan_memory
@@ -153,13 +154,16 @@ class BlockMemory:
             self._slot_of[block] = -1
             self._bad.pop(block, None)
 
-    def places_of(self, block: Int64, place: Int64, count: Int64) -> Int64:
-        """Return where in `arrays` the elements of pieces of blocks are: from a place on, so many each."""
+    def copy(self, side: int, block: Int64, place: Int64, count: Int64, out: npt.NDArray[Any]) -> None:
+        """Copy pieces of blocks of one array, from a place on and so many elements each, one after another to `out`."""
+        array = self.arrays[side]
         begin = self._slot_of[block] * self._items + place
-        first = np.cumsum(count) - count
-        places: Int64 = np.repeat(begin - first, count)
-        places += np.arange(len(places))
-        return places
+        if array.dtype == out.dtype:
+            core.copy_runs(array, begin, count, item_bytes=array.itemsize, out=out)
+            return
+        same = np.empty(len(out), array.dtype)
+        core.copy_runs(array, begin, count, item_bytes=array.itemsize, out=same)
+        out[:] = same
 
     def bad_among(self, block: Int64) -> list[BadBlock]:
         """Return which of these blocks could not be had."""
