@@ -21,12 +21,14 @@ from tests.support.oracle import no_thread_left
 from tests.support.sparse import Matrix, numbered_rows, put_csr
 from zarrfeed import (
     ChunkSkippedWarning,
+    ConfigError,
     CorruptChunkError,
     StoreReadError,
     ZarrDataLoader,
     ZarrDataset,
     ZarrIterableDataset,
 )
+from zarrfeed.base.native import core
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -281,3 +283,20 @@ def test_a_missing_chunk_is_an_error_if_that_is_asked_for(tmp_path: Path) -> Non
     (tmp_path / "x.zarr" / "data" / "c" / "2").unlink()
     with pytest.raises(StoreReadError, match="rows"):
         list(ZarrIterableDataset(data, batch_size=8, faults={"missing": "raise"}))
+
+
+def test_runs_are_copied_inside_of_their_memory() -> None:
+    source, out = np.arange(10, dtype="i2"), np.zeros(5, dtype="i2")
+    begin, count = np.array([8, 0, 3]), np.array([2, 0, 3])
+    assert core.copy_runs(source, begin, count, item_bytes=2, out=out) == 10
+    assert out.tolist() == [8, 9, 3, 4, 5]
+    for begins, counts, message in (
+        ([9], [2], "not inside"),
+        ([-1], [1], "not inside"),
+        ([0], [-1], "not inside"),
+        ([2**62], [1], "not inside"),
+        ([0, 0], [3, 3], "more items than there is room for"),
+        ([0], [1, 1], "do not belong together"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            core.copy_runs(source, np.array(begins), np.array(counts), item_bytes=2, out=out)
