@@ -23,6 +23,7 @@ from tests.support.scripts import run_script
 from zarrfeed import ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.layout import Layout
+from zarrfeed.tools import cli
 
 Array = npt.NDArray[Any]
 
@@ -416,3 +417,11 @@ def test_statistics_static_fields_and_times_go_with_many_stores(tmp_path: Path) 
     assert np.allclose(batch["t"].numpy(), expected, atol=1e-6)
     assert batch["lsm"].shape == (15, 3)
     assert batch["time_features"].shape == (15, 2)
+
+
+def test_bench_refuses_what_it_does_not_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_stores(tmp_path, [4, 4], [2, 2], ["zstd", "zstd"])
+    assert cli.main(["bench", f"{tmp_path}/*.zarr", "--seconds", "0.1"]) == cli.EXIT_ERROR
+    assert "bench measures one store, and these are 2" in capsys.readouterr().err
+    assert cli.main(["info", f"{tmp_path}/*.zarr", "--batch-size", "2"]) == 0
+    assert "in 2 stores of 4 samples" in capsys.readouterr().out

@@ -37,6 +37,7 @@ from zarrfeed.report.describe import describe
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import StoredField, VlenField, record_of, sample_bytes
+from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField, plain_field
@@ -137,6 +138,10 @@ class StoreBench:
             self._fields = dataset.session.schedule.fields
             if any(record_of(f) is not None for f in self._fields.fields):
                 raise UnsupportedError(f"{self.path}: bench does not measure records (structured dtypes)")
+            if any(isinstance(f, CsrField) for f in self._fields.fields):
+                raise UnsupportedError(f"{self.path}: bench does not measure sparse matrices")
+            if self.data.stores:
+                raise UnsupportedError(f"{self.path}: bench measures one store, and these are {len(self.data.stores)}")
             self._describe(dataset)
         self._units = self._choose_units()
         self._plain_fields = self._open_plain()
