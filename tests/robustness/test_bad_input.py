@@ -235,9 +235,18 @@ def test_a_file_url_of_another_host_is_not_taken_for_this_one(store: Path) -> No
         ZarrIterableDataset(f"file://elsewhere{store}", batch_size=2)
 
 
-@pytest.mark.parametrize("source", [None, 3, b"/path", ["a"], object(), 3.0, (), np.float32(1)])
+@pytest.mark.parametrize("source", [None, 3, b"/path", object(), 3.0, np.float32(1)])
 def test_what_is_neither_path_nor_array_is_refused_by_its_type(source: Any) -> None:
     refused(ConfigError, f"got a {type(source).__name__}, ", source)
+
+
+@pytest.mark.parametrize("empty", [[], ()])
+def test_no_stores_at_all_are_refused(empty: Any) -> None:
+    refused(ConfigError, "an empty list of stores, must name at least one", empty)
+
+
+def test_a_list_of_paths_says_which_one_is_no_store(store: Path) -> None:
+    refused(StoreReadError, "a: no Zarr array is there", [store, "a"])
 
 
 def test_a_path_with_bytes_that_are_no_utf8_is_read_or_refused(tmp_path: Path) -> None:

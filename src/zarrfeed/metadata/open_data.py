@@ -9,6 +9,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import OpenedFields, Source
 from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
@@ -138,6 +139,7 @@ def open(
             f"cache_version = {cache_version!r} declares that objects never change; with refresh = {refresh!r}, the "
             "last chunk may"
         )
+    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
     opening = Opening(samples, targets, sample_axis, sample_dim, variables, decode_cf, access, grows is not None)
     stores = as_stores(samples, access)
     if stores is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from zarrfeed import _core
-from zarrfeed.plan.order import Order, open_steps
+from zarrfeed.plan.order import Order
 from zarrfeed.plan.selection import Int64, make_selection
 
 SETTINGS = examples(150)
@@ -143,7 +143,7 @@ def test_groups_declare_the_steps_that_they_serve_exactly(order: Order, stride: 
 def test_the_bound_on_open_steps_covers_what_a_plan_needs(order: Order, stride: int, batch_size: int) -> None:
     plan = order.plan(0, stride=stride)
     needed = _core.required_open_batches(plan.to_core(), batch_size)
-    assert needed <= (open_steps(order, stride) - 1) // batch_size + 2
+    assert needed <= (order.open_steps(stride) - 1) // batch_size + 2
 
 
 @SETTINGS
