@@ -15,8 +15,10 @@ namespace {
 namespace py = pybind11;
 
 using Int64Array = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+using UInt64Array = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>;
 
-std::vector<int64_t> copy(const Int64Array& array) {
+template <typename T, int kFlags>
+std::vector<T> copy(const py::array_t<T, kFlags>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
@@ -25,9 +27,115 @@ struct CarryPlan {
   std::vector<int64_t> next_group, begin, field, chunk, on;
 };
 
+/// Which source, and which pass over it, each group is of, and what the orders of the sources depend on.
+struct MixturePlan {
+  std::shared_ptr<const Mixture> mixture;
+  int64_t begin = 0;
+  std::vector<int64_t> group_source, group_pass, source_lanes, source_length;
+  std::vector<uint64_t> source_seed;
+
+  /// Throws Error(kConfig) unless its arrays fit together and there are so many groups.
+  void check(size_t num_groups) const {
+    const size_t sources = mixture->num_sources();
+    bool fits = source_seed.size() == sources && source_lanes.size() == sources && source_length.size() == sources &&
+                group_source.size() == num_groups && group_pass.size() == num_groups;
+    for (const int64_t source : group_source) fits = fits && source >= 0 && static_cast<size_t>(source) < sources;
+    for (const int64_t pass : group_pass) fits = fits && pass >= 0;
+    for (const int64_t lanes : source_lanes) fits = fits && lanes >= 1;
+    for (const int64_t length : source_length) fits = fits && length >= 1;
+    if (!fits) throw Error(ErrorKind::kConfig, "plan: the arrays of a mixture do not fit together");
+  }
+
+  void put_into(OwnedPlan& owned) const {
+    owned.mixture = mixture;
+    owned.plan.mixture_begin = begin;
+    owned.group_source = group_source;
+    owned.group_pass = group_pass;
+    owned.source_seed = source_seed;
+    owned.source_lanes = source_lanes;
+    owned.source_length = source_length;
+  }
+};
+
+void bind_mixtures(py::module_& m) {
+  py::class_<MixtureStage>(m, "MixtureStage")
+      .def(py::init([](int64_t first_row, const UInt64Array& ratio, const UInt64Array& phase, const Int64Array& base) {
+             return MixtureStage{first_row, copy(ratio), copy(phase), copy(base)};
+           }),
+           py::kw_only(), py::arg("first_row"), py::arg("ratio"), py::arg("phase"), py::arg("base"));
+  py::class_<Mixture, std::shared_ptr<Mixture>>(m, "Mixture")
+      .def(
+          py::init([](int64_t columns, int64_t unit, const std::vector<std::vector<std::pair<int64_t, int64_t>>>& paths,
+                      std::vector<MixtureStage> stages) {
+            std::vector<std::vector<Mixture::Turn>> turns;
+            for (const auto& path : paths) {
+              auto& of_source = turns.emplace_back();
+              for (const auto& [node, side] : path) of_source.push_back({node, side});
+            }
+            return std::make_shared<Mixture>(columns, unit, std::move(turns), std::move(stages));
+          }),
+          py::kw_only(), py::arg("columns"), py::arg("unit"), py::arg("paths"), py::arg("stages"))
+      .def(
+          "steps_of",
+          [](const Mixture& mixture, size_t source, const Int64Array& positions) {
+            if (source >= mixture.num_sources()) throw Error(ErrorKind::kConfig, "mixture: there is no such source");
+            py::array_t<int64_t> steps(positions.size());
+            for (py::ssize_t i = 0; i < positions.size(); ++i) {
+              if (positions.data()[i] < 0) throw Error(ErrorKind::kConfig, "mixture: a position below 0");
+              steps.mutable_data()[i] = mixture.step_of(source, positions.data()[i]);
+            }
+            return steps;
+          },
+          py::arg("source"), py::arg("positions"));
+  py::class_<MixturePlan>(m, "MixturePlan")
+      .def(py::init([](std::shared_ptr<Mixture> mixture, int64_t begin, const Int64Array& group_source,
+                       const Int64Array& group_pass, const UInt64Array& source_seed, const Int64Array& source_lanes,
+                       const Int64Array& source_length) {
+             MixturePlan plan{std::move(mixture), begin,
+                              copy(group_source), copy(group_pass),
+                              copy(source_lanes), copy(source_length),
+                              copy(source_seed)};
+             plan.check(plan.group_source.size());
+             return plan;
+           }),
+           py::kw_only(), py::arg("mixture"), py::arg("begin"), py::arg("group_source"), py::arg("group_pass"),
+           py::arg("source_seed"), py::arg("source_lanes"), py::arg("source_length"))
+      .def(
+          "group_steps",
+          [](const MixturePlan& of, int64_t length, int64_t first, int64_t stride, int64_t begin, int64_t count,
+             int64_t run, int64_t period, const Int64Array& lane, const Int64Array& offset, const Int64Array& rows) {
+            of.check(static_cast<size_t>(lane.size()));
+            OwnedPlan owned;
+            of.put_into(owned);
+            owned.bind();
+            EpochPlan& plan = owned.plan;
+            plan.length = length;
+            plan.first = first;
+            plan.stride = stride;
+            plan.begin = begin;
+            plan.count = count;
+            plan.run = run;
+            plan.period = period;
+            py::array_t<int64_t> first_step(lane.size());
+            py::array_t<int64_t> last_step(lane.size());
+            for (py::ssize_t i = 0; i < lane.size(); ++i) {
+              const auto group = static_cast<size_t>(i);
+              const StepRange range =
+                  find_steps(plan, static_cast<size_t>(of.group_source[group]), of.group_pass[group], lane.data()[i],
+                             offset.data()[i], rows.data()[i]);
+              first_step.mutable_data()[i] = range.first;
+              last_step.mutable_data()[i] = range.last;
+            }
+            return std::pair(first_step, last_step);
+          },
+          py::kw_only(), py::arg("length"), py::arg("first"), py::arg("stride"), py::arg("begin"), py::arg("count"),
+          py::arg("run"), py::arg("period"), py::arg("lane"), py::arg("offset"), py::arg("rows"));
+}
+
 }  // namespace
 
 void bind_plans(py::module_& m) {
+  bind_mixtures(m);
   py::class_<CarryPlan>(m, "CarryPlan")
       .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& field,
                        const Int64Array& chunk, const Int64Array& on) {
@@ -42,7 +150,8 @@ void bind_plans(py::module_& m) {
                        const Int64Array& extra_step, const Int64Array& first_step, const Int64Array& last_step,
                        const Int64Array& selected, const Int64Array& segment_block, const Int64Array& segment_first,
                        const Int64Array& segment_rows, const Int64Array& segment_start,
-                       const Int64Array& segment_length, const std::optional<CarryPlan>& carry) {
+                       const Int64Array& segment_length, int64_t run, int64_t period,
+                       const std::optional<CarryPlan>& carry, const std::optional<MixturePlan>& mixture) {
              auto owned = std::make_shared<OwnedPlan>();
              EpochPlan& plan = owned->plan;
              plan.seed = seed;
@@ -57,6 +166,8 @@ void bind_plans(py::module_& m) {
              plan.begin = begin;
              plan.count = count;
              plan.steps = steps;
+             plan.run = run;
+             plan.period = period;
              owned->group_begin = copy(group_begin);
              owned->group_lane = copy(group_lane);
              owned->group_offset = copy(group_offset);
@@ -79,6 +190,10 @@ void bind_plans(py::module_& m) {
                owned->carry_chunk = carry->chunk;
                owned->carry_on = carry->on;
              }
+             if (mixture) {
+               mixture->check(owned->group_lane.size());
+               mixture->put_into(*owned);
+             }
              owned->bind();
              return PythonPlan{std::move(owned)};
            }),
@@ -88,7 +203,7 @@ void bind_plans(py::module_& m) {
            py::arg("group_number"), py::arg("group_turn"), py::arg("extra_position"), py::arg("extra_step"),
            py::arg("first_step"), py::arg("last_step"), py::arg("selected"), py::arg("segment_block"),
            py::arg("segment_first"), py::arg("segment_rows"), py::arg("segment_start"), py::arg("segment_length"),
-           py::arg("carry") = py::none());
+           py::arg("run") = 0, py::arg("period") = 0, py::arg("carry") = py::none(), py::arg("mixture") = py::none());
 }
 
 }  // namespace zarrfeed

@@ -54,6 +54,12 @@ void OwnedPlan::bind() {
   plan.carry_field = carry_field;
   plan.carry_chunk = carry_chunk;
   plan.carry_on = carry_on;
+  plan.mixture = mixture.get();
+  plan.group_source = group_source;
+  plan.group_pass = group_pass;
+  plan.source_seed = source_seed;
+  plan.source_lanes = source_lanes;
+  plan.source_length = source_length;
 }
 
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores)

@@ -98,6 +98,9 @@ struct OwnedPlan {
   std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
   std::vector<int64_t> extra_position, extra_step, selected;
   std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
+  std::shared_ptr<const Mixture> mixture;
+  std::vector<int64_t> group_source, group_pass, source_lanes, source_length;
+  std::vector<uint64_t> source_seed;
 
   void bind();
 };

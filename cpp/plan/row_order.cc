@@ -1,6 +1,7 @@
 #include "plan/row_order.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -15,26 +16,58 @@ constexpr uint64_t kRowsOfGroup = 2;
 constexpr uint64_t kLeadOfSample = 3;
 
 /// Sets `out` to the order of the rows of a block, as positions -> row.
-void permute_block(const EpochPlan& plan, int64_t block, int64_t rows, std::vector<int64_t>& out) {
+void permute_block(uint64_t seed, uint64_t epoch, int64_t block, int64_t rows, std::vector<int64_t>& out) {
   out.resize(static_cast<size_t>(rows));
-  const uint64_t key[] = {plan.seed, plan.epoch, kRowsOfBlock, static_cast<uint64_t>(block)};
+  const uint64_t key[] = {seed, epoch, kRowsOfBlock, static_cast<uint64_t>(block)};
   random_permutation(KeyedRandom(key), out);
+}
+
+/// The regular step at which the consumer reads position g of the epoch order; -1 if there is none.
+int64_t regular_step(const EpochPlan& plan, int64_t g) {
+  int64_t ahead = g - plan.first;
+  if (g >= plan.length || ahead < 0) return -1;
+  int64_t before = 0;
+  if (plan.run > 0) {
+    before = ahead / plan.period * plan.run;
+    ahead %= plan.period;
+    if (ahead >= plan.run * plan.stride) return -1;
+  }
+  if (ahead % plan.stride != 0) return -1;
+  const int64_t step = before + ahead / plan.stride;
+  return step < plan.count ? plan.begin + step : -1;
 }
 
 /// Calls `take` with each step at which the consumer reads position g of the epoch order; g >= length is in a later
 /// turn.
 template <typename Function>
 void for_each_step(const EpochPlan& plan, int64_t g, Function&& take) {
-  const int64_t ahead = g - plan.first;
-  if (g < plan.length && ahead >= 0 && ahead % plan.stride == 0 && ahead / plan.stride < plan.count) {
-    take(plan.begin + ahead / plan.stride);
-  }
+  if (const int64_t step = regular_step(plan, g); step >= 0) take(step);
   if (plan.extra_position.empty() || g < plan.extra_position.front() || g > plan.extra_position.back()) return;
   const auto found = std::lower_bound(plan.extra_position.begin(), plan.extra_position.end(), g);
   for (auto i = static_cast<size_t>(found - plan.extra_position.begin());
        i < plan.extra_position.size() && plan.extra_position[i] == g; ++i) {
     take(plan.extra_step[i]);
   }
+}
+
+/// The position in the epoch order of a position of a source's pass; -1 if the epoch does not have it.
+int64_t position_in_mixture(const EpochPlan& plan, size_t source, int64_t pass, int64_t place) {
+  const int64_t step = plan.mixture->step_of(source, pass * plan.source_length[source] + place);
+  if (step < plan.mixture_begin || step - plan.mixture_begin >= plan.length) return -1;
+  return step - plan.mixture_begin;
+}
+
+/// What the rows of a group are permuted by, and how its lane is dealt.
+struct GroupOrder {
+  uint64_t seed;
+  uint64_t epoch;
+  int64_t lanes;
+};
+
+GroupOrder order_of(const EpochPlan& plan, size_t group) {
+  if (plan.mixture == nullptr) return {plan.seed, plan.epoch, plan.lanes};
+  const auto source = static_cast<size_t>(plan.group_source[group]);
+  return {plan.source_seed[source], static_cast<uint64_t>(plan.group_pass[group]), plan.source_lanes[source]};
 }
 
 /// Throws unless segment s lies in its block, and the block in the array (or in the list of samples).
@@ -90,6 +123,7 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
   const auto begin = static_cast<size_t>(plan.group_begin[group]);
   const auto end = static_cast<size_t>(plan.group_begin[group + 1]);
   const int64_t lane = plan.group_lane[group];
+  const GroupOrder order = order_of(plan, group);
   out.rows.clear();
   out.begin.assign(1, 0);
 
@@ -100,7 +134,7 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     const int64_t rows = std::accumulate(plan.segment_length.begin() + static_cast<std::ptrdiff_t>(begin),
                                          plan.segment_length.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
     scratch.group_permutation.resize(static_cast<size_t>(rows));
-    const uint64_t key[] = {plan.seed, plan.epoch, kRowsOfGroup, static_cast<uint64_t>(lane),
+    const uint64_t key[] = {order.seed, order.epoch, kRowsOfGroup, static_cast<uint64_t>(lane),
                             static_cast<uint64_t>(plan.group_number[group])};
     random_permutation(KeyedRandom(key), scratch.group_permutation);
   }
@@ -111,21 +145,28 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     check_segment(plan, s);
     const int64_t start = plan.segment_start[s];
     const int64_t length = plan.segment_length[s];
-    if (plan.shuffle) permute_block(plan, plan.segment_block[s], plan.segment_rows[s], scratch.block_permutation);
+    if (plan.shuffle) {
+      permute_block(order.seed, order.epoch, plan.segment_block[s], plan.segment_rows[s], scratch.block_permutation);
+    }
     const size_t first_placement = out.rows.size();
     for (int64_t i = 0; i < length; ++i) {
       const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
       const int64_t at = mixed ? scratch.group_permutation[static_cast<size_t>(in_group + i)] : in_group + i;
-      const int64_t g = lane + plan.lanes * (plan.group_offset[group] + at) + turn_begin;
-      for_each_step(plan, g, [&](int64_t step) {
+      int64_t g = lane + order.lanes * (plan.group_offset[group] + at);
+      if (plan.mixture != nullptr) {
+        g = position_in_mixture(plan, static_cast<size_t>(plan.group_source[group]), plan.group_pass[group], g);
+        if (g < 0) continue;
+      }
+      for_each_step(plan, g + turn_begin, [&](int64_t step) {
         if (step < plan.first_step[group] || step > plan.last_step[group]) {  // batches beyond would not be open
+          if (plan.mixture != nullptr) return;
           throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
                                               std::to_string(step) + ", outside of what it declares");
         }
         out.rows.push_back({sample_of(plan, s, row), step});
       });
     }
-    if (mixed || !plan.extra_position.empty()) {
+    if (mixed || plan.mixture != nullptr || !plan.extra_position.empty()) {
       std::sort(out.rows.begin() + static_cast<std::ptrdiff_t>(first_placement), out.rows.end(),
                 [](const Placement& a, const Placement& b) { return a.step < b.step; });
     }
@@ -137,6 +178,41 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
 int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high) {
   const uint64_t key[] = {plan.seed, plan.epoch, kLeadOfSample, static_cast<uint64_t>(sample)};
   return low + static_cast<int64_t>(KeyedRandom(key).below(static_cast<uint64_t>(high - low) + 1));
+}
+
+StepRange find_steps(const EpochPlan& plan, size_t source, int64_t pass, int64_t lane, int64_t offset, int64_t rows) {
+  // In each column, steps ascend with positions. So what counts is the first and the last row of each column.
+  const Mixture& mixture = *plan.mixture;
+  const int64_t columns = mixture.columns();
+  const int64_t lanes = plan.source_lanes[source];
+  const int64_t begin = pass * plan.source_length[source];
+  // Rows this far apart are of the same column; each of the first ones is of another column, if steps are not in units.
+  const int64_t cycle = columns / std::gcd(columns, lanes);
+  StepRange range{std::numeric_limits<int64_t>::max(), -1};
+  const auto step_at = [&](int64_t row) {
+    const int64_t g = position_in_mixture(plan, source, pass, lane + lanes * (offset + row));
+    return g < 0 ? -1 : regular_step(plan, g);
+  };
+  // A column whose steps the consumer never reads need not be looked at row by row.
+  const bool in_columns = mixture.unit() == 1 && plan.run == 0;
+  const int64_t common = std::gcd(plan.stride, columns);
+  const auto never_read = [&](int64_t row) {
+    const int64_t position = begin + lane + lanes * (offset + row);
+    return (position - plan.mixture_begin - plan.first) % common != 0;
+  };
+  for (int64_t of_cycle = 0; of_cycle < std::min(in_columns ? cycle : 1, rows); ++of_cycle) {
+    if (in_columns && never_read(of_cycle)) continue;
+    const int64_t apart = in_columns ? cycle : 1;
+    int64_t row = of_cycle;
+    int64_t step = -1;
+    for (; row < rows && (step = step_at(row)) < 0; row += apart) continue;
+    if (step < 0) continue;
+    range.first = std::min(range.first, step);
+    row = of_cycle + (rows - 1 - of_cycle) / apart * apart;
+    for (; (step = step_at(row)) < 0; row -= apart) continue;
+    range.last = std::max(range.last, step);
+  }
+  return range.last < 0 ? StepRange{} : range;
 }
 
 void list_order(const EpochPlan& plan, std::span<int64_t> out) {

@@ -9,11 +9,14 @@
 //   group        `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
 //   step         the consumer that reads positions first, first + stride, ... reads g at step (g - first) / stride;
 //                the few positions that are on no stride (where a run was resumed, or ends) are listed one by one
+//   mixture      each source has orders of its own, one for each pass over it; position p of the endless line of its
+//                passes is the position of the mixture that mixture.h finds
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "plan/mixture.h"
 #include "plan/placement.h"
 
 namespace zarrfeed {
@@ -52,6 +55,9 @@ struct EpochPlan {
   int64_t stride = 1;
   int64_t begin = 0;
   int64_t count = 0;
+  // With run > 0 it reads so many of them, then goes on `period` positions behind the first of these, and so on.
+  int64_t run = 0;
+  int64_t period = 0;
   // At its other steps it reads these positions, in ascending order; g >= length is position g mod length in turn g /
   // length.
   std::span<const int64_t> extra_position;
@@ -65,6 +71,14 @@ struct EpochPlan {
   std::span<const int64_t> group_turn;    ///< the turn of the epoch order that the group serves
   std::span<const int64_t> first_step;    ///< first and last step that the group serves
   std::span<const int64_t> last_step;
+  // Of a mixture, several groups may have the same rows, and each serves those of its own steps.
+  const Mixture* mixture = nullptr;       ///< null: there is one order, and the arrays below are empty
+  int64_t mixture_begin = 0;              ///< the step of the mixture that is position 0
+  std::span<const int64_t> group_source;  ///< the source that a group's rows are of
+  std::span<const int64_t> group_pass;    ///< and which pass over it: part of the key, in place of `epoch`
+  std::span<const uint64_t> source_seed;  ///< of each source: its key, its lanes, and its positions in one pass
+  std::span<const int64_t> source_lanes;
+  std::span<const int64_t> source_length;
   // Samples that are read, ascending; empty if the samples of every block are `sample_step` apart.
   std::span<const int64_t> selected;
   int64_t sample_step = 1;
@@ -107,6 +121,14 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
 
 /// Returns a number of [low, high] for a sample, drawn by seed, epoch and sample: the same for every consumer.
 int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high);
+
+/// The first and the last step at which the consumer reads a row of a group of a mixture, at its regular steps; first >
+/// last if it reads none. Rows are those of positions [offset, offset + rows) of a lane.
+struct StepRange {
+  int64_t first = 1;
+  int64_t last = 0;
+};
+StepRange find_steps(const EpochPlan& plan, size_t source, int64_t pass, int64_t lane, int64_t offset, int64_t rows);
 
 /// Lists the samples that this consumer reads, in order: out[step] = global sample index. `out` has plan.steps
 /// elements.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zarrfeed.metadata.data import Data
     from zarrfeed.metadata.from_xarray import from_xarray
     from zarrfeed.metadata.join import join
+    from zarrfeed.metadata.mix_data import mix
     from zarrfeed.metadata.open_data import open
     from zarrfeed.plan.windows import lead
     from zarrfeed.report.explain import Explanation
@@ -80,6 +81,7 @@ __all__ = [
     "from_xarray",
     "join",
     "lead",
+    "mix",
     "open",
     "rank_from_slurm",
     "rank_from_torchrun",
@@ -111,6 +113,7 @@ _MODULES = {
     "open": "metadata.open_data",
     "join": "metadata.join",
     "lead": "plan.windows",
+    "mix": "metadata.mix_data",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "stats": "tools.stats",

@@ -130,6 +130,54 @@ class CarryPlan:
         on: npt.NDArray[np.int64],
     ) -> None: ...
 
+class MixtureStage:
+    def __init__(
+        self,
+        *,
+        first_row: int,
+        ratio: npt.NDArray[np.uint64],
+        phase: npt.NDArray[np.uint64],
+        base: npt.NDArray[np.int64],
+    ) -> None: ...
+
+class Mixture:
+    def __init__(
+        self,
+        *,
+        columns: int,
+        unit: int,
+        paths: Sequence[Sequence[tuple[int, int]]],
+        stages: Sequence[MixtureStage],
+    ) -> None: ...
+    def steps_of(self, source: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+
+class MixturePlan:
+    def __init__(
+        self,
+        *,
+        mixture: Mixture,
+        begin: int,
+        group_source: npt.NDArray[np.int64],
+        group_pass: npt.NDArray[np.int64],
+        source_seed: npt.NDArray[np.uint64],
+        source_lanes: npt.NDArray[np.int64],
+        source_length: npt.NDArray[np.int64],
+    ) -> None: ...
+    def group_steps(
+        self,
+        *,
+        length: int,
+        first: int,
+        stride: int,
+        begin: int,
+        count: int,
+        run: int,
+        period: int,
+        lane: npt.NDArray[np.int64],
+        offset: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+
 class EpochPlan:
     def __init__(
         self,
@@ -161,7 +209,10 @@ class EpochPlan:
         segment_rows: npt.NDArray[np.int64],
         segment_start: npt.NDArray[np.int64],
         segment_length: npt.NDArray[np.int64],
+        run: int = 0,
+        period: int = 0,
         carry: CarryPlan | None = None,
+        mixture: MixturePlan | None = None,
     ) -> None: ...
 
 class EngineOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
@@ -12,6 +13,7 @@ from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.conversion import TorchDtypeLike
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.open_data import open
+from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.field_rows import row_map_of
 from zarrfeed.spec.data import ConcatCall, Expression
 
@@ -50,19 +52,37 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
     >>> data.locate(15)
     (1, 5)
     """
+    joined = as_one("concat", data, dtype=dtype, contiguous=contiguous)
+    call = ConcatCall(tuple(one.expression for one in joined.given), bool(contiguous))
+    return Data(Expression(call), joined.resolved)
+
+
+@dataclass(frozen=True)
+class JoinedData:
+    """Descriptions, and what they are one after another."""
+
+    given: tuple[Data, ...]
+    resolved: ResolvedData
+
+
+def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None, contiguous: bool) -> JoinedData:
+    """Return descriptions one after another; `function` of zarrfeed was called with them."""
+    if isinstance(data, str | bytes | Data) or not isinstance(data, Iterable):
+        raise ConfigError(f"zarrfeed.{function}: got {data!r}, must be a list of descriptions")
     given = [one if isinstance(one, Data) else open(one) for one in data]
     if not given:
-        raise ConfigError("zarrfeed.concat of nothing, must be given at least one description")
+        raise ConfigError(f"zarrfeed.{function} of nothing, must be given at least one description")
     for one in given:
         if one.growth is not None:
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
+        if one.resolved.blend is not None:
+            raise ConfigError(f"{one!r}: a mixture cannot be one of several; give its sources to one zarrfeed.mix")
         if any(row_map_of(field) is not None for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: a join cannot be one of several; concatenate its inputs, and join the results")
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
     runs = [Run(one.resolved, [one.resolved.choice.num_samples], [_name_of(one)]) for one in converted]
-    call = ConcatCall(tuple(one.expression for one in converted), bool(contiguous))
-    return Data(Expression(call), concat_runs(runs, contiguous=bool(contiguous)))
+    return JoinedData(tuple(converted), concat_runs(runs, contiguous=bool(contiguous)))
 
 
 def _name_of(data: Data) -> str:

@@ -18,7 +18,7 @@ from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
-from zarrfeed.metadata.store_table import locate_samples
+from zarrfeed.metadata.store_table import locate_samples, source_of
 from zarrfeed.plan.labels import Method
 from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
@@ -330,6 +330,31 @@ class Data(ItemMethods):
         ((1, 0), (array([0, 1]), array([4, 6])))
         """
         return locate_samples(self.resolved.opened.stores, self.resolved.choice.num_samples, index)
+
+    def source_of(self, index: int | npt.ArrayLike) -> Any:
+        """Return which source of a mixture a sample is of.
+
+        Parameters
+        ----------
+        index
+            Of a sample, as `return_index=True` delivers it; or an array or a tensor of such.
+
+        Returns
+        -------
+        The place of the source in what `zarrfeed.mix` was given; an array for an array.
+
+        Raises
+        ------
+        ConfigError
+            If this is no mixture.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> zarrfeed.mix([np.zeros(5), np.ones(7)]).source_of([0, 4, 5])
+        array([0, 0, 1])
+        """
+        return source_of(None if self.resolved.blend is None else self.resolved.blend.first, index)
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -139,6 +139,8 @@ def _open(source: Any, on: str | None) -> Data:
 
 def _check_can_join(key: str, data: Data) -> None:
     """Raise ConfigError for a description whose samples are no rows of arrays that stay as they are."""
+    if data.resolved.blend is not None:
+        raise ConfigError(f"join: {key!r} is a mixture; join its sources, and mix the results")
     if data.growth is not None or data.resolved.opened.arrays:
         raise ConfigError(f"join: {key!r} is a store that grows, or loses samples, whose rows would not stay the same")
     if data.resolved.choice.windowed:

@@ -27,6 +27,7 @@ from zarrfeed.metadata.time_features import calculate, check_features, with_fiel
 from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.blocks import plan_blocks
 from zarrfeed.plan.field_rows import check_gaps_can_be_nan
+from zarrfeed.plan.mixed_order import Blend
 from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.selection import Select, Selection
 from zarrfeed.plan.split import By
@@ -91,6 +92,8 @@ class ResolvedData:
         Arrays that are the same for all samples.
     stacks
         Which fields share a tensor.
+    blend
+        Of a mixture: its sources, and how they are mixed.
     """
 
     opened: OpenedFields
@@ -102,6 +105,7 @@ class ResolvedData:
     windowing: _Windowing | None = None
     statics: tuple[StaticField, ...] = ()
     stacks: tuple[Stacked, ...] = ()
+    blend: Blend | None = None
 
     @classmethod
     def of(cls, opened: OpenedFields) -> Self:
@@ -407,8 +411,9 @@ class ResolvedData:
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)
-        field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, blocks.edges)
-        return field_set, self.choice.selection(blocks.rows, blocks.edges)
+        edges = blocks.edges if self.blend is None else self.blend.edges(blocks.edges, blocks.rows)
+        field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, edges)
+        return field_set, self.choice.selection(blocks.rows, edges)
 
     def plain(self, numbers: Sequence[int]) -> Self:
         """Return the chosen samples of some of the fields, each its own row, decoded and not converted any further."""
@@ -436,6 +441,7 @@ class ResolvedData:
             masks=False,
             statics=(),
             stacks=(),
+            blend=None,
         )
 
     def holds_same(self, other: ResolvedData) -> bool:

@@ -42,6 +42,20 @@ class StoreTable:
         return f"{len(self.names)} stores of {at_least}{most} samples, from {self.names[0]} to {self.names[-1]}"
 
 
+def source_of(first: Sequence[int] | None, index: int | npt.ArrayLike) -> Any:
+    """Return which source of a mixture a sample is of, given the first sample of each; an array for an array.
+
+    Raises
+    ------
+    ConfigError, IndexError
+        As of `locate_samples`; ConfigError if there are no sources.
+    """
+    if first is None:
+        raise ConfigError("source_of is for what zarrfeed.mix returns")
+    sources = StoreTable((), np.array(first, dtype=np.int64))
+    return locate_samples(sources, int(first[-1]), index)[0]
+
+
 def locate_samples(stores: StoreTable | None, num_samples: int, index: int | npt.ArrayLike) -> tuple[Any, Any]:
     """Return the store of samples, and their index there; numbers for a number, arrays for arrays.
 

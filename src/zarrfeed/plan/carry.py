@@ -83,12 +83,12 @@ def carries(field: Field) -> bool:
 
 def keeps_neighbours(order: Order) -> bool:
     """Return whether a lane goes on with the neighbouring block, mostly."""
-    return order.strip > 1 or not order.shuffle
+    return not order.shuffle or any(one.strip > 1 for one in order.orders)
 
 
 def lanes_of(order: Order, stride: int) -> int:
     """Return how many lanes a consumer reads that takes every `stride`-th position."""
-    return order.lanes // math.gcd(order.lanes, stride)
+    return sum(one.lanes // math.gcd(one.lanes, stride) for one in order.orders)
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,10 @@ def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
 
 def next_groups(plan: EpochPlan) -> Int64:
     """Return for each group the next one of its lane, in the same turn; -1 for the last one."""
-    by_lane = np.lexsort((np.arange(len(plan.group_lane)), plan.group_lane, plan.group_turn))
-    same = (np.diff(plan.group_lane[by_lane]) == 0) & (np.diff(plan.group_turn[by_lane]) == 0)
+    of_sources = () if plan.sources is None else (plan.sources.source, plan.sources.which_pass)
+    lanes = (plan.group_lane, plan.group_turn, *of_sources)
+    by_lane = np.lexsort((np.arange(len(plan.group_lane)), *lanes))
+    same = np.all([np.diff(of_group[by_lane]) == 0 for of_group in lanes], axis=0)
     following = np.full(len(by_lane), -1, dtype=np.int64)
     following[by_lane[:-1][same]] = by_lane[1:][same]
     return following

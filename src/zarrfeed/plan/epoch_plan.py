@@ -14,7 +14,8 @@ from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.affinity import Dealing, Part, blocks_together, seed_of_node
 from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.mixing import MixingLimits, choose_lanes, choose_mixing
+from zarrfeed.plan.mixed_order import MixedOrder
+from zarrfeed.plan.mixing import MOST_VISITS, MixingLimits, choose_lanes, choose_mixing, choose_sources
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.partition import Consumer, Division, Even, RankInfo
 from zarrfeed.plan.runs import RunDivision
@@ -32,6 +33,9 @@ DEFAULT_BUDGET = 1 << 30
 #: Chunks that neighbouring blocks share get so much of the budget, or what they need.
 _CARRY_PART = 64
 
+#: Batches that are open at least where sources are mixed.
+_FEWEST_OF_MIXTURE = 4
+
 #: Up to this many ranks, the epoch order does not depend on their number.
 _FEW_RANKS = 8
 
@@ -40,12 +44,14 @@ _FEW_RANKS = 8
 class Resources:
     """What one consumer may use: memory, decode threads among it, and batches that are open or ready at once.
 
-    `short_of_memory` says whether threads or batches would be more if memory allowed it.
+    `short_of_memory` says whether threads or batches would be more if memory allowed it. `most_steps` is what a
+    visit of a group of a mixture may serve.
     """
 
     memory: MemoryPlan
     max_open_batches: int
     short_of_memory: bool
+    most_steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +170,10 @@ class Schedule:
         if self.whole_blocks:
             raise ConfigError("runs of whole blocks cannot be dealt to nodes")
         whole = self.order
+        if isinstance(whole, MixedOrder):
+            raise ConfigError(
+                "affinity = 'node' is not for mixtures: which source a step takes is the same on all nodes"
+            )
         dealing = Dealing.of(whole, num_nodes, blocks_together(self.fields, whole, num_nodes))
         fewest_blocks, shortest = dealing.fewest_blocks, whole.length // num_nodes
         lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
@@ -190,6 +200,8 @@ class Schedule:
     @property
     def engine_batch_size(self) -> int:
         """Samples of a batch of the engine: the same for all nodes."""
+        if self.batch_size is not None and isinstance(self.order, MixedOrder):
+            return self.batch_size
         length = self.part.whole.length
         if self.batch_size is not None:
             return min(length, self.batch_size)
@@ -212,6 +224,8 @@ class Schedule:
             If positions are used up, and the samples were dealt to another number of nodes.
         """
         order, part, even = self.order, self.part, self._even(consumer)
+        if isinstance(order, MixedOrder):
+            return self._settle_mixture(order, state, consumer)
         if state.lanes is not None:
             if state.nodes != part.num_nodes:
                 raise ConfigError(
@@ -238,9 +252,34 @@ class Schedule:
             nodes=part.num_nodes,
         )
 
+    def _settle_mixture(self, order: MixedOrder, state: EpochState, consumer: Consumer) -> EpochState:
+        batch = self._global_batch(consumer)
+        if state.lanes is None:
+            sources = order.settled(consumer.stride, consumer.world_size, _FEW_RANKS)
+            return replace(state, lanes=1, mix=1, sources=sources, unit=batch if order.is_per_batch else 1)
+        if order.is_per_batch and (state.unit % batch or state.used % state.unit % batch):
+            raise ConfigError(
+                f"the epoch was begun with batches of {state.unit} samples of all ranks, each of one source; it cannot "
+                f"be continued after {state.used} samples with batches of {batch}: keep ranks x batch_size the same"
+            )
+        return state.for_division(self.division(state, consumer))
+
+    def _global_batch(self, consumer: Consumer) -> int:
+        """Return the samples of a batch of all ranks."""
+        return (self.batch_size or 1) * consumer.world_size
+
+    def length(self, state: EpochState, consumer: Consumer) -> int:
+        """Return the positions of the longest part of an epoch order: of all nodes, those of the part that has most."""
+        if not isinstance(self.order, MixedOrder):
+            return self.part.longest
+        return self.order.with_unit(self._global_batch(consumer) if state.lanes is None else state.unit).length
+
     def line(self, state: EpochState) -> Order:
         """Return the order of a settled state's epoch."""
         assert state.lanes is not None
+        if isinstance(self.order, MixedOrder):
+            assert state.sources is not None
+            return self.order.with_sources(state.sources).with_unit(state.unit)
         mix = self.order.mix if state.mix is None else state.mix
         return replace(
             self.order,
@@ -253,9 +292,12 @@ class Schedule:
 
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
         """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
-        length, even = self.part.longest - state.progress.used, self._even(consumer)
+        length, even = self.length(state, consumer) - state.progress.used, self._even(consumer)
         long_nodes = self.part.long_nodes if length else 0
-        divide: Callable[..., Division | RunDivision] = partial(Division, even=even, long_nodes=long_nodes)
+        whole = isinstance(self.order, MixedOrder) and self.order.is_per_batch
+        divide: Callable[..., Division | RunDivision] = partial(
+            Division, even=even, long_nodes=long_nodes, whole_batches=whole
+        )
         if self._in_runs(state.lanes or 1):
             # Where earlier runs left gaps all over the epoch order, what is left of a block is no unit any more.
             block_rows = 1 if state.progress.cuts else self.order.block_rows
@@ -268,8 +310,11 @@ class Schedule:
             drop_last=self.drop_last and self.batch_size is not None,
         )
 
-    def plan(self, state: EpochState, consumer: Consumer) -> EpochPlan:
-        """Return what a consumer reads in a pass that begins in a state that was settled for it."""
+    def plan(self, state: EpochState, consumer: Consumer, resources: Resources | None = None) -> EpochPlan:
+        """Return what a consumer reads in a pass that begins in a state that was settled for it.
+
+        `resources` are those that it has. None: as many as it wants, for a plan that is looked at and not read.
+        """
         division, progress = self.division(state, consumer), state.progress
         consumer, delivered = division.continued(consumer, state.batches)
         delivered += 0 if state.worker is None else state.worker.batches
@@ -284,7 +329,11 @@ class Schedule:
             tail = progress.position(number) + turn * order.length
         else:
             tail = order.length + share.tail
-        return order.plan(
+        plan = order.plan
+        if isinstance(order, MixedOrder):
+            most_steps = None if resources is None else resources.most_steps
+            plan = partial(order.plan, run=share.run, period=share.period, most_steps=most_steps)
+        return plan(
             state.epoch,
             first=share.first + share.stride * in_head + shift,
             stride=share.stride,
@@ -304,8 +353,15 @@ class Schedule:
         memory = self._memory(order, place, consumer)
         tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
         wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
+        most_steps = None
+        if isinstance(order, MixedOrder):
+            steps = order.wanted_steps(self._stride(order, consumer), MOST_VISITS)
+            open_at_once = replace(memory, required_batches=steps // self.engine_batch_size + 2)
+            wanted = open_at_once.wanted_open_batches(tasks_in_round=tasks_in_round)
         allowed = memory.max_open_batches(order, wanted=wanted)
-        return Resources(memory, allowed, short_of_memory=allowed < wanted or memory.lacks_threads)
+        if isinstance(order, MixedOrder):
+            most_steps = (allowed - 1) * self.engine_batch_size
+        return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
 
     def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
@@ -316,6 +372,8 @@ class Schedule:
         """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
         if not order.permutes_rows:
             return order
+        if isinstance(order, MixedOrder):
+            return self._mixed_sources(order, lanes, mix)
         overlap = Overlap.of(self.fields.fields, self.fields.block_rows) if order.shuffle else None
         if overlap is not None:
             chosen = self._choose(order, lanes, mix, overlap)
@@ -331,16 +389,32 @@ class Schedule:
         """
         if lanes is not None:
             return replace(order, lanes=min(lanes, order.length))
-        memory = self._memory(order, RankInfo(), RankInfo().consumer())
-        sample_bytes = memory.batch_bytes / self.engine_batch_size
-        limits = MixingLimits(self.engine_batch_size, memory.batch_room // memory.batch_bytes)
-        if overlap is not None:
-            carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
-            limits = replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
+        limits = self._limits(order, overlap)
         if mix is not None:
             return replace(order, lanes=choose_lanes(order, limits))
         lanes, mix = choose_mixing(order, limits)
         return replace(order, lanes=lanes, mix=mix)
+
+    def _mixed_sources(self, order: MixedOrder, lanes: int | None, mix: int | None) -> Order:
+        """Return the order of a mixture with lanes, mix and strips of its sources."""
+        overlap = Overlap.of(self.fields.fields, self.fields.block_rows) if order.shuffle else None
+        chosen = choose_sources(order, self._limits(order, overlap), lanes, mix)
+        if overlap is not None:
+            strips = [overlap.strip(one) for one in chosen.orders]
+            made = chosen.with_sources([one._replace(strip=n) for one, n in zip(chosen.sources, strips, strict=True)])
+            if self._memory(made, RankInfo(), RankInfo().consumer()).carry_bytes:
+                return made
+        return chosen if overlap is None else choose_sources(order, self._limits(order), lanes, mix)
+
+    def _limits(self, order: Order, overlap: Overlap | None = None) -> MixingLimits:
+        """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
+        memory = self._memory(order, RankInfo(), RankInfo().consumer())
+        sample_bytes = memory.batch_bytes / self.engine_batch_size
+        limits = MixingLimits(self.engine_batch_size, memory.batch_room // memory.batch_bytes)
+        if overlap is None:
+            return limits
+        carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
+        return replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
 
     def _threads(self, place: RankInfo, consumer: Consumer) -> int:
         """Return how many decode threads a consumer starts."""
@@ -378,6 +452,8 @@ class Schedule:
         """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""
         if self.fields.are_objects:
             return 1  # they are asked for in the order of the batches, whatever blocks they lie in
+        if isinstance(order, MixedOrder):
+            return _FEWEST_OF_MIXTURE  # groups whose steps are further apart are visited several times
         return open_batches(order, self.engine_batch_size, self._stride(order, consumer))
 
     def _in_runs(self, lanes: int) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order, open_batches
 
 #: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
@@ -33,6 +34,9 @@ _MOST_CUTS = 0.1
 _LANES_OF_SMALL = 8
 #: but where blocks share chunks, cuts cost more, and may not add more than this.
 _MOST_SHARED = 0.15
+#: Visiting the groups of sources of a mixture several times may add so much to what is decoded, where memory does not
+#: ask for more.
+MOST_VISITS = 0.02
 #: Up to so many open blocks, one round of lanes may take half of the memory.
 _FEW_BLOCKS = 16
 
@@ -62,6 +66,34 @@ class MixingLimits:
         round_fits = round_rows <= self.max_open_batches // parts * self.batch_size
         carried = -(-order.lanes * self.carried_rows // self.batch_size)
         return round_fits and open_batches(order, self.batch_size) + carried <= self.max_open_batches
+
+
+def choose_sources(order: MixedOrder, limits: MixingLimits, lanes: int | None, mix: int | None) -> MixedOrder:
+    """Choose lanes and mix of each source of a mixture: what suits the source alone, in its share of the memory.
+
+    Where that is not a lane for each of 8 ranks, there are more, as long as a quarter of the memory has room for the
+    batches that their groups serve, or visiting groups several times adds little to what is decoded.
+    """
+    steps = max(1, limits.max_open_batches // 4 * limits.batch_size)
+    wanted = list(order.sources)
+    for source, alone in enumerate(order.orders):
+        share = order.least_share(source)
+        of_source = replace(limits, max_open_batches=int(share * limits.max_open_batches))
+        if lanes is not None:
+            chosen = lanes, mix or 1
+        elif mix is not None:
+            chosen = choose_lanes(alone, of_source), mix
+        else:
+            chosen = choose_mixing(alone, of_source)
+        wanted[source] = wanted[source]._replace(lanes=chosen[0], mix=chosen[1])
+        for more in LANE_COUNTS if lanes is None else ():
+            wider = [*wanted[:source], wanted[source]._replace(lanes=more), *wanted[source + 1 :]]
+            visits = -(-order.with_sources(wider).open_steps_of(source) // steps)
+            if more > min(_LANES_OF_SMALL, alone.num_blocks) or share * (visits - 1) > MOST_VISITS:
+                break
+            if more > wanted[source].lanes:
+                wanted = wider
+    return order.with_sources(wanted)
 
 
 def perfect_mix(order: Order, batch_size: int) -> float:

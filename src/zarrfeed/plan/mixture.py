@@ -41,7 +41,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.base.validate import check_int
+from zarrfeed.plan.keyed_random import WORD, KeyedRandom, permutation
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
@@ -59,7 +61,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32, _2, _62 = np.uint64(32), np.uint64(2), np.uint64(62)
 #: What random numbers are for; part of their key.
 _PHASE, _PLACES = 0x70686173, 0x706C6163
-_GAMMA, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
 #: The first split's columns are this far apart in phase, as a part of all.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -122,7 +123,7 @@ class Mixture:
     changes: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        check_int("seed", self.seed, 0, _WORD)
+        check_int("seed", self.seed, 0, WORD)
         check_int("columns", self.columns, 1, MOST_COLUMNS)
         count, last = len(self.weights), 0
         if not 1 <= count <= MOST_SOURCES:
@@ -196,6 +197,44 @@ class Mixture:
                 local = self._shares(stage, row[is_in] - stage.first_row, column[is_in])
                 counts[is_in] = local[:, : self.num_sources] + stage.base[:, column[is_in]].T
         return counts
+
+    def least_share(self, source: int) -> float:
+        """Return the smallest share of a source, but for times in which it has none."""
+        shares = [weights[source] / sum(weights) for _, weights in self._stages]
+        return min(share for share in shares if share)
+
+    def most_rows(self, source: int, samples: int) -> int:
+        """Return an upper bound of the rows from the first to the last of so many samples in a row of a source.
+
+        The samples may be of any columns, as long as no column has more of them in a row. At a node, number m of a
+        child with the share r is in a row above m / r - 1 and below (m + 1) / r, whatever the phase; so is each row
+        above it, up to the root.
+        """
+        most, total = 0.0, 0.0
+        for stage in self._settled:
+            shares: list[float] = []  # of the source, of the node above it, ... of the child of the root
+            for node, side in reversed(self._tree.path(source)):
+                of_child = int(stage.ratio[node]) / _ONE
+                shares.append((of_child if side == 0 else 1 - of_child) * (shares[-1] if shares else 1.0))
+            if not shares or shares[-1] > 0:
+                least = shares.pop() if shares else 1.0
+                error = 1 / least + 2 * sum(1 / share for share in shares) + 2
+                most, total = max(most, samples / least), total + error
+        return math.ceil(most + total)
+
+    def to_core(self, unit: int = 1) -> core.Mixture:
+        """Return what finds steps for the engine; so many steps in a row are one of this mixture."""
+        return core.Mixture(
+            columns=self.columns,
+            unit=unit,
+            paths=[self._tree.path(source) for source in range(self.num_sources)],
+            stages=[
+                core.MixtureStage(
+                    first_row=stage.first_row, ratio=stage.ratio, phase=stage.phase.ravel(), base=stage.base.ravel()
+                )
+                for stage in self._settled
+            ],
+        )
 
     def front(self, step: int) -> Int64:
         """Return the next position of each source in each column after so many steps: shape (sources, columns)."""
@@ -423,36 +462,7 @@ def _phases(seed: int, num_nodes: int, columns: int) -> _Words:
     )
     phases = np.empty((num_nodes, columns), dtype=np.uint64)
     for node in range(num_nodes):
-        places = [c * far % columns for c in range(columns)] if node == 0 else _permutation(seed, node, columns)
-        start = _Random(seed, _PHASE, node).word() >> 2
+        places = [c * far % columns for c in range(columns)] if node == 0 else permutation(columns, seed, _PLACES, node)
+        start = KeyedRandom(seed, _PHASE, node).word() >> 2
         phases[node] = [((place << _BITS) // columns + start) % _ONE for place in places]
     return phases
-
-
-def _permutation(seed: int, node: int, count: int) -> list[int]:
-    """Return a random permutation (Fisher and Yates, inside out), as `random_permutation` of cpp/plan/row_order.cc."""
-    random, order = _Random(seed, _PLACES, node), [0] * count
-    for i in range(count):
-        j = random.word() * (i + 1) >> 64
-        order[i] = order[j]
-        order[j] = i
-    return order
-
-
-class _Random:
-    """Words that depend on a key alone: `KeyedRandom` of cpp/plan/row_order.h, SplitMix64."""
-
-    def __init__(self, *key: int) -> None:
-        self._state = 0
-        for word in key:
-            self._state = _finish(((self._state + _GAMMA) & _WORD) ^ word)
-
-    def word(self) -> int:
-        self._state = (self._state + _GAMMA) & _WORD
-        return _finish(self._state)
-
-
-def _finish(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
-    return z ^ (z >> 31)

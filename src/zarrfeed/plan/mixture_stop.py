@@ -67,12 +67,9 @@ def epoch_steps(mixture: Mixture, lengths: Sequence[int], stop: Stop) -> int:
     [9863, 20054, 10021, 500]
     """
     _check_lengths(mixture, lengths)
+    check_stop(stop)
     if not isinstance(stop, str):
-        check_int("stop", stop, 1, END - 1)
         return int(stop)
-    if stop not in _STOPS:
-        known = ", ".join(map(repr, _STOPS))
-        raise ConfigError(f"stop = {stop!r}, must be one of {known}, or a number of steps{did_you_mean(stop, _STOPS)}")
     if stop == "first":
         # In each column, the first position of the second pass is among the C positions behind the first pass.
         steps = _steps(mixture, [np.arange(n, n + mixture.columns) for n in lengths])
@@ -89,6 +86,15 @@ def epoch_steps(mixture: Mixture, lengths: Sequence[int], stop: Stop) -> int:
                 "weight becomes 0 before that"
             )
     return 1 + max(int(steps[source].max()) for source in asked)
+
+
+def check_stop(stop: object) -> None:
+    """Raise ConfigError unless an epoch can end so."""
+    if not isinstance(stop, str):
+        check_int("stop", stop, 1, END - 1)
+    elif stop not in _STOPS:
+        known = ", ".join(map(repr, _STOPS))
+        raise ConfigError(f"stop = {stop!r}, must be one of {known}, or a number of steps{did_you_mean(stop, _STOPS)}")
 
 
 def source_ends(mixture: Mixture, lengths: Sequence[int], steps: int) -> list[SourceEnd]:

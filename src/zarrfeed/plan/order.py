@@ -15,6 +15,7 @@ from numpy.random import Philox  # named, since numpy imports it late: not while
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
+from zarrfeed.plan.groups import NEVER, Groups, SourceGroups, Strides, extra_steps, visits_of
 from zarrfeed.plan.selection import Int64, Selection, block_of
 
 #: Planning an epoch takes about 460 bytes a block.
@@ -76,6 +77,11 @@ class Order:
                 "planned block by block, in memory; read a part (`Data.select`), or whole shards "
                 '(mixing={"block": "shard"})'
             )
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The orders that lanes are of: this one; of a mixture, those of its sources."""
+        return (self,)
 
     @property
     def permutes_rows(self) -> bool:
@@ -190,8 +196,7 @@ class Order:
         steps = available if steps is None else min(steps, available)
         begin = 0 if head is None else len(head)
         # Positions outside of the stride, and the steps at which they are taken.
-        extra = np.concatenate([_NONE if head is None else head, _NONE if tail is None else tail])
-        extra_step = np.concatenate([np.arange(begin), begin + steps + np.arange(len(extra) - begin)])
+        extra, extra_step = extra_steps(head, tail, begin + steps)
         turn, extra_on_line = np.divmod(extra, n)
 
         # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
@@ -199,82 +204,57 @@ class Order:
         lane = np.arange(first % common, num_lanes if steps else 0, common, dtype=np.int64)
         if len(extra):
             lane = np.union1d(lane, extra_on_line % num_lanes)
-        quotient, longer = divmod(n, num_lanes)
-        lane_begin = lane * quotient + np.minimum(lane, longer)
-        lane_end = lane_begin + quotient + (lane < longer)
-
-        # Cut the sequence of all samples at the ends of blocks and lanes.
-        places = self.places(epoch)
-        first_row, block_rows = self.rows_at(places)
-        line_begin = np.concatenate(([0], np.cumsum(block_rows)))
-        first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1
-        last_piece = np.searchsorted(line_begin, lane_end, side="left")
-        pieces = np.where(lane_end > lane_begin, last_piece - first_piece, 0)
-        # one entry per piece from here on
-        in_lane = np.repeat(np.arange(len(lane)), pieces)
-        number = np.arange(len(in_lane)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        piece = number + first_piece[in_lane]
-        piece_begin = np.maximum(line_begin[piece], lane_begin[in_lane])
-        piece_end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
-
-        # Groups of `mix` pieces.
-        starts = np.flatnonzero(number % self.mix == 0)
-        ends = np.append(starts[1:], len(number))
-        group_lane = lane[in_lane[starts]]
-        group_offset = piece_begin[starts] - lane_begin[in_lane[starts]]
-        group_rows = np.add.reduceat(piece_end - piece_begin, starts) if len(starts) else starts
-        first_step, last_step = self._steps(group_lane, group_offset, group_rows, first, stride, steps)
-        first_step = np.where(first_step > last_step, _NEVER, first_step + begin)
-        last_step = np.where(first_step == _NEVER, -1, last_step + begin)
+        groups = self.groups(epoch, lane)
+        first_step, last_step = self._steps(groups.lane, groups.offset, groups.rows, first, stride, steps)
+        first_step = np.where(first_step > last_step, NEVER, first_step + begin)
+        last_step = np.where(first_step == NEVER, -1, last_step + begin)
 
         # Groups that the extra positions need, those of each turn by themselves: their steps may be far apart.
-        place = np.searchsorted(lane, extra_on_line % num_lanes)
-        extra_group = np.searchsorted(piece_begin[starts], lane_begin[place] + extra_on_line // num_lanes, "right") - 1
+        extra_group = groups.holding(self.on_line(extra_on_line))
         once = turn == 0
         np.minimum.at(first_step, extra_group[once], extra_step[once])
         np.maximum.at(last_step, extra_group[once], extra_step[once])
-        visits = [(np.arange(len(starts)), np.zeros(len(starts), dtype=np.int64), first_step, last_step)]
+        visits = [(np.arange(len(groups)), np.zeros(len(groups), dtype=np.int64), first_step, last_step)]
         for again in np.unique(turn[~once]) if not once.all() else ():
             of_turn = turn == again
-            group, inverse = np.unique(extra_group[of_turn], return_inverse=True)
-            earliest, latest = np.full(len(group), _NEVER), np.full(len(group), -1)
-            np.minimum.at(earliest, inverse, extra_step[of_turn])
-            np.maximum.at(latest, inverse, extra_step[of_turn])
+            group, earliest, latest = visits_of(extra_group[of_turn], extra_step[of_turn])
             visits.append((group, np.full(len(group), again), earliest, latest))
         group, group_turn, first_step, last_step = (np.concatenate(column) for column in zip(*visits, strict=True))
 
         used = np.flatnonzero(first_step <= last_step)
         used = used[np.argsort(first_step[used], kind="stable")]
-        group = group[used]
-
-        # Segments of the used groups, group after group.
-        sizes = (ends - starts)[group]
-        group_begin = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        segment = np.repeat(starts[group] - group_begin[:-1], sizes) + np.arange(group_begin[-1])
-        by_position = np.argsort(extra, kind="stable")
-        return EpochPlan(
-            order=self,
-            epoch=epoch,
-            first=first,
-            stride=stride,
-            begin=begin,
-            count=steps,
-            steps=steps + len(extra),
-            extra_position=extra[by_position],
-            extra_step=extra_step[by_position],
-            group_begin=group_begin,
-            group_lane=group_lane[group],
-            group_offset=group_offset[group],
-            group_number=number[starts[group]] // self.mix,
-            group_turn=group_turn[used],
+        return EpochPlan.of(
+            self,
+            epoch,
+            groups.take(group[used]),
+            Strides(first, stride, begin, steps),
+            extra=(extra, extra_step),
+            turn=group_turn[used],
             first_step=first_step[used],
             last_step=last_step[used],
-            segment_place=places[piece[segment]],
-            segment_first=first_row[piece[segment]],
-            segment_rows=block_rows[piece[segment]],
-            segment_start=(piece_begin - line_begin[piece])[segment],
-            segment_length=(piece_end - piece_begin)[segment],
         )
+
+    def groups(self, epoch: int, lane: Int64) -> Groups:
+        """Return the groups of some lanes in an epoch; lanes ascend."""
+        places = self.places(epoch)
+        first_row, block_rows = self.rows_at(places)
+        begin, end = self._lane_begin(lane), self._lane_begin(lane + 1)
+        return Groups.cut(places, first_row, block_rows, lane, begin, end, self.mix)
+
+    def on_line(self, positions: Int64) -> Int64:
+        """Return where positions of the epoch order stand in the sequence that lanes are cut from."""
+        return self._lane_begin(positions % self.lanes) + positions // self.lanes
+
+    def _lane_begin(self, lane: Int64) -> Int64:
+        quotient, longer = divmod(self.length, self.lanes)
+        return lane * quotient + np.minimum(lane, longer)
+
+    def open_steps(self, stride: int = 1) -> int:
+        """Return an upper bound of the steps between the first and the last row of a group, both included.
+
+        This is what has to be in memory at once: a group's rows are spread over that many consecutive samples.
+        """
+        return min(-(-self.mix * self.max_rows * self.lanes // stride), -(-self.length // stride))
 
     def _steps(
         self, lane: Int64, offset: Int64, rows: Int64, first: int, stride: int, steps: int
@@ -299,7 +279,6 @@ class Order:
 
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
-_NEVER = np.iinfo(np.int64).max
 
 
 def make_order(
@@ -366,6 +345,52 @@ class EpochPlan:
     segment_rows: Int64
     segment_start: Int64
     segment_length: Int64
+    run: int = 0
+    period: int = 0
+    sources: SourceGroups | None = None
+
+    @classmethod
+    def of(
+        cls,
+        order: Order,
+        epoch: int,
+        groups: Groups,
+        strides: Strides,
+        *,
+        extra: tuple[Int64, Int64],
+        turn: Int64,
+        first_step: Int64,
+        last_step: Int64,
+        sources: SourceGroups | None = None,
+    ) -> EpochPlan:
+        """Return the plan of groups that are sorted by their first steps, with the positions of no stride."""
+        by_position = np.argsort(extra[0], kind="stable")
+        return cls(
+            order=order,
+            epoch=epoch,
+            first=strides.first,
+            stride=strides.stride,
+            begin=strides.begin,
+            count=strides.count,
+            steps=strides.count + len(extra[0]),
+            extra_position=extra[0][by_position],
+            extra_step=extra[1][by_position],
+            group_begin=groups.begin,
+            group_lane=groups.lane,
+            group_offset=groups.offset,
+            group_number=groups.number,
+            group_turn=turn,
+            first_step=first_step,
+            last_step=last_step,
+            segment_place=groups.place,
+            segment_first=groups.first_row,
+            segment_rows=groups.block_rows,
+            segment_start=groups.start,
+            segment_length=groups.length,
+            run=strides.run,
+            period=strides.period,
+            sources=sources,
+        )
 
     @property
     def segment_block(self) -> Int64:
@@ -403,18 +428,13 @@ class EpochPlan:
             segment_rows=self.segment_rows,
             segment_start=self.segment_start,
             segment_length=self.segment_length,
+            run=self.run,
+            period=self.period,
             carry=carry,
+            mixture=None if self.sources is None else self.sources.to_core(),
         )
 
 
-def open_steps(order: Order, stride: int = 1) -> int:
-    """Return an upper bound of the steps between the first and the last row of a group, both included.
-
-    This is what has to be in memory at once: a group's rows are spread over that many consecutive samples.
-    """
-    return min(-(-order.mix * order.max_rows * order.lanes // stride), -(-order.length // stride))
-
-
 def open_batches(order: Order, batch_size: int, stride: int = 1) -> int:
-    """Return an upper bound of the batches that must be open at once: those that a run of `open_steps` can touch."""
-    return (open_steps(order, stride) - 1) // batch_size + 2
+    """Return an upper bound of the batches that must be open at once: those that `Order.open_steps` steps can touch."""
+    return (order.open_steps(stride) - 1) // batch_size + 2

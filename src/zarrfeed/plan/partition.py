@@ -3,7 +3,9 @@
 A consumer is one (rank, DataLoader worker) pair. The positions that are left are numbered from 0. Rank r of W reads the
 positions r, r + W, r + 2 W, ...: its position q is r + W q. The K workers of a rank share whole rounds of K batches by
 stride: worker k reads the positions q = k, k + K, ... They share what is less than a round batch by batch. So batch i
-of a rank comes from worker i mod K, only the last batch is short, and the number of batches does not depend on K.
+of a rank comes from worker i mod K, only the last batch is short, and the number of batches does not depend on K. Where
+batches have one source each (mixed_order.py), the workers share whole rounds batch by batch, too: batch i of a rank
+then has the same positions for any K.
 
 If samples are dealt to nodes (affinity.py), each node has an epoch order of its own, which the ranks of the node divide
 as above. All nodes have one division, though some orders lack the last position: what consumers take by stride, and
@@ -96,6 +98,8 @@ class Division:
         Whether a short last batch is left out.
     long_nodes
         If samples are dealt to nodes: only the nodes 0 ... long_nodes - 1 have the last position. 0: all nodes have it.
+    whole_batches
+        Whether worker k has the whole batches k, k + K, ... of its rank, instead of a stride of them all.
     """
 
     length: int
@@ -105,6 +109,7 @@ class Division:
     even: Even
     drop_last: bool = False
     long_nodes: int = 0
+    whole_batches: bool = False
 
     @property
     def rounds(self) -> int:
@@ -141,6 +146,8 @@ class Division:
         if consumer.num_workers == 1:  # the tail goes on where the stride ends, but for what is repeated
             plain = int(np.searchsorted(tail, self.length_on(consumer.node)))
             strided, tail = strided + plain, tail[plain:]
+        elif self.whole_batches:
+            return self._whole_batches(consumer, min(begin, strided), strided, tail[begin - min(begin, strided) :])
         first = consumer.rank + consumer.world_size * consumer.worker
         skipped = min(begin, strided)
         return Share(
@@ -149,6 +156,12 @@ class Division:
             count=strided - skipped,
             tail=tail[begin - skipped :],
         )
+
+    def _whole_batches(self, consumer: Consumer, begin: int, end: int, tail: Int64) -> Share:
+        of_batch = self.world_size * self.batch_size
+        period = self.num_workers * of_batch
+        first = consumer.rank + of_batch * consumer.worker + begin // self.batch_size * period
+        return Share(first, self.world_size, end - begin, tail, self.batch_size, period)
 
     def continued(self, consumer: Consumer, batches: int) -> tuple[Consumer, int]:
         """Return whose share a consumer takes over, and from which of its batches on, after `batches` batches a rank.
@@ -174,7 +187,7 @@ class Division:
     def cut(self, batches: int) -> Cut:
         """Return what is used up when every rank has delivered `batches` batches."""
         in_rounds = self.num_workers * self.rounds
-        if batches <= in_rounds:
+        if batches <= in_rounds and not self.whole_batches:
             rounds, workers = divmod(batches, self.num_workers)
             prefix = rounds * self.num_workers * self.batch_size * self.world_size
             if workers:
@@ -188,6 +201,8 @@ class Division:
 class Share:
     """The positions of one consumer: `count` of them by stride, then those of `tail`.
 
+    With a `run`, a stride has so many positions, and goes on `period` positions behind the first of these.
+
     A position is a number among the positions that earlier runs left. A position of the tail may lie beyond the last of
     them; it then means one from the beginning.
     """
@@ -196,3 +211,5 @@ class Share:
     stride: int
     count: int
     tail: Int64
+    run: int = 0
+    period: int = 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.affinity import Part
+from zarrfeed.plan.mixed_order import MixedOrder, SourceLanes
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.progress import Cut, Progress, whole_number
@@ -44,8 +45,9 @@ class SavedRun:
     def to_json(self) -> dict[str, Any]:
         """Return the run as a JSON object."""
         json = {**asdict(self.division), "batches": self.batches}
-        if json.get("long_nodes") == 0:
-            del json["long_nodes"]
+        for name in ("long_nodes", "whole_batches"):
+            if not json.get(name, True):
+                del json[name]
         return json
 
     @classmethod
@@ -64,11 +66,14 @@ class SavedRun:
         batches, even, drop_last = whole_number(json.pop("batches")), json.pop("even"), json.pop("drop_last")
         if even not in EVEN_MODES:
             raise ValueError(f"even = {even!r}, must be one of {EVEN_MODES}")
-        if not isinstance(drop_last, bool):
-            raise ValueError(f"drop_last = {drop_last!r}, must be a bool")
+        whole_batches = json.pop("whole_batches", False)
+        for name, flag in (("drop_last", drop_last), ("whole_batches", whole_batches)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"{name} = {flag!r}, must be a bool")
         length = whole_number(json.pop("length"), found + 1)
         counts = {name: whole_number(value, least=1) for name, value in json.items()}
-        run = cls(Division(length=length, even=even, drop_last=drop_last, **counts), batches)
+        division = Division(length=length, even=even, drop_last=drop_last, whole_batches=whole_batches, **counts)
+        run = cls(division, batches)
         if batches > run.division.batches(0):
             raise ValueError(f"{batches} batches were delivered, of {run.division.batches(0)}")
         return run
@@ -95,6 +100,10 @@ class EpochState:
         What of a store that grows the epoch reads. None: the store does not grow, or the pass that begins here looks.
     offsets
         Of the windows of the epoch, by the names of arrays. None: those that the dataset was made with.
+    sources
+        Of a mixture: lanes, mix and strip of each source, in place of those above.
+    unit
+        Of a mixture: steps in a row that are of one source.
     nodes
         Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
@@ -111,6 +120,8 @@ class EpochState:
     version: Version | None = None
     nodes: int = 1
     offsets: Mapping[str, Any] | None = None
+    sources: tuple[SourceLanes, ...] | None = None
+    unit: int = 1
 
     @property
     def used(self) -> int:
@@ -147,6 +158,10 @@ class EpochState:
             json["strip"] = self.strip
         if self.nodes != 1:
             json["nodes"] = self.nodes
+        if self.sources is not None:
+            json["sources"] = [list(one) for one in self.sources]
+        if self.unit != 1:
+            json["unit"] = self.unit
         if self.worker is not None:
             c = self.worker.consumer
             json["worker"] = {
@@ -191,7 +206,15 @@ class EpochState:
             version=version,
             nodes=whole_number(json.get("nodes", 1), least=1),
             offsets=offsets,
+            sources=_sources_in(json),
+            unit=whole_number(json.get("unit", 1), least=1),
         )
+
+
+def _sources_in(json: Mapping[str, Any]) -> tuple[SourceLanes, ...] | None:
+    if "sources" not in json:
+        return None
+    return tuple(SourceLanes(*(whole_number(value, least=1) for value in one)) for one in json["sources"])
 
 
 def version_in(json: Mapping[str, Any]) -> Version | None:
@@ -210,10 +233,20 @@ def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> d
     return {
         "version": VERSION,
         **state.to_json(),
+        **_describe_mixture(state, part.whole),
         "position": state.used,
         "order": _describe(part) | ({} if state.mix is None else {"mix": state.mix}),
         "layout": describe_layout(fields),
     }
+
+
+def _describe_mixture(state: EpochState, order: Order) -> dict[str, Any]:
+    """Return for people, of a mixture, the next step and which pass over each source comes next; nothing reads it."""
+    if not isinstance(order, MixedOrder):
+        return {}
+    order = order.with_unit(state.unit)
+    step = order.begin_of(state.epoch) + state.used
+    return {"mixture": {"step": step, "epochs": [end.next_pass for end in order.source_ends(step)]}}
 
 
 def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:
@@ -235,7 +268,7 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
     if differences:
         raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
     try:
-        made = EpochState.from_json(state, part.longest)
+        made = EpochState.from_json(state, longest_in(state, part))
         if made.used != state["position"]:
             raise ValueError(f"position = {state['position']!r}, but {made.used} positions are used")
         if made.lanes is not None:  # states of earlier versions have the mix in their description alone
@@ -249,6 +282,8 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
             raise ValueError(f"lanes = {made.lanes}, must be in [1, {part.shortest}]")
         if not 1 <= made.strip <= part.fewest_blocks:
             raise ValueError(f"strip = {made.strip}, must be in [1, {part.fewest_blocks}]")
+        if isinstance(part.whole, MixedOrder) and made.lanes is not None:
+            part.whole.check_sources(made.sources or ())
         if made.first_block >= part.fewest_blocks:
             raise ValueError(f"first_block = {made.first_block}, must be below {part.fewest_blocks}")
     except (ValueError, KeyError, TypeError) as error:
@@ -260,6 +295,19 @@ def _describe(part: Part) -> dict[str, Any]:
     """Return what the epoch orders of all nodes depend on."""
     described = describe_order(part.whole)
     return described if part.num_nodes == 1 else {**described, "affinity": f"{part.num_nodes} nodes"}
+
+
+def longest_in(json: Mapping[str, Any], part: Part) -> int:
+    """Return the positions of the epoch order of a state in its JSON form.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If it cannot be one.
+    """
+    if not isinstance(part.whole, MixedOrder):
+        return part.longest
+    return part.whole.with_unit(whole_number(json.get("unit", 1), 2**40, least=1)).length
 
 
 def describe_order(order: Order) -> dict[str, Any]:
@@ -276,7 +324,7 @@ def describe_order(order: Order) -> dict[str, Any]:
         "mix": order.mix,
         "shuffle_rows": order.shuffle_rows,
         "row_seed": order.row_seed,
-    }
+    } | ({"mixture": order.describe()} if isinstance(order, MixedOrder) else {})
 
 
 def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:

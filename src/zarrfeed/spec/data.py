@@ -110,6 +110,25 @@ class ConcatCall(Call):
 
 
 @dataclass(frozen=True)
+class MixCall(Call):
+    """`zarrfeed.mix([...], weights, stop=..., batching=...)`."""
+
+    data: tuple[Expression, ...]
+    weights: Hashable
+    stop: str | int = "first"
+    batching: str = "per_sample"
+
+    def function(self) -> str:
+        """Return what is called."""
+        return "zarrfeed.mix"
+
+    def _arguments(self) -> Iterator[str]:
+        _, *others = super()._arguments()
+        yield f"[{', '.join(map(str, self.data))}]"
+        yield from others
+
+
+@dataclass(frozen=True)
 class JoinCall(Call):
     """`zarrfeed.join({name: expression, ...}, on=..., how=..., missing=..., coords=...)`."""
 

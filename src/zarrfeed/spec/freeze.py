@@ -43,7 +43,7 @@ class FrozenSlice:
 class FrozenMapping:
     """A mapping, in its order."""
 
-    items: tuple[tuple[str, Hashable], ...]
+    items: tuple[tuple[Hashable, Hashable], ...]
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{key!r}: {value!r}" for key, value in self.items) + "}"

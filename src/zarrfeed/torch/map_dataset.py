@@ -127,6 +127,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, self._policy))
+        if self._data.resolved.blend is not None:
+            raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
         self._policy = faults_for(self._data, self._policy)
         self._leases = hold_opened(self._data.resolved.opened, self._data.version)
         self._fields, self._selection = self._data.resolved.planned(

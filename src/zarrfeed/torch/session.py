@@ -25,7 +25,7 @@ from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict, version_in
+from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.static import StaticField
@@ -197,9 +197,11 @@ class Session:
 
     def explain(self) -> Explanation:
         """Describe how this rank reads an epoch, without workers."""
-        place, plan = self._place(), self.plan_of_rank(0)
-        schedule = self._schedule_of(place)
-        resources = schedule.resources(plan.order, place, place.consumer())
+        place = self._place()
+        schedule, consumer = self._schedule_of(place), place.consumer()
+        state = schedule.settle(EpochState(0), consumer)
+        resources = schedule.resources(schedule.line(state), place, consumer)
+        plan = schedule.plan(state, consumer, resources)
         return explain(
             fields=schedule.fields,
             plan=plan,
@@ -318,7 +320,7 @@ class Session:
         schedule = self._schedule_of_all(version_in(json))
         if self.rollouts is not None:
             schedule = self.rollouts.schedule(offsets_in(json))
-        return EpochState.from_json(json, schedule.order.length)
+        return EpochState.from_json(json, longest_in(json, schedule.part))
 
     # Which epoch comes next
 
@@ -469,8 +471,8 @@ class Session:
         """
         place = self._place()
         schedule = self._schedule_of(place)
-        plan = schedule.plan(cursor.begin, cursor.consumer)
-        resources = schedule.resources(plan.order, place, cursor.consumer)
+        resources = schedule.resources(schedule.line(cursor.begin), place, cursor.consumer)
+        plan = schedule.plan(cursor.begin, cursor.consumer, resources)
         memory = resources.memory
         arrays: BatchArrays = Tensors()
         if self._pins():

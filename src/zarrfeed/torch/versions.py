@@ -18,6 +18,7 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.growth import Growth
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule, ScheduleOptions
+from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.spec.feeding import Mixing
@@ -70,6 +71,10 @@ class Planning:
             mix=self.mixing.mix,
             edges=fields.edges,
         )
+        if resolved.blend is not None:
+            order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
+            if order.is_per_batch and self.options.batch_size is None:
+                raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
         return fields, order
 
 
