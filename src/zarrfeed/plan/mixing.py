@@ -53,12 +53,15 @@ class MixingLimits:
         Blocks that are decoded once more where the end of a lane cuts one: more than 1 where blocks share chunks.
     carried_rows
         Memory of each lane in addition, in samples.
+    typical
+        Samples of the batch that is to be mixed well; of a source, its share of them.
     """
 
     batch_size: int
     max_open_batches: int
     reads_of_cut: float = 1.0
     carried_rows: int = 0
+    typical: int = TYPICAL_BATCH
 
     def hold(self, order: Order, parts: int) -> bool:
         """Return whether a round of lanes fits in one of `parts` of the memory, and what must be open in all of it."""
@@ -78,7 +81,8 @@ def choose_sources(order: MixedOrder, limits: MixingLimits, lanes: int | None, m
     wanted = list(order.sources)
     for source, alone in enumerate(order.orders):
         share = order.least_share(source)
-        of_source = replace(limits, max_open_batches=int(share * limits.max_open_batches))
+        typical = max(1, round(share * limits.typical))
+        of_source = replace(limits, max_open_batches=int(share * limits.max_open_batches), typical=typical)
         if lanes is not None:
             chosen = lanes, mix or 1
         elif mix is not None:
@@ -131,11 +135,11 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
     limits
         The memory that there is, and what a lane costs.
     """
-    wanted = _GOOD_MIX * perfect_mix(order, TYPICAL_BATCH)
+    wanted = _GOOD_MIX * perfect_mix(order, limits.typical)
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
     best = 1
     for lanes in LANE_COUNTS:
-        parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, TYPICAL_BATCH) < wanted else 8
+        parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, limits.typical) < wanted else 8
         wider = replace(order, lanes=lanes)
         if lanes > order.length or not limits.hold(wider, parts):
             break
@@ -162,11 +166,11 @@ def choose_mixing(order: Order, limits: MixingLimits) -> tuple[int, int]:
     """
     order = replace(order, mix=1)
     lanes = choose_lanes(order, limits)
-    wanted = _GOOD_MIX * perfect_mix(order, TYPICAL_BATCH)
+    wanted = _GOOD_MIX * perfect_mix(order, limits.typical)
     pieces = -(-order.num_blocks // lanes) + 1  # of a lane, with the blocks that its ends cut, at most
     most = -(-pieces // 2)
     mix = 1
-    while mix < most and expected_mix(lanes, mix, TYPICAL_BATCH) < wanted:
+    while mix < most and expected_mix(lanes, mix, limits.typical) < wanted:
         parts = 2 if lanes * (mix + 1) <= _FEW_BLOCKS else 4
         if not limits.hold(replace(order, lanes=lanes, mix=mix + 1), parts):
             break
