@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,15 @@ struct ArrayParts {
   [[nodiscard]] size_t part_of(int64_t chunk) const {
     return static_cast<size_t>(std::upper_bound(first_chunk.begin(), first_chunk.end(), chunk) - first_chunk.begin()) -
            1;
+  }
+
+  /// The part that a key with its prefix is of; of directories inside of each other, the innermost one.
+  [[nodiscard]] std::optional<size_t> part_of_key(std::string_view key) const {
+    std::optional<size_t> found;
+    for (size_t p = 0; p < prefix.size(); ++p) {
+      if (key.starts_with(prefix[p]) && (!found || prefix[p].size() > prefix[*found].size())) found = p;
+    }
+    return found;
   }
 
   /// The first row of a chunk.

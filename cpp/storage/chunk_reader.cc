@@ -209,12 +209,12 @@ ReadResult ChunkReader::read_here(const ChunkLocation& at, Buffer& room) {
   return read_here(at, room, watch, {});
 }
 
-bool ChunkReader::has_shard(const std::string& key, StallWatch& watch, StallWatch::Wait wait) {
-  const auto begin = [&](Completion done) { shards_->find(key, std::move(done)); };
+bool ChunkReader::has_shard(const ChunkLocation& at, StallWatch& watch, StallWatch::Wait wait) {
+  const auto begin = [&](Completion done) { shards_->find(at.key, std::move(done)); };
   try {
     return wait_here(begin, watch, wait).status == ReadStatus::kOk;
   } catch (const Error& error) {
-    throw error.at(array_.name, key);
+    throw named(error, at);
   }
 }
 
@@ -233,7 +233,8 @@ std::optional<Error> ChunkReader::find_overdue(Clock::time_point now) {
   }
   if (const auto asked = store_->oldest()) {
     at = {asked->key, asked->inner_chunk};
-    if (asked->is_index) return timed_out().in("shard index").at(array_.name, at.key);
+    if (array_.parts != nullptr) at.part = array_.parts->part_of_key(at.key);
+    if (asked->is_index) return named(timed_out().in("shard index"), at);
   }
   return overdue(at);
 }

@@ -106,8 +106,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   ReadResult read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait);
   /// The same for a thread that nobody watches.
   ReadResult read_here(const ChunkLocation& at, Buffer& room);
-  /// Whether there is such a shard: reads its index, unless that is cached. As read_here().
-  bool has_shard(const std::string& key, StallWatch& watch, StallWatch::Wait wait);
+  /// Whether there is the shard that a chunk lies in: reads its index, unless that is cached. As read_here().
+  bool has_shard(const ChunkLocation& at, StallWatch& watch, StallWatch::Wait wait);
 
   /// The error of a chunk whose read took longer than it may.
   [[nodiscard]] Error overdue(const ChunkLocation& at) const;

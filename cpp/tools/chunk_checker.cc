@@ -116,7 +116,7 @@ class ChunkChecker::Chunks {
       bool exists = false;
       try {
         const auto numbers = static_cast<size_t>(stop - job.begin);
-        exists = reader_->has_shard(whole.key, *worker.watch, {kIndex, job.begin, numbers, {}});
+        exists = reader_->has_shard(location_of(job.begin), *worker.watch, {kIndex, job.begin, numbers, {}});
       } catch (const Error& error) {
         whole.bad = bare(error);
       }

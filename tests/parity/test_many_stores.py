@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from zarr.storage import MemoryStore, ZipStore
 import zarrfeed
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
-from zarrfeed import ZarrDataset, ZarrIterableDataset
+from zarrfeed import StoreReadError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.layout import Layout
 from zarrfeed.tools import cli
@@ -282,6 +283,31 @@ def test_a_bad_chunk_is_an_error_of_its_store_and_can_be_skipped(tmp_path: Path,
     assert torch.equal(samples[:, 0], (index * 100).to(torch.int32)), "a replaced sample has its own index"
     lost = 16 if codec == "sharded" else 4
     assert set(range(48)) - set(index.tolist()) <= set(range(16, 16 + lost))
+
+
+class SilentStore(MemoryStore):
+    """A store that never answers when it is asked for a chunk."""
+
+    async def get(self, key: str, *args: Any, **options: Any) -> Any:
+        if "c/" in key:
+            await asyncio.Event().wait()
+        return await super().get(key, *args, **options)
+
+
+@pytest.mark.parametrize(("codec", "what"), [("zstd", "c/0/0"), ("sharded", r"c/0/0: shard index")])
+def test_a_store_that_does_not_answer_is_named(codec: str, what: str) -> None:
+    stores: list[MemoryStore] = []
+    for number in range(3):
+        objects: Any = {}
+        put(zarr.create_group(MemoryStore(objects)), "x", numbers(4 * number, 4), 2, codec)
+        stores.append(SilentStore(objects) if number == 1 else MemoryStore(objects))
+    data = zarrfeed.open([zarr.open_group(store, mode="r") for store in stores])
+    name = data.stores[1].removeprefix("memory://")
+    with (
+        pytest.raises(StoreReadError, match=rf"{name}/x chunk {what}.*: the store did not answer within 0\.3 s"),
+        ZarrIterableDataset(data, batch_size=4, faults={"timeout": 0.3}) as dataset,
+    ):
+        list(dataset)
 
 
 def test_a_store_that_is_deleted_is_an_error_and_no_fill_values(tmp_path: Path) -> None:

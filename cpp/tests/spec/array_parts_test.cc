@@ -78,3 +78,16 @@ TEST(numbering_chunks_again_begins_anew) {
   parts.number_chunks();
   CHECK(parts.first_chunk == (std::vector<int64_t>{0, 1}));
 }
+
+TEST(a_key_is_of_the_part_whose_prefix_it_begins_with) {
+  const ArrayParts parts{.begin = {},
+                         .end = {},
+                         .prefix = {"/data/", "/data/b/", "/data/b.zarr/"},
+                         .name = {},
+                         .rows_per_chunk = 1,
+                         .first_chunk = {}};
+  CHECK_EQ(parts.part_of_key("/data/c/0").value(), size_t{0});
+  CHECK_EQ(parts.part_of_key("/data/b/c/0").value(), size_t{1});
+  CHECK_EQ(parts.part_of_key("/data/b.zarr/c/0").value(), size_t{2});
+  CHECK(!parts.part_of_key("/dat").has_value());
+}

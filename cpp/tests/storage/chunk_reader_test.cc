@@ -124,11 +124,11 @@ class ToldStore : public ByteStore {
 
 /// A reader over such a store, and what becomes of reads.
 struct Told {
-  explicit Told(ByteStore::Limits limits = {}, ReadPolicy policy = {})
+  explicit Told(ByteStore::Limits limits = {}, ReadPolicy policy = {},
+                const ArraySpec& array = array_of({100, 30}, {10, 10}, 0, {"c", '/'}))
       : store(std::make_shared<ToldStore>(limits)),
         io(std::make_shared<IoThreads>(1)),
-        reader(std::make_shared<ChunkReader>(array_of({100, 30}, {10, 10}, 0, {"c", '/'}), store, io, kMaxBytes, policy,
-                                             &retries)) {}
+        reader(std::make_shared<ChunkReader>(array, store, io, kMaxBytes, policy, &retries)) {}
   ~Told() { reader->stop(Clock::now()); }
   Told(const Told&) = delete;
   Told& operator=(const Told&) = delete;
@@ -288,6 +288,29 @@ TEST(an_overdue_read_is_named_by_what_storage_was_asked_for) {
   told.store->asked = Asked{.key = "c/8/1", .is_index = true};
   CHECK_EQ(std::string(told.reader->find_overdue(later)->what()),
            std::string("temperature chunk c/8/1: shard index: the store did not answer within 0.25 s (timeout)"));
+}
+
+TEST(an_overdue_read_of_several_stores_is_named_by_its_store) {
+  ArraySpec array = array_of({100, 30}, {10, 10}, 0, {"c", '/'});
+  array.parts = std::make_shared<const ArrayParts>([] {
+    ArrayParts parts{.begin = {0, 40},
+                     .end = {40, 100},
+                     .prefix = {"1/", "12/"},
+                     .name = {"2015.zarr", "2016.zarr"},
+                     .rows_per_chunk = 10,
+                     .first_chunk = {}};
+    parts.number_chunks();
+    return parts;
+  }());
+  Told told({}, {.timeout = milliseconds(250)}, array);
+  told.ask(5);
+  const auto later = Clock::now() + milliseconds(10'000);
+  const std::string text = ": the store did not answer within 0.25 s (timeout)";
+  CHECK_EQ(std::string(told.reader->find_overdue(later)->what()), "2016.zarr chunk c/1/1" + text);
+  told.store->asked = Asked{.key = "1/c/3/1"};
+  CHECK_EQ(std::string(told.reader->find_overdue(later)->what()), "2015.zarr chunk c/3/1" + text);
+  told.store->asked = Asked{.key = "12/c/0/1", .is_index = true};
+  CHECK_EQ(std::string(told.reader->find_overdue(later)->what()), "2016.zarr chunk c/0/1: shard index" + text);
 }
 
 TEST(what_was_stopped_does_not_end_any_more) {
