@@ -12,7 +12,7 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.conversion import TorchDtypeLike
 from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.open_data import open
+from zarrfeed.metadata.open_data import open_each
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.field_rows import row_map_of
 from zarrfeed.spec.data import ConcatCall, Expression
@@ -28,9 +28,9 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
     Parameters
     ----------
     data
-        A `Data` each, or whatever `zarrfeed.open` takes as `samples`. All have arrays of the same names, sample shapes
-        and dtypes, stored and chunked as they like. Each may be selected from and converted before; windows have the
-        same offsets, and are better made of the result.
+        A `Data` each, or whatever `zarrfeed.open` takes as `samples`; URLs are opened side by side. All have arrays of
+        the same names, sample shapes and dtypes, stored and chunked as they like. Each may be selected from and
+        converted before; windows have the same offsets, and are better made of the result.
     dtype
         As of `Data.cast`, for each of `data`: makes dtypes that differ the same.
     contiguous
@@ -69,7 +69,9 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
     """Return descriptions one after another; `function` of zarrfeed was called with them."""
     if isinstance(data, str | bytes | Data) or not isinstance(data, Iterable):
         raise ConfigError(f"zarrfeed.{function}: got {data!r}, must be a list of descriptions")
-    given = [one if isinstance(one, Data) else open(one) for one in data]
+    given = list(data)
+    opened = iter(open_each([one for one in given if not isinstance(one, Data)]))
+    given = [one if isinstance(one, Data) else next(opened) for one in given]
     if not given:
         raise ConfigError(f"zarrfeed.{function} of nothing, must be given at least one description")
     for one in given:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import OpenedFields, Source
 from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
 from zarrfeed.metadata.many_stores import as_stores, open_stores
+from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.metadata.side_by_side import side_by_side
 from zarrfeed.metadata.source_names import name_source
+from zarrfeed.metadata.url_patterns import is_pattern
 from zarrfeed.metadata.variables import Variables
 from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
@@ -171,6 +176,28 @@ def open(
     growth = Growth(opened, access, grows, opening=opening if opening.repositories else None)
     version = growth.look()
     return Data(Expression(call), growth.at(version), growth, version)
+
+
+def open_each(sources: Sequence[Source]) -> list[Data]:
+    """Open several sources, each as `open` does without options; stores of URLs side by side, over one client.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        As of `open`, for the first one that cannot be opened.
+    """
+    shared = SharedAccess()
+    access = StoreAccess(shared=shared)
+
+    def open_url(url: Source) -> Data:
+        opening = Opening(url, None, 0, None, None, decode_cf=True, access=access, may_grow=False)
+        return Data(Expression(OpenCall(name_source(url))), _describe(opening.open()))
+
+    far = [is_url(source) and not is_pattern(str(source)) for source in sources]
+    urls = list(compress(sources, far))
+    with closing(side_by_side(open_url, urls, shared)) as opened:
+        from_urls = iter(list(opened))
+    return [next(from_urls) if is_far else open(source) for source, is_far in zip(sources, far, strict=True)]
 
 
 def _describe(opened: OpenedFields) -> ResolvedData:
