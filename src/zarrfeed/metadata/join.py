@@ -199,13 +199,13 @@ class _Renamed:
 def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bool) -> ResolvedData:
     """Return the fields of all inputs along the joined axis, with those samples chosen that are complete."""
     sides: dict[str, list[_Renamed]] = {"samples": [], "targets": []}
-    for (key, data), rows in zip(parts.items(), joined.rows, strict=True):
+    for (key, data), rows, note in zip(parts.items(), joined.rows, joined.notes, strict=True):
         resolved = data.resolved
         for number, field in enumerate(resolved.opened.fields):
             items = resolved.opened.items_of(number)
             own = key if items[0].key is None else f"{key}/{items[0].key}"
             renamed = tuple(replace(one, key=own) for one in items)
-            mapped = replace(_with_rows(field, rows, renamed[0].name), name=renamed[0].name)
+            mapped = replace(_with_rows(field, rows, renamed[0].name, note), name=renamed[0].name)
             sides[items[0].part].append(_Renamed(mapped, renamed, resolved.wishes_of(number)))
     samples, targets = sides["samples"], sides["targets"]
     both = [*samples, *targets]
@@ -242,11 +242,11 @@ def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bo
     return resolved
 
 
-def _with_rows(field: OpenedField, rows: range | Int64, name: str) -> OpenedField:
+def _with_rows(field: OpenedField, rows: range | Int64, name: str, note: str) -> OpenedField:
     """Return a field whose samples have other rows than before."""
     before = row_map_of(field)
     if before is not None:
-        rows = _through(before, rows)
+        rows, note = _through(before, rows), "; ".join(filter(None, (before.note, note)))
     elif isinstance(rows, range) and rows == range(field.num_samples):
         return field
     if isinstance(field, VlenField | CsrField):
@@ -256,8 +256,8 @@ def _with_rows(field: OpenedField, rows: range | Int64, name: str) -> OpenedFiel
             "the join, in order; leave it out"
         )
     if isinstance(field, ResidentField):
-        return replace(field, row_map=RowMap(rows))
-    return replace(field, rows=RowMap(rows))
+        return replace(field, row_map=RowMap(rows, note))
+    return replace(field, rows=RowMap(rows, note))
 
 
 def _through(before: RowMap, rows: range | Int64) -> range | Int64:

@@ -26,6 +26,9 @@ HOWS: tuple[How, ...] = ("inner", "outer")
 Missing: TypeAlias = Literal["drop", "nearest", "nan"]
 MISSINGS: tuple[Missing, ...] = ("drop", "nearest", "nan")
 
+#: So many values that were left out are named one by one.
+_LISTED_VALUES = 3
+
 
 @dataclass(frozen=True, eq=False)
 class JoinInput:
@@ -61,12 +64,15 @@ class Joined:
         The samples for which no input lacks a row, ascending.
     left_out
         What is not among the complete samples, or not on the axis, and why.
+    notes
+        For each input what the samples have that it lacks, unless they are left out, in words; "" if it lacks none.
     """
 
     values: npt.NDArray[Any]
     rows: tuple[range | Int64, ...]
     complete: range | Int64
     left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
 
 
 def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined:
@@ -100,12 +106,13 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
     rows = tuple(_rows(one.samples, place) for one, place in zip(inputs, places, strict=True))
     complete = as_range(np.flatnonzero(~np.logical_or.reduce(lacking)))
     values = axis if dtype is None else axis.view(dtype)
-    joined = Joined(values, rows, complete, ())
+    joined = Joined(values, rows, complete, (), ("",) * len(inputs))
     if how == "inner":
-        return replace(
-            joined, left_out=tuple(_off_axis(one, len(axis)) for one in inputs if len(one.samples) > len(axis))
-        )
-    return joined if missing != "drop" else replace(joined, left_out=_count_lacking(inputs, lacking))
+        return replace(joined, left_out=_off_axis(inputs, keys, axis))
+    if missing == "drop":
+        return replace(joined, left_out=_count_lacking(inputs, lacking, values))
+    absent = lacking if missing == "nan" else [_places(one, axis, nearest=False) == NO_ROW for one in keys]
+    return replace(joined, notes=tuple(_note(values[one], missing) for one in absent))
 
 
 def joined_borders(rows: Sequence[range | Int64], borders: Sequence[Int64 | None]) -> Int64 | None:
@@ -221,24 +228,60 @@ def _rows(samples: range | Int64, places: Int64) -> range | Int64:
     return as_range(rows)
 
 
-def _off_axis(one: JoinInput, num_samples: int) -> LeftOut:
-    count = len(one.samples)
-    name = one.coordinate.name
-    return LeftOut(count - num_samples, count, f"those of {one.name!r} whose {name} another array lacks")
+def _off_axis(
+    inputs: Sequence[JoinInput], keys: Sequence[npt.NDArray[Any]], axis: npt.NDArray[Any]
+) -> tuple[LeftOut, ...]:
+    """Return what of each input is not on the axis of an inner join, and which other inputs lack it."""
+    left_out = []
+    for number, one in enumerate(inputs):
+        if len(one.samples) == len(axis):
+            continue
+        is_off = _places(axis, keys[number], nearest=False) == NO_ROW
+        left, lackers = is_off.copy(), {}
+        for other, other_keys in zip(inputs, keys, strict=True):
+            lost = left & (_places(other_keys, keys[number], nearest=False) == NO_ROW)
+            if lost.any():
+                lackers[other.name] = int(lost.sum())
+            left &= ~lost
+        of_many = [f"{name!r} ({count})" for name, count in lackers.items()]
+        who = " or ".join(of_many if len(of_many) > 1 else map(repr, lackers))
+        values = one.coordinate.values[is_off]
+        reason = f"those of {one.name!r} whose {one.coordinate.name} {who} lacks ({_in_short(values)})"
+        left_out.append(LeftOut(len(values), len(one.samples), reason))
+    return tuple(left_out)
 
 
-def _count_lacking(inputs: Sequence[JoinInput], lacking: Sequence[npt.NDArray[np.bool_]]) -> tuple[LeftOut, ...]:
+def _count_lacking(
+    inputs: Sequence[JoinInput], lacking: Sequence[npt.NDArray[np.bool_]], values: npt.NDArray[Any]
+) -> tuple[LeftOut, ...]:
     left_out = []
     left = np.ones(len(lacking[0]), dtype=bool)
     for one, lacks in zip(inputs, lacking, strict=True):
-        lost = int((left & lacks).sum())
-        if lost:
-            left_out.append(LeftOut(lost, int(left.sum()), f"{one.name!r} lacks their {one.coordinate.name}"))
+        lost = left & lacks
+        if lost.any():
+            reason = f"{one.name!r} lacks their {one.coordinate.name} ({_in_short(values[lost])})"
+            left_out.append(LeftOut(int(lost.sum()), int(left.sum()), reason))
         left &= ~lacks
     if not left.any():
         ranges = "; ".join(f"{one.name!r} has {_range_text(one)}" for one in inputs)
         raise ConfigError(f"join: no {inputs[0].coordinate.name} is in all of the arrays: {ranges}")
     return tuple(left_out)
+
+
+def _note(values: npt.NDArray[Any], missing: Missing) -> str:
+    """Return what the samples have that an input lacks, in words."""
+    if not len(values):
+        return ""
+    what = "NaN" if missing == "nan" else "the nearest row"
+    return f"{len(values)} samples have {what} ({_in_short(values)})"
+
+
+def _in_short(values: npt.NDArray[Any]) -> str:
+    """Return values of a coordinate, which ascend, in words: a few one by one, of others the first and the last."""
+    shown = values if len(values) <= _LISTED_VALUES else values[[0, -1]]
+    is_time = values.dtype.kind == "M"
+    texts = [str(np.datetime_as_string(one, unit="auto")) if is_time else str(one) for one in shown]
+    return ", ".join(texts) if len(values) <= _LISTED_VALUES else f"{texts[0]} to {texts[1]}"
 
 
 def _range_text(one: JoinInput) -> str:

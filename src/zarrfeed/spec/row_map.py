@@ -25,9 +25,13 @@ class RowMap:
     rows
         The row of each sample, int64, shape (samples,); `NO_ROW` where the array has none. Contiguous, and not written
         to: the engine reads it at its address. A range: the rows are evenly spaced, and no list of them is kept.
+    note
+        What samples have for which the array has no row of their own, for people; "" if they have none, or are left
+        out.
     """
 
     rows: Int64 | range
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, range):
@@ -65,7 +69,8 @@ class RowMap:
         rows = self.rows if isinstance(self.rows, range) else self.rows[self.rows != NO_ROW]
         used = len(rows) if isinstance(rows, range) or not len(rows) else 1 + np.count_nonzero(np.diff(np.sort(rows)))
         line = f"joined: {len(rows)} of {len(self.rows)} samples have one of its {num_rows} rows"
-        return line if used == num_rows else f"{line}; {num_rows - used} rows have no sample"
+        unused = "" if used == num_rows else f"{num_rows - used} rows have no sample"
+        return "; ".join(filter(None, (line, unused, self.note)))
 
     def to_core(self) -> tuple[int, int, int, int]:
         """Return the map in the form that the engine takes; `rows` must outlive the engine."""

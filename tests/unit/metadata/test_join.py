@@ -68,7 +68,7 @@ def test_expressions_print_compare_and_pickle(folder: Path) -> None:
 def test_pages_say_how_the_arrays_meet(folder: Path) -> None:
     sources: dict[str, Any] = {name: folder / f"{name}.zarr" / "x" for name in "ab"}
     page = str(ZarrIterableDataset(zarrfeed.join(sources)).explain())
-    assert "6 of 10 samples left out: those of 'a' whose time another array lacks" in page
+    assert "6 of 10 samples left out: those of 'a' whose time 'b' lacks (" in page
     assert "joined: 4 of 4 samples have one of its 10 rows; 6 rows have no sample" in page
     data = zarrfeed.join(sources, how="outer", missing="nan")
     page = str(ZarrIterableDataset(data).explain())

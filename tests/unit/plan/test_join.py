@@ -112,19 +112,36 @@ def test_regular_rows_are_ranges() -> None:
 def test_what_is_left_out_is_counted() -> None:
     result = joined([1, 2, 3, 4], [3, 4, 5], how="inner")
     assert [str(one) for one in result.left_out] == [
-        "2 of 4 samples left out: those of 'a' whose time another array lacks",
-        "1 of 3 samples left out: those of 'b' whose time another array lacks",
+        "2 of 4 samples left out: those of 'a' whose time 'b' lacks (1, 2)",
+        "1 of 3 samples left out: those of 'b' whose time 'a' lacks (5)",
     ]
     result = joined([1, 2, 3, 4], [3, 4, 5], [1, 4, 5], how="outer")
     assert [str(one) for one in result.left_out] == [
-        "1 of 5 samples left out: 'a' lacks their time",
-        "2 of 4 samples left out: 'b' lacks their time",
-        "1 of 2 samples left out: 'c' lacks their time",
+        "1 of 5 samples left out: 'a' lacks their time (5)",
+        "2 of 4 samples left out: 'b' lacks their time (1, 2)",
+        "1 of 2 samples left out: 'c' lacks their time (3)",
     ]
     assert np.asarray(result.complete).tolist() == [3]
-    for missing in ("nan", "nearest"):
-        assert joined([1, 2], [2, 3], how="outer", missing=missing).left_out == ()
+    for missing, what in (("nan", "NaN"), ("nearest", "the nearest row")):
+        result = joined([1, 2], [2, 3], how="outer", missing=missing)
+        assert result.left_out == ()
+        assert result.notes == (f"1 samples have {what} (3)", f"1 samples have {what} (1)")
     assert joined([1, 2], [1, 2]).left_out == ()
+    assert joined([1, 2], [1, 2], how="outer", missing="nan").notes == ("", "")
+
+
+def test_what_other_inputs_lack_is_named_with_the_values() -> None:
+    days = START + np.arange(10) * np.timedelta64(86400, "s")
+    result = joined(days, days[2:], days[[2, 3, 5, 6, 7, 8, 9]])
+    assert [str(one) for one in result.left_out] == [
+        "3 of 10 samples left out: those of 'a' whose time 'b' (2) or 'c' (1) lacks (2000-01-01, 2000-01-02, "
+        "2000-01-05)",
+        "1 of 8 samples left out: those of 'b' whose time 'c' lacks (2000-01-05)",
+    ]
+    result = joined(days, days[5:], how="outer")
+    assert [str(one) for one in result.left_out] == [
+        "5 of 10 samples left out: 'b' lacks their time (2000-01-01 to 2000-01-05)"
+    ]
 
 
 @pytest.mark.parametrize(
