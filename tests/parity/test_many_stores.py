@@ -450,4 +450,7 @@ def test_bench_refuses_what_it_does_not_measure(tmp_path: Path, capsys: pytest.C
     assert cli.main(["bench", f"{tmp_path}/*.zarr", "--seconds", "0.1"]) == cli.EXIT_ERROR
     assert "bench measures one store, and these are 2" in capsys.readouterr().err
     assert cli.main(["info", f"{tmp_path}/*.zarr", "--batch-size", "2"]) == 0
-    assert "in 2 stores of 4 samples" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "stores        in 2 stores of 4 samples\n" in page
+    assert cli.main(["info", str(tmp_path / "s000.zarr"), str(tmp_path / "s001.zarr"), "--batch-size", "2"]) == 0
+    assert capsys.readouterr().out == page

@@ -65,6 +65,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/host_memory.py": ("unit/metadata/test_fields.py",),
     "engine/arrays.py": ("unit/engine/test_reader.py", "unit/spec/test_error_policy.py"),
     "report/describe.py": ("unit/report/test_display.py",),
+    "report/field_explanation.py": ("unit/report/test_explain.py", "unit/report/test_sparse_explain.py"),
     "torch/object_batch.py": ("unit/torch/test_object_iterable_dataset.py", "unit/torch/test_object_map_dataset.py"),
     "torch/streaming.py": ("unit/torch/test_iterable_dataset.py", "unit/torch/test_object_iterable_dataset.py"),
     "torch/batch.py": ("unit/metadata/test_fields.py", "unit/spec/test_records.py"),

@@ -67,6 +67,8 @@ class CsrReader:
         Threads that decode.
     cache_bytes
         Memory for decoded blocks that are cached for requests in any order.
+    spare_bytes
+        Memory of each engine that reads blocks, beyond the least that it needs.
     arrays
         The array library that batches are made with.
     make_reader
@@ -80,6 +82,7 @@ class CsrReader:
         batch_size: int,
         num_threads: int,
         cache_bytes: int,
+        spare_bytes: int,
         arrays: BatchArrays,
         policy: Faults,
         make_reader: MakeReader,
@@ -88,14 +91,18 @@ class CsrReader:
         self._batch_size = batch_size
         self._arrays = arrays
         self._edges = field.find_edges()
-        sides = (
-            [[field.indices, field.data]] if field.indices.splits_as(field.data) else [[field.indices], [field.data]]
+        made = partial(
+            BlockMemory,
+            num_columns=field.num_columns,
+            num_threads=num_threads,
+            spare_bytes=spare_bytes,
+            policy=policy,
+            make_reader=make_reader,
         )
-        made = partial(BlockMemory, num_columns=field.num_columns, num_threads=num_threads, policy=policy)
-        made = partial(made, make_reader=make_reader)
-        self._ahead_of_time = [made(side, is_first=number == 0) for number, side in enumerate(sides)]
-        share = cache_bytes // len(sides)
-        self._at_once = [made(side, is_first=number == 0, cache_bytes=share) for number, side in enumerate(sides)]
+        sides = list(enumerate(field.sides))
+        self._ahead_of_time = [made(side, is_first=number == 0) for number, side in sides]
+        share = cache_bytes // sum(len(side[0].layouts) for _, side in sides)
+        self._at_once = [made(side, is_first=number == 0, cache_bytes=share) for number, side in sides]
         self._thread: ThreadPoolExecutor | None = None
         self._epoch = 0
         self._order: Int64 = np.empty(0, np.int64)

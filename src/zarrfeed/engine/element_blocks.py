@@ -17,18 +17,14 @@ from zarrfeed.base.errors import ClosedError
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.stats import Stats
-from zarrfeed.plan.memory import open_blocks, plan_memory
+from zarrfeed.plan.memory import plan_elements
 from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.sparse import BlockLoads, plan_chunks
+from zarrfeed.plan.sparse import BlockLoads, element_fields, plan_chunks
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.sparse import Elements
 
 #: Makes a reader of arrays: `engine.reader.Reader`, which looks rows up with this module.
 MakeReader: TypeAlias = Callable[..., Any]
-
-#: Memory of a reader beside its blocks: temporary buffers, and what is fetched ahead.
-_READER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,8 @@ class BlockMemory:
         Of the matrix.
     num_threads
         Threads that decode.
+    spare_bytes
+        Memory of each reader beyond the least that it needs.
     policy
         How chunks are read. Chunks that cannot be had are remembered as bad blocks, whatever it says.
     make_reader
@@ -73,6 +71,7 @@ class BlockMemory:
         is_first: bool,
         num_columns: int,
         num_threads: int,
+        spare_bytes: int,
         policy: Faults,
         make_reader: MakeReader,
         cache_bytes: int | None = None,
@@ -83,11 +82,12 @@ class BlockMemory:
         self._has_columns = is_first
         self._num_columns = num_columns
         self._num_threads = num_threads
+        self._spare_bytes = spare_bytes
         self._policy = replace(policy, on_error="skip", max_errors=2**31 - 1)
         self._make_reader = make_reader
         self._cache_bytes = cache_bytes
         self._items = int(self.elements.block_items.max())
-        self._readers: dict[int, Any] = {}  # by layout
+        self._readers: dict[int, tuple[Any, int]] = {}  # by layout: the reader, and how many blocks it reads ahead
         self._running: set[int] = set()
         self._loads = BlockLoads(*(np.empty(0, np.int64),) * 3)
         self._next_load = 0
@@ -108,15 +108,15 @@ class BlockMemory:
         self._loads = loads
         self._layout, chunk = self.elements.chunk_of(loads.block)
         for layout in np.unique(self._layout).tolist():
-            reader = self._reader_of(layout)
+            reader, blocks_ahead = self._reader_of(layout)
             num_chunks = self.elements.layouts[layout].spec.num_samples
             self._running.add(layout)
-            reader.start(plan_chunks(chunk[self._layout == layout], num_chunks), open_blocks(self._num_threads))
+            reader.start(plan_chunks(chunk[self._layout == layout], num_chunks), blocks_ahead)
 
     def stop(self) -> None:
         """End reading; blocks are forgotten, and memory stays."""
         for layout in sorted(self._running):
-            self._readers[layout].stop()
+            self._readers[layout][0].stop()
         self._running.clear()
         self._slot_of[self._slot_of >= 0] = -1
         self._next_load = 0
@@ -130,7 +130,7 @@ class BlockMemory:
         while self._next_load < len(loads.block) and loads.first_batch[self._next_load] == batch:
             number = self._next_load
             block, layout = int(loads.block[number]), int(self._layout[number])
-            found = self._readers[layout].next_arrays()
+            found = self._readers[layout][0].next_arrays()
             if found is None:
                 raise ClosedError("this dataset was closed")
             delivered, skipped = found
@@ -171,14 +171,13 @@ class BlockMemory:
 
     def stats(self) -> Stats:
         """Return the counters of reading."""
-        read = sum((reader.stats() for reader in list(self._readers.values())), Stats())
+        read = sum((reader.stats() for reader, _ in list(self._readers.values())), Stats())
         return replace(
             read,
             batches=0,
             samples=0,
-            batch_memory_bytes=0,
-            scratch_bytes=0,
-            idle_storage_s=0.0,
+            batch_memory_bytes=read.batch_memory_bytes + sum(array.nbytes for array in self.arrays),
+            idle_memory_s=0.0,
             idle_other_s=0.0,
             consumer_wait_s=0.0,
             consumer_busy_s=0.0,
@@ -197,35 +196,20 @@ class BlockMemory:
         message = f"{name}: chunk {chunk} has the column {wrong}, must be in [0, {self._num_columns - 1}]"
         self._bad[block] = BadBlock(self.elements, block, (str(chunk), "CorruptChunkError", 0, message))
 
-    def _reader_of(self, layout: int) -> Any:
-        """Return the reader of a layout."""
+    def _reader_of(self, layout: int) -> tuple[Any, int]:
+        """Return the reader of a layout, and how many blocks it reads ahead."""
         if layout not in self._readers:
-            fields = [
-                StoredField(
-                    f"elements {n}",
-                    one.layouts[layout].spec,
-                    conversion=one.layouts[layout].conversion,
-                    parts=one.layouts[layout].parts,
-                )
-                for n, one in enumerate(self._sides)
-            ]
-            caches, ahead = self._cache_bytes is not None, open_blocks(self._num_threads)
-            block_bytes = sum(f.spec.decoded_bytes for f in fields)
-            memory = plan_memory(
+            fields = element_fields(self._sides, layout)
+            memory = plan_elements(fields, num_threads=self._num_threads, spare=self._spare_bytes)
+            reader = self._make_reader(
                 fields,
                 batch_size=1,
-                num_threads=self._num_threads,
-                budget=_READER_BYTES + (ahead + 4 * self._num_threads) * block_bytes,
-                min_open_batches=ahead,
-            )
-            self._readers[layout] = self._make_reader(
-                fields,
-                batch_size=1,
-                num_threads=memory.num_threads,
-                memory=memory,
+                num_threads=memory.plan.num_threads,
+                memory=memory.plan,
                 arrays=ByteArrays(),
                 cache_bytes=self._cache_bytes or 0,
-                caller_runs=caches,
+                caller_runs=self._cache_bytes is not None,
                 policy=self._policy,
             )
+            self._readers[layout] = reader, memory.blocks_ahead
         return self._readers[layout]

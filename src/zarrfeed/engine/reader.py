@@ -113,7 +113,7 @@ class Reader:
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
-        self._vlen_s = 0.0
+        self._waited_s = [0.0, 0.0]  # for text and images, and for sparse matrices
         vlen_readers: dict[int, SampleLookup] = {}
         for field in fields:
             if isinstance(field, VlenField):
@@ -132,6 +132,7 @@ class Reader:
                     batch_size=batch_size,
                     num_threads=num_threads,
                     cache_bytes=memory.list_cache_bytes,
+                    spare_bytes=memory.element_spare,
                     arrays=arrays,
                     policy=policy,
                     make_reader=Reader,
@@ -218,10 +219,7 @@ class Reader:
             self._substitute(arrays, skipped)
         if not self._vlen_readers:
             return arrays
-        begin = time.perf_counter()
-        values = self._with_vlen(arrays)
-        self._vlen_s += time.perf_counter() - begin
-        return values
+        return self._with_vlen(arrays)
 
     def next_arrays(self) -> tuple[tuple[Array, ...], Skipped | None] | None:
         """Return the next batch and its skipped slots; vlen fields have the sample's index in place of its values."""
@@ -247,10 +245,13 @@ class Reader:
             number = waiting.popleft()
             index = self._arrays.bytes_of(arrays[number]).view(np.int64).reshape(-1)
             reader = self._vlen_readers[number]
+            begin = time.perf_counter()
+            errors: list[Any] = []
             if self._substitutes is None:
                 values[number] = reader.take(index)
-                continue
-            values[number], errors = reader.take_what_is_good(index)
+            else:
+                values[number], errors = reader.take_what_is_good(index)
+            self._waited_s[isinstance(reader, CsrReader)] += time.perf_counter() - begin
             if errors:
                 self._substitute(arrays, reader.skipped(self._tensors.index(number), index, errors))
                 waiting = deque(self._vlen_readers)  # all fields have another sample there
@@ -314,12 +315,14 @@ class Reader:
     def stats(self) -> Stats:
         """Return the counters since this reader was made."""
         vlen = sum((reader.stats() for reader in self._vlen_readers.values()), Stats())
+        list_s, sparse_s = self._waited_s
         # The consumer waits for vlen fields too, but the engine cannot know that.
         here = Stats(
             chunks_skipped=len(self.skipped),
-            list_s=self._vlen_s,
-            consumer_wait_s=self._vlen_s,
-            consumer_busy_s=-self._vlen_s,
+            list_s=list_s,
+            sparse_s=sparse_s,
+            consumer_wait_s=list_s + sparse_s,
+            consumer_busy_s=-list_s - sparse_s,
             cache=CacheStats(troubles=self._cache_troubles()),
         )
         return self._load_stats + _stats_of(self._engine, self._bridge) + vlen + here

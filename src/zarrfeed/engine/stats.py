@@ -4,7 +4,8 @@
 
 1. Where the consumer hardly waits, the consumer is the limit: batches are ready before it asks. Where it waits for a
    part of the time, and decode threads have nothing to do, it takes batches one by one, which counts as the same.
-2. Else the time that the consumer waits is that of text fields, which are looked up meanwhile,
+2. Else the time that the consumer waits is that of text fields, which are looked up meanwhile, or of sparse matrices,
+   whose chunks threads of their own decode,
 3. or of the decode threads: these work, or wait for bytes, or for memory; whatever takes most of their time.
 4. Too little was read to say, or the threads had nothing to do for other reasons: not known yet.
 """
@@ -28,6 +29,8 @@ _MOSTLY_WAITS = 0.75
 #: Shorter runs tell what starting costs, and not what they will be bounded by.
 _LEAST_BATCHES, _LEAST_S = 2, 0.05
 
+
+_DECODE_FASTER = "raise num_threads if cores are idle, or store with a codec that decodes faster (lz4)"
 
 #: Counters that are not counted: their value is that of this moment.
 _MEASURED_NOW = ("batch_memory_bytes", "scratch_bytes", "concurrency")
@@ -88,6 +91,8 @@ class Stats(Page):
         Seconds of `fetch_s` that chunks spent with zarr-python's codecs, or waited for them.
     list_s
         Seconds of `consumer_wait_s` in which text and bytes of any length were looked up.
+    sparse_s
+        Seconds of `consumer_wait_s` in which rows of sparse matrices were waited for.
     images_decoded, image_s
         Images that `Data.decode` decoded, and the seconds that it took, summed over threads.
     idle_storage_s
@@ -137,6 +142,7 @@ class Stats(Page):
     order_s: float = 0.0
     python_decode_s: float = 0.0
     list_s: float = 0.0
+    sparse_s: float = 0.0
     images_decoded: int = 0
     image_s: float = 0.0
     idle_storage_s: float = 0.0
@@ -269,6 +275,11 @@ def find_limit(stats: Stats) -> Limit:
         )
     shares = stats.thread_shares
     working = {name: shares[name] for name in ("decode", "scatter", "read", "order")}
+    if stats.sparse_s > stats.consumer_wait_s / 2:
+        reason = f"{waits}, {min(1, stats.sparse_s / stats.consumer_wait_s):.0%} of that for rows of sparse matrices"
+        if shares["storage"] > sum(working.values()):
+            return Limit(STORAGE, f"{reason}; decode threads mostly wait for bytes", _storage_advice(stats))
+        return Limit(DECODE, reason, _DECODE_FASTER)
     threads = {DECODE: sum(working.values()), STORAGE: shares["storage"], MEMORY: shares["memory"]}
     stage = max(threads, key=lambda name: threads[name])
     share = threads[stage]
@@ -310,4 +321,4 @@ def _storage_advice(stats: Stats) -> str:
 def _decode_advice(stats: Stats) -> str:
     again = 2 * stats.bytes_scattered < stats.bytes_decoded
     wasted = "more is decoded than delivered: see the amplification in explain(); " * again
-    return wasted + "raise num_threads if cores are idle, or store with a codec that decodes faster (lz4)"
+    return wasted + _DECODE_FASTER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 OUTSIDE_ARRAY = "their windows reach beyond the ends of the array"
@@ -40,3 +41,18 @@ class LeftOut:
         if self.segments:
             line += f"; {self.segments} of {self.of_segments} segments have no sample left"
         return line
+
+
+def merged(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Return one entry a reason for samples of several arrays, which are different ones."""
+    by_reason: dict[str, LeftOut] = {}
+    for one in left_out:
+        before = by_reason.get(one.reason, LeftOut(0, 0, one.reason))
+        by_reason[one.reason] = LeftOut(
+            before.samples + one.samples,
+            before.of + one.of,
+            one.reason,
+            before.segments + one.segments,
+            before.of_segments + one.of_segments,
+        )
+    return tuple(by_reason.values())

@@ -2,7 +2,8 @@
 
 No more than the budget is ever planned. Where it is short, things are given up in this order, each as far as need be:
 
-1. Batches beyond those that must be open, and caches (of decoded text, and of shard indices but one).
+1. Batches beyond those that must be open, and caches (of decoded text, of chunks of sparse matrices, and of shard
+   indices but one).
 2. Fetching ahead: down to one fetch thread, and one request in stores that Python reads.
 3. The last fetch thread: decode threads then wait for storage themselves, each with the buffer that it has anyway.
    From the page cache that costs nothing, and as many chunks are waited for at once as there are decode threads.
@@ -20,6 +21,7 @@ from typing import Literal
 from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order import Order
+from zarrfeed.plan.sparse import element_fields
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
 from zarrfeed.spec.layout import Layout
@@ -30,6 +32,9 @@ from zarrfeed.spec.sparse import CsrField
 _INDEX_PART = 64
 #: Decoded chunks of text and bytes may take so much of the budget.
 _LIST_PART = 8
+#: Of what is left of the budget, so much is for engines that read sparse matrices.
+_ELEMENT_PART = 4
+_LEAST_BLOCKS_AHEAD = 2
 _MAX_FETCH_THREADS = 16
 #: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
 _LOCAL_PART, _FED_PART = 8, 4
@@ -86,6 +91,13 @@ class MemoryPlan:
         How many such fields there are.
     carry_bytes
         Memory for decoded chunks that neighbouring blocks share; 0 if nothing is carried.
+    element_bytes
+        Memory of the engines that read the chunks of sparse matrices: to decode, to fetch, and for chunks that are
+        decoded ahead. 0 if there is no sparse matrix.
+    element_spare
+        What each of these engines has beyond the least that it needs.
+    element_threads
+        Decode threads of these engines, all together.
     readers
         Consumers on the machine, which have as much each.
     """
@@ -111,6 +123,9 @@ class MemoryPlan:
     list_cache_bytes: int = 0
     num_lists: int = 0
     carry_bytes: int = 0
+    element_bytes: int = 0
+    element_spare: int = 0
+    element_threads: int = 0
     readers: int = 1
 
     @property
@@ -127,7 +142,7 @@ class MemoryPlan:
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
         kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes
-        return self.budget - self.scratch_bytes - self.fetch_bytes - kept
+        return self.budget - self.scratch_bytes - self.fetch_bytes - kept - self.element_bytes
 
     @property
     def lacks_threads(self) -> bool:
@@ -161,6 +176,7 @@ class MemoryPlan:
                 "to fetch": self.fetch_bytes,
                 "for indices of shards": self.index_bytes,
                 "of resident fields": self.resident_bytes,
+                "to read chunks of sparse matrices": self.element_bytes,
             }
             parts = "".join(f"{format_bytes(size)} {what}, " for what, size in needs.items() if size)
             raise MemoryBudgetError(
@@ -202,13 +218,16 @@ def plan_memory(
     block_bytes = max((_block_bytes(spec) for spec in streamed), default=0)
     of_thread = _scratch_bytes(stored)
     resident = sum(resident_bytes(f) for f in fields if isinstance(f, StoredField) and f.resident)
-    resident += sum(
-        f.indptr.nbytes + open_blocks(num_threads) * f.block_bytes for f in fields if isinstance(f, CsrField)
-    )
+    matrices = [f for f in fields if isinstance(f, CsrField)]
+    resident += sum(f.indptr.nbytes for f in matrices)
+    engines = [
+        element_fields(side, layout) for f in matrices for side in f.sides for layout in range(len(side[0].layouts))
+    ]
+    least_elements = sum(plan_elements(one, num_threads=num_threads).used_bytes for one in engines)
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     indices = [_index_bytes(f) for f in fields]
     one_each = sum(one for one, _ in indices)
-    needed = resident + one_each + min_open_batches * batch_bytes + fed
+    needed = resident + one_each + min_open_batches * batch_bytes + fed + least_elements
     ample = needed + num_threads * of_thread + local
 
     # The order of the module's docstring, from its end.
@@ -218,6 +237,10 @@ def plan_memory(
     fetches = 0 < local <= left
     carry_bytes = carry_bytes if carry_bytes <= left - local * fetches else 0
     left -= carry_bytes
+    element_spare = max(0, left - local * fetches) // _ELEMENT_PART // max(1, len(engines))
+    of_elements = [plan_elements(one, num_threads=num_threads, spare=element_spare) for one in engines]
+    element_bytes = sum(one.used_bytes for one in of_elements)
+    left -= element_bytes - least_elements
     spare = max(0, left - local * fetches) // 2
     num_sharded = max(1, sum(one > 0 for one, _ in indices))
     index_share = min(budget // _INDEX_PART, spare // 2) // num_sharded
@@ -266,12 +289,45 @@ def plan_memory(
         list_cache_bytes=list_cache_bytes,
         num_lists=num_lists,
         carry_bytes=carry_bytes,
+        element_bytes=element_bytes,
+        element_spare=element_spare,
+        element_threads=sum(one.plan.num_threads for one in of_elements),
     )
 
 
-def open_blocks(num_threads: int) -> int:
-    """Return how many element blocks of a sparse matrix are decoded ahead of the batch that is made."""
-    return 2 * num_threads + 2
+@dataclass(frozen=True)
+class ElementMemory:
+    """What an engine may use whose samples are chunks of a sparse matrix.
+
+    Attributes
+    ----------
+    plan
+        Its memory.
+    blocks_ahead
+        How many blocks of elements it decodes ahead of the batch that is made.
+    """
+
+    plan: MemoryPlan
+    blocks_ahead: int
+
+    @property
+    def used_bytes(self) -> int:
+        """What it uses of its budget, at most."""
+        return self.plan.budget - self.plan.batch_room + self.blocks_ahead * self.plan.batch_bytes
+
+
+def plan_elements(fields: Sequence[StoredField], *, num_threads: int, spare: int = 0) -> ElementMemory:
+    """Divide the memory of an engine that reads chunks of a sparse matrix: the least that it needs, and `spare`."""
+
+    def plan_with(budget: int) -> MemoryPlan:
+        return plan_memory(
+            fields, batch_size=1, num_threads=num_threads, budget=budget, min_open_batches=_LEAST_BLOCKS_AHEAD
+        )
+
+    plan = plan_with(plan_with(0).least_budget + spare)
+    in_flight = max(plan.num_fetch_threads, plan.max_requests)
+    wanted = max(2 * plan.num_threads + 2, 1 - (-(2 * plan.num_threads + in_flight) // len(fields)))
+    return ElementMemory(plan, min(wanted, plan.batch_room // plan.batch_bytes))
 
 
 def _stored_bytes(spec: ArraySpec) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.field_rows import reads_gaps
-from zarrfeed.plan.left_out import IN_GAP, LeftOut
+from zarrfeed.plan.left_out import IN_GAP, LeftOut, merged
 from zarrfeed.plan.selection import Int64, Select, Selection, as_range, select_blocks, select_samples, selection_of
 from zarrfeed.plan.split import By, split_selection
 from zarrfeed.plan.window_rows import WindowRows, bounds_of, choose_windows
@@ -103,7 +103,7 @@ class SampleChoice:
             inner = [b + one.borders for b, one in zip(base, choices, strict=False) if one.borders is not None]
             borders = np.unique(np.concatenate([borders[[0, -1]] if contiguous else borders, *inner]))
         kept = None if contiguous and not has_segments else borders
-        left_out = tuple(reason for choice in choices for reason in choice.left_out)
+        left_out = merged(reason for choice in choices for reason in choice.left_out)
         if all(choice.length == choice.num_samples for choice in choices):
             every = cls.all_of(num_samples)
             return replace(every, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)

@@ -6,12 +6,14 @@ that needs it, and stays until the last one, unless so many batches between them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.sparse import Elements
 
 #: Rows whose blocks are looked up at once, which takes about 100 bytes each.
@@ -104,6 +106,14 @@ def split_rows(elements: Elements, begin: Int64, end: Int64) -> tuple[Int64, Int
     start = np.maximum(np.repeat(begin, counts), low)
     stop = np.minimum(np.repeat(end, counts), high)
     return np.repeat(number, counts), block, start - low, stop - start
+
+
+def element_fields(side: Sequence[Elements], layout: int) -> list[StoredField]:
+    """Return arrays as an engine reads them whose samples are element blocks: one field an array, of a layout."""
+    return [
+        StoredField(f"elements {n}", one.spec, conversion=one.conversion, parts=one.parts)
+        for n, one in enumerate(elements.layouts[layout] for elements in side)
+    ]
 
 
 def plan_chunks(chunks: Int64, num_chunks: int) -> EpochPlan:

@@ -24,6 +24,7 @@ def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequ
         entries = [f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)]
         entries += [f"{one.name!r}: {one.shape} {one.dtype}, static" for one in statics]
         kinds[0] = "{" + ", ".join(entries) + "}"
-    selected = "" if selection is None else f"{selection.length} of "
+    selects = selection is not None and selection.length < fields.num_samples
+    selected = f"{selection.length} of " if selection is not None and selects else ""
     left_out = "" if selection is None else "".join(f" ({reason})" for reason in selection.left_out)
     return f"{where}{selected}{fields.num_samples} samples of {kinds[0]}{left_out}"

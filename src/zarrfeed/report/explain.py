@@ -18,8 +18,10 @@ from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixing import perfect_mix
 from zarrfeed.plan.order import EpochPlan
-from zarrfeed.plan.sparse import keep_batches, plan_loads
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
+from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
+from zarrfeed.report.sparse_explain import explain_csr
+from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
@@ -51,86 +53,7 @@ _ORDERS = {
 }
 
 
-#: Who asks a far store -> what happens there.
-_FAR = {
-    "threads": "threads ask for chunks, more at once as long as that pays, and make late requests twice",
-    "the event loop": "the event loop of zarr-python asks for chunks, more at once as long as that pays",
-}
-
 _CARRIED = "; chunks that neighbouring blocks share are decoded once"
-
-
-@dataclass(frozen=True)
-class FieldExplanation:
-    """One field.
-
-    Attributes
-    ----------
-    name, source
-        Of the field, and of the array behind it.
-    description
-        Shape, dtype, chunks and codecs.
-    native
-        Whether all of its codecs are decoded by the engine.
-    slow_codecs
-        The codecs because of which they are not.
-    chunks
-        Read chunks of the whole array.
-    item_type
-        "str" or "bytes": batches have lists of these. "" for tensors.
-    shards
-        The shards that these lie in; 0 if each is an object of its own.
-    chunk_reads
-        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are kept.
-    amplification
-        `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
-    conversion
-        What becomes of the items on the way into a batch; "" if nothing does.
-    images
-        What encoded images become, and what decodes them; "" if they are not decoded.
-    spared
-        Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
-    requested_by
-        Who asks a far store for the chunks: "threads", or "the event loop" of zarr-python. "" if the store is not far.
-    stores
-        In how many stores the array lies; "" for a single one.
-    joined
-        Of a join, how many samples have a row of the array; "" where each sample has the row with its index.
-    stacked
-        Which channels it has of a tensor that it shares with other fields; "" if it has one for itself.
-    window
-        Which rows of the array a sample consists of; "" for its own.
-    choice
-        What it has to do with the blocks; "" if it is in memory as it was passed.
-    """
-
-    name: str
-    source: str
-    description: str
-    native: bool
-    chunks: int
-    chunk_reads: int
-    amplification: float
-    conversion: str = ""
-    window: str = ""
-    choice: str = ""
-    slow_codecs: tuple[str, ...] = ()
-    shards: int = 0
-    item_type: str = ""
-    spared: bool = False
-    requested_by: str = ""
-    joined: str = ""
-    stores: str = ""
-    images: str = ""
-    stacked: str = ""
-
-    @property
-    def slow_because(self) -> str:
-        """Why zarr-python decodes the chunks; "" if the engine does."""
-        codecs = ", ".join(self.slow_codecs)
-        reasons = [f"lists of {self.item_type}"] if self.item_type else []
-        reasons += [f"codec{'s' * (len(self.slow_codecs) > 1)} {codecs}"] if codecs else []
-        return "; ".join(reasons)
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,6 +64,7 @@ class Explanation(Page):
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
     `cache` says what the node cache will do; None if there is none.
     `statics` are the arrays of `Data.static`, which are the same for all samples.
+    `stores` says which samples each of several stores has; None for a single store, or for a join.
     `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
@@ -177,6 +101,7 @@ class Explanation(Page):
     node: int = 0
     num_nodes: int = 1
     statics: tuple[StaticField, ...] = ()
+    stores: StoreShares | None = None
 
     @property
     def num_threads(self) -> int:
@@ -199,43 +124,26 @@ class Explanation(Page):
             ),
             *(("", str(reason)) for reason in self.left_out),
         ]
+        rows += [] if self.stores is None else self.stores.rows()
         if self.num_nodes > 1:
             part = f"its part has {self.num_in_part} samples, the same in every epoch"
             rows.append(("node", f"{self.node} of {self.num_nodes}, counted from 0: {part}"))
         for f in self.fields:
-            rows += [(f.name, f.source), ("", f.description)]
-            if f.stacked:
-                rows.append(("", f"stacked: {f.stacked}"))
-            if f.conversion:
-                rows.append(("", f"converted: {f.conversion}"))
-            if f.images:
-                rows.append(("", f"decoded: {f.images}"))
-            if f.spared:
-                rows.append(("", "not converted: a coordinate, which cast and normalize convert where they name it"))
-            if f.stores:
-                rows.append(("", f.stores))
-            if f.joined:
-                rows.append(("", f.joined))
-            if f.window:
-                rows.append(("", f"windows: {f.window}"))
-            if f.chunks:
-                how = "native" if f.native else f"through zarr-python, slow ({f.slow_because})"
-                stored = f"{f.chunks} chunks stored" + (f" in {f.shards} shards" if f.shards else "")
-                least = "at least " * bool(f.item_type)
-                reads = f"{least}{f.chunk_reads} chunk reads per epoch, {stored}"
-                rows.append(("", f"{f.choice}; {how}"))
-                rows.append(("", f"{reads}: amplification {f.amplification:.2f}"))
-            if f.requested_by:
-                rows.append(("", f"in a far store: {_FAR[f.requested_by]}"))
+            rows += f.rows(of_stores=self.stores is None)
         rows += [(one.name, str(one)) for one in self.statics]
+        has_sparse = any(f.is_sparse for f in self.fields)
+        kinds = {
+            "chunks of text": any(f.item_type and not f.images for f in self.fields),
+            "chunks of images": any(f.images for f in self.fields),
+            "cached chunks of sparse matrices": has_sparse,
+        }
+        cached = " and ".join(kind for kind, is_there in kinds.items() if is_there)
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         some = bool(selected) or self.num_nodes > 1
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
         rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
         if self.strip > 1:
-            rows.append(
-                ("", f"strips of {self.strip} neighbouring blocks stay together, since their windows share chunks")
-            )
+            rows.append(("", f"strips of {self.strip} neighbouring blocks stay together, since they share chunks"))
         if self.primary is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
         elif self.primary != "samples" or self.block == "shard":
@@ -250,12 +158,15 @@ class Explanation(Page):
                 + " (pinned)" * self.pinned,
             ),
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
-            ("", f"{format_bytes(memory.resident_bytes)} of resident fields"),
+            ("", f"{format_bytes(memory.resident_bytes)} of resident fields{' and indptr' * has_sparse}"),
             *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
             *([("", f"{format_bytes(memory.carry_bytes)} for chunks that blocks share")] if memory.carry_bytes else []),
-            *([("", f"{format_bytes(memory.list_bytes)} for chunks of text")] if memory.list_bytes else []),
+            *([("", f"{format_bytes(memory.list_bytes)} for {cached}")] if memory.list_bytes else []),
+            *([("", f"{format_bytes(memory.element_bytes)} to read chunks of sparse matrices")] * has_sparse),
             ("threads", f"{self.num_threads} decode"),
         ]
+        if has_sparse:
+            rows.append(("", f"{memory.element_threads} more decode chunks of sparse matrices, 1 copies their rows"))
         if memory.lacks_threads:
             rows.append(
                 ("", f"as memory has no room for {memory.wanted_threads}: {format_bytes(memory.ample_budget)} has")
@@ -305,9 +216,9 @@ def explain(
         block=fields.block,
         fields=tuple(
             replace(
-                _explain_csr(f, plan, batch_size, drives=i == fields.primary)
+                explain_csr(f, plan, batch_size, fields if i == fields.primary else None)
                 if isinstance(f, CsrField)
-                else _explain_field(f, plan, memory, max_open_batches, drives=i == fields.primary),
+                else _explain_field(f, plan, memory, max_open_batches, fields if i == fields.primary else None),
                 stacked=str(stack_of(f) or ""),
             )
             for i, f in enumerate(fields.fields)
@@ -327,8 +238,9 @@ def explain(
 
 
 def _explain_field(
-    field: Field, plan: EpochPlan, memory: MemoryPlan, max_open_batches: int, *, drives: bool
+    field: Field, plan: EpochPlan, memory: MemoryPlan, max_open_batches: int, driven: FieldSet | None
 ) -> FieldExplanation:
+    """Describe a field that is no sparse matrix; `driven` are all fields, if its chunks make the blocks of these."""
     conversion, window, carried = "", window_of(field), memory.carry_bytes > 0
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
@@ -357,12 +269,12 @@ def _explain_field(
         items = f"records of {described_dtype(field)}"
     elif spec.stored_dtype != items:
         items = f"{spec.stored_dtype} as {items}"
-    codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
     return FieldExplanation(
         name=field.name,
         source=spec.name,
         description=(
-            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape}{size}, {codecs}{order}"
+            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape}{size}, "
+            f"{describe_codecs(spec)}{order}"
             + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
         ),
@@ -373,40 +285,14 @@ def _explain_field(
         amplification=reads / max(1, used),
         conversion=conversion,
         window="" if window is None else str(window),
-        choice=_choice(field, plan.order.block_rows, drives=drives) + _CARRIED * (carried and carries(field)),
-        shards=spec.num_shards,
+        choice=_choice(field, plan.order.block_rows, driven) + _CARRIED * (carried and carries(field)),
+        shards=sum(layout.num_shards for layout in field.layouts),
         item_type=spec.item_type,
         spared=isinstance(field, StoredField) and field.spared,
         requested_by=_requested_by(field),
         joined=describe_join(field),
         stores=_stores(field),
         images=_images(field, memory.num_threads, batches_ahead(max_open_batches)),
-    )
-
-
-def _explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, *, drives: bool) -> FieldExplanation:
-    order, keep = core.sample_order(plan.to_core()), keep_batches(plan, batch_size)
-    loads = [plan_loads(one, field.indptr, order, batch_size, keep).block for one in (field.indices, field.data)]
-    reads, used = sum(map(len, loads)), sum(len(np.unique(block)) for block in loads)
-    shown = []
-    for name, one in (("indices", field.indices), ("data", field.data)):
-        spec = one.layouts[0].spec
-        codecs = " + ".join(c.label for c in spec.codecs) or "uncompressed"
-        shown.append(f"{name} {spec.dtype.name} in read chunks of {spec.chunk_shape[1]}, {codecs}")
-    first, stores = field.data.layouts[0], len(field.first_row) - 1
-    slow = [codec for one in (field.indices, field.data) for codec in one.layouts[0].spec.slow_codecs]
-    return FieldExplanation(
-        name=field.name,
-        source=field.path,
-        description=f"csr_matrix of {field.describe()}, {'; '.join(shown)}",
-        native=not slow,
-        slow_codecs=tuple(dict.fromkeys(slow)),
-        chunks=field.indices.num_blocks + field.data.num_blocks,
-        chunk_reads=reads,
-        amplification=reads / max(1, used),
-        conversion="" if first.conversion is None else str(first.conversion),
-        choice="makes the blocks: the rows that begin in a chunk" if drives else "looked up by indptr",
-        stores=f"in {stores} stores" if stores > 1 else "",
     )
 
 
@@ -424,7 +310,9 @@ def _stores(field: StoredField | VlenField) -> str:
         return ""
     rows = np.concatenate([one.end - one.begin for one in parts])
     least = f"{rows.min()} to " if rows.min() != rows.max() else ""
-    ways = "" if len(parts) == 1 else f", which store it in {len(parts)} ways; this is the first"
+    chunks = [layout.spec.rows_per_chunk for layout in field.layouts]
+    lengths = f" (chunks of {min(chunks)} to {max(chunks)} samples)" * (min(chunks) < max(chunks))
+    ways = "" if len(parts) == 1 else f", which store it in {len(parts)} ways{lengths}; this is the first"
     return f"in {len(rows)} stores of {least}{rows.max()} samples{ways}"
 
 
@@ -435,11 +323,13 @@ def _requested_by(field: StoredField | VlenField) -> str:
     return "threads" if isinstance(field, StoredField) and BlockingReads.serves(source) else "the event loop"
 
 
-def _choice(field: StoredField | VlenField, block_rows: int, *, drives: bool) -> str:
+def _choice(field: StoredField | VlenField, block_rows: int, driven: FieldSet | None) -> str:
     rows = field.spec.rows_per_chunk
-    if drives:
-        chunks = -(-block_rows // rows)
-        return "makes the blocks" + f", {chunks} chunks each" * (chunks > 1)
+    if driven is not None:
+        chunks, about = -(-block_rows // rows), ""
+        if driven.edges is not None:  # of several lengths
+            chunks, about = round(sum(layout.num_chunks for layout in field.layouts) / driven.num_blocks), "about "
+        return "makes the blocks" + f", {about}{chunks} chunks each" * (chunks > 1)
     if isinstance(field, VlenField):
         return "looked up, chunks are kept while there is memory"
     if field.resident:

@@ -468,6 +468,11 @@ class FieldSet:
         return [window_of(f) for f in self.fields]
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of all samples."""
+        return -(-self.num_samples // self.block_rows) if self.edges is None else len(self.edges) - 1
+
+    @property
     def cells(self) -> int:
         """Read chunks that a block of the primary field consists of; 1 if nothing is streamed."""
         primary = None if self.primary is None else self.fields[self.primary]

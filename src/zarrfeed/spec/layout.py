@@ -32,6 +32,16 @@ class Layout:
         """Read chunks along the sample axis."""
         return -(-self.spec.num_samples // self.spec.rows_per_chunk) if self.parts is None else self.parts.num_chunks
 
+    @property
+    def num_shards(self) -> int:
+        """Shards of all stores; 0 if there are none."""
+        if self.parts is None or self.spec.shard is None:
+            return self.spec.num_shards
+        rows = self.spec.shard_shape[self.spec.sample_axis]
+        along = -(-self.spec.num_samples // rows)
+        in_parts = int((-(-(self.parts.end - self.parts.begin) // rows)).sum())
+        return self.spec.num_shards // along * in_parts
+
     def chunk_of(self, rows: Int64) -> Int64:
         """Return the read chunk along the sample axis that holds each row; -1 for rows that are in another layout."""
         return rows // self.spec.rows_per_chunk if self.parts is None else self.parts.chunk_of(rows)

@@ -195,6 +195,13 @@ class CsrField:
             for one, name in ((self.indices, self.indices.dtype), (self.data, self.data.dtype))
         )
 
+    @cached_property
+    def sides(self) -> tuple[tuple[Elements, ...], ...]:
+        """The arrays that are read together: both where their blocks hold the same elements, else each by itself."""
+        if self.indices.splits_as(self.data):
+            return ((self.indices, self.data),)
+        return (self.indices,), (self.data,)
+
     @property
     def primary(self) -> Elements:
         """The array whose chunks make the blocks: the one with the longer chunks."""
@@ -228,5 +235,9 @@ class CsrField:
 
     def describe(self) -> str:
         """Return the matrix in words."""
-        share = self.num_elements / self.num_samples / max(1, self.num_columns)
-        return f"{self.num_samples} rows, {self.num_elements} stored values ({100 * share:.3g} % of all)"
+        mean = self.num_elements / self.num_samples
+        density = f"{100 * mean / max(1, self.num_columns):.3g} %"
+        return (
+            f"{self.num_samples} rows of {self.num_columns} columns, {self.num_elements} stored values "
+            f"({mean:.3g} a row, {density})"
+        )

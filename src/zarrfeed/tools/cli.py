@@ -132,11 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info",
         aliases=["explain"],
-        help="tell how an array or a group would be read, without reading it",
+        help="tell how an array or a group, or several as one, would be read, without reading it",
         description="Print the samples as an expression, and what ZarrIterableDataset(...).explain() says of them: "
         "chunks, order, memory, threads.",
     )
-    info.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
+    info.add_argument("paths", nargs="+", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
     _add_dataset_arguments(info, batch_size=None)
 
     bench = commands.add_parser(
@@ -253,8 +253,9 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
 def _open(arguments: argparse.Namespace) -> Data:
     from zarrfeed.metadata.open_data import open as open_data
 
+    paths = [arguments.path] if "path" in arguments else arguments.paths
     return open_data(
-        arguments.path,
+        paths[0] if len(paths) == 1 else paths,
         arguments.targets,
         sample_axis=arguments.sample_axis,
         sample_dim=arguments.sample_dim,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.suggestions import refuses_moved_names
@@ -19,6 +19,7 @@ from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
+from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.spec.field import FieldSet
@@ -261,7 +262,9 @@ class ZarrIterableDataset(StreamingDataset):
 
         The figures are attributes of what is returned; `str()` of it is a page for people.
         """
-        return self._session.explain()
+        explanation, described = self._session.explain(), self._data.resolved
+        table = described.opened.stores
+        return explanation if table is None else replace(explanation, stores=StoreShares.of(table, described.choice))
 
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""

@@ -185,8 +185,8 @@ def test_each_chunk_is_decoded_once_where_blocks_stay_together(tmp_path: Path) -
         assert chunks <= dataset.stats().chunks_read <= most * chunks
         explained = dataset.explain()
         assert explained.fields[0].chunk_reads == dataset.stats().chunks_read
-        assert f"csr_matrix of 2000 rows, {np.count_nonzero(matrix)} stored values" in str(explained)
-        assert "makes the blocks: the rows that begin in a chunk" in str(explained)
+        assert f"csr_matrix of 2000 rows of 17 columns, {np.count_nonzero(matrix)} stored values" in str(explained)
+        assert "makes the blocks: the rows that begin in a chunk of indices; native" in str(explained)
 
 
 def test_single_samples_and_requests_in_any_order(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def drain(dataset: ZarrIterableDataset) -> Stats:
         (RUN | {"consumer_busy_s": 1.0, "idle_other_s": 1.5, "decode_s": 0.5}, CONSUMER),  # tiny batches
         (RUN | {"idle_other_s": 1.5, "decode_s": 0.5}, DECODE),  # too few chunks for all threads
         (RUN | {"list_s": 0.6, "idle_other_s": 1.0, "scatter_s": 0.1}, DECODE),
+        (RUN | {"sparse_s": 0.6, "idle_other_s": 1.0, "decode_s": 0.2, "idle_storage_s": 0.1}, DECODE),
+        (RUN | {"sparse_s": 0.6, "idle_other_s": 1.0, "decode_s": 0.1, "idle_storage_s": 0.2}, STORAGE),
     ],
 )
 def test_the_stage_that_takes_most_is_named(counters: dict[str, Any], stage: str) -> None:
@@ -92,6 +94,7 @@ def test_the_stage_that_takes_most_is_named(counters: dict[str, Any], stage: str
         ({"decode_s": 0.1, "idle_memory_s": 0.8}, "for room for another batch", "memory_budget"),
         ({"fetch_s": 9, "chunks_waited": 9, "python_decode_s": 8, "idle_storage_s": 2}, "zarr-python", "native"),
         ({"list_s": 0.6}, "for text", "fixed-length"),
+        ({"sparse_s": 0.6}, "for rows of sparse matrices", "lz4"),
         ({"decode_s": 0.1, "bytes_decoded": 100, "bytes_scattered": 40}, "work", "amplification"),
     ],
 )

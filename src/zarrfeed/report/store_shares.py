@@ -1,0 +1,71 @@
+"""`StoreShares`: which part of the samples that are read each of several stores has, in a few lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zarrfeed.base.page import Row
+from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.plan.selection import Int64
+
+#: Up to so many stores are listed one by one.
+_LISTED_STORES = 6
+
+
+@dataclass(frozen=True, eq=False)
+class StoreShares:
+    """The samples of each of several stores.
+
+    Attributes
+    ----------
+    table
+        The stores.
+    selected
+        How many samples of each store are read, shape (stores,).
+    """
+
+    table: StoreTable
+    selected: Int64
+
+    @classmethod
+    def of(cls, table: StoreTable, choice: SampleChoice) -> StoreShares:
+        """Count the samples that are chosen of each store."""
+        if choice.length == choice.num_samples:
+            return cls(table, np.diff(table.first))
+        samples = choice.ascending()
+        if isinstance(samples, range):
+            before = np.clip(-(-(table.first - samples.start) // samples.step), 0, len(samples))
+        else:
+            before = np.searchsorted(samples, table.first)
+        return cls(table, np.diff(before))
+
+    @property
+    def lengths(self) -> Int64:
+        """Samples of each store, selected or not, shape (stores,)."""
+        return np.diff(self.table.first)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of a page."""
+        lengths, count = self.lengths, len(self.selected)
+        least = f"{lengths.min()} to " * bool(lengths.min() < lengths.max())
+        rows = [("stores", f"in {count} stores of {least}{lengths.max()} samples")]
+        if count <= _LISTED_STORES:
+            return rows + [("", self._line(store)) for store in range(count)]
+        most, fewest = int(self.selected.argmax()), int(np.where(self.selected, self.selected, 2**62).argmin())
+        if self.selected[most] > self.selected[fewest]:
+            rows += [("", f"most samples: {self._line(most)}"), ("", f"fewest samples: {self._line(fewest)}")]
+        else:
+            rows.append(("", f"each as {self._line(most)}"))
+        empty = np.flatnonzero(self.selected == 0)
+        if len(empty):
+            rows.append(("", f"{len(empty)} stores have no sample that is read, such as {self.table.names[empty[0]]}"))
+        return rows
+
+    def _line(self, store: int) -> str:
+        length, selected = int(self.lengths[store]), int(self.selected[store])
+        count = f"{selected} of {length}" if selected < length else str(length)
+        share = 100 * selected / int(self.selected.sum())
+        return f"{self.table.names[store]}: {count} samples, {share:.3g} %"
