@@ -204,6 +204,14 @@ def test_a_data_loader_takes_a_map_style_dataset(group: zarr.Group) -> None:
         (lambda d: d.stack(["t", "tp"]).window({"t": (0, 1), "tp": (0,)}), "have different lengths"),
         (lambda _: zarrfeed.open(np.zeros(3)).stack(["x"]), "must be one of none, as they have no names"),
         (
+            lambda d: zarrfeed.concat([d.stack(["t", "tp"]), d]),
+            r"call stack\(\) after zarrfeed.concat\(\)",
+        ),
+        (
+            lambda d: zarrfeed.join({"a": d.stack(["t", "tp"]), "b": d}),
+            r"'a' has a stack; stack arrays of the result: zarrfeed.join\(...\).stack\(...\)",
+        ),
+        (
             lambda _: zarrfeed.open({"a": np.zeros((3, 4)), "b": np.zeros((3, 5))}).stack(["a", "b"]),
             r"ends with the axes \(5,\), one of .* with \(4,\): they must be equal, or spatial_axes \(now 1\) smaller",
         ),
