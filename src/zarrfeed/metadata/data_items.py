@@ -100,7 +100,8 @@ class ItemMethods:
         ----------
         *names
             Arrays beside those of the samples, without the sample dimension. They are decoded as the samples are, and
-            read once, when a dataset is made. `cast` and `normalize` do not concern them.
+            read once, when a dataset is made. `cast` and `normalize` do not concern them. `stack` makes channels of
+            those that it names.
         **arrays
             Name in the batch -> a number, an array or a tensor in host memory, a `zarr.Array`, a path, or a URL.
 
@@ -125,7 +126,9 @@ class ItemMethods:
         Parameters
         ----------
         names
-            Arrays of `samples`, or of `targets`, in the order of the channels.
+            Arrays of `samples`, or of `targets`, in the order of the channels. Arrays of `static` may be among those of
+            `samples`: all samples have their values, also in windows, and in rows that are padded. They get the dtype
+            of the others, and a later `normalize` may name them.
         name
             Of the tensor in the dict of its side. None: "samples" (or "targets"); if that side has no other array, it
             is this tensor, without a dict.
@@ -142,6 +145,9 @@ class ItemMethods:
         ('t2m', 't[0]', 't[1]', 't[2]')
         >>> zarrfeed.ZarrDataset(data)[[5, 2]].shape
         torch.Size([2, 4, 4, 8])
+        >>> data = zarrfeed.open({"t2m": np.zeros((9, 4, 8), "f4")}).static(lsm=np.ones((4, 8), "i1"))
+        >>> zarrfeed.ZarrDataset(data.stack(["t2m", "lsm"]))[3].mean((1, 2))
+        tensor([0., 1.])
         """
         step = Step("stack", (names, name, spatial_axes))
         resolved = step(self.resolved)

@@ -20,7 +20,7 @@ from zarrfeed.spec.field import (
     window_of,
 )
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.static import StaticField, is_channel
 
 
 def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
@@ -53,7 +53,8 @@ def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -
         elif isinstance(f, CsrField):
             rows.append(("", f"{f.path}, {f.describe()}"))
         elif isinstance(f, ResidentField):
-            rows.append(("", "in memory"))
+            same = ", the same for all samples" if is_channel(f) else ""
+            rows.append(("", f"{f.rows}{same}"))
         if joined := describe_join(f):
             rows.append(("", joined))
     return rows + [(one.name, str(one)) for one in statics]

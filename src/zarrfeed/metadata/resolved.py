@@ -21,9 +21,19 @@ from zarrfeed.metadata.anndata import check_dense
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.fields import OpenedFields, with_options
-from zarrfeed.metadata.stacking import Stacked, channels_of, make_stack, order_of, placed, reordered
+from zarrfeed.metadata.host_memory import holds_same
+from zarrfeed.metadata.stacking import (
+    Stacked,
+    channels_of,
+    make_stack,
+    order_of,
+    placed,
+    reordered,
+    with_sample_field,
+)
+from zarrfeed.metadata.static_channels import beside_leader, check_not_named, leaders, make_channel, named_in
 from zarrfeed.metadata.time_features import NAME as TIME_FEATURES
-from zarrfeed.metadata.time_features import calculate, check_features, with_field
+from zarrfeed.metadata.time_features import check_features, make_field
 from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.blocks import plan_blocks
 from zarrfeed.plan.field_rows import check_gaps_can_be_nan
@@ -50,7 +60,7 @@ from zarrfeed.spec.field import (
     shape_of,
 )
 from zarrfeed.spec.images import Images
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.static import StaticField, is_channel
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.spec.window import Window
 from zarrfeed.spec.window_fields import LeadField, PadMaskField
@@ -127,6 +137,9 @@ class ResolvedData:
             items, wishes = self.opened.items_of(number), self.wishes_of(number)
             conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
             made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images, wishes[0].dense))
+        for number, leader in leaders(self.opened.fields, self.opened.items, self.stacks).items():
+            wish = self.wishes_of(number)[0]
+            made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], wish, made[leader])
         return placed(made, self.opened.items, self.stacks)
 
     def wishes_of(self, number: int) -> tuple[Wish, ...]:
@@ -169,8 +182,12 @@ class ResolvedData:
 
     def stack(self, names: Sequence[str], name: str | None, spatial_axes: int | None) -> Self:
         """Write some arrays side by side into one tensor."""
-        taken = [key for one in self.stacks for key in one.keys]
-        made = make_stack(self.opened.items, names, name, spatial_axes, taken)
+        for one in named_in(names, self.statics):
+            others = tuple(static for static in self.statics if static is not one)
+            field, items = make_channel(one, self.choice.num_samples)
+            return replace(self, statics=others).with_field(field, items).stack(names, name, spatial_axes)
+        taken, statics = [key for one in self.stacks for key in one.keys], [one.name for one in self.statics]
+        made = make_stack(self.opened.items, names, name, spatial_axes, taken=taken, statics=statics)
         names_of_others = [one.name for one in self.statics] if made.part == "samples" else []
         names_of_others += [one.name or one.part for one in self.stacks if one.part == made.part]
         if (made.name or made.part) in names_of_others:
@@ -267,8 +284,12 @@ class ResolvedData:
         if self.choice.windowed:
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
         items = self.opened.items
+        check_not_named(offsets, items, self.opened.fields)
         named = by_field("offsets", offsets, items, of_rows=True)
-        windows = tuple(parse_window(i.name, of) for i, of in zip(items, named, strict=True))
+        windows = tuple(
+            None if is_channel(f) else parse_window(i.name, of)
+            for f, i, of in zip(self.opened.fields, items, named, strict=True)
+        )
         if all(window is None for window in windows):
             raise ConfigError(f"offsets = {offsets!r}, must be an integer, a sequence of some, or a mapping of names")
         pads = by_field("pad", pad, items, of_rows=True)
@@ -447,7 +468,7 @@ class ResolvedData:
     def holds_same(self, other: ResolvedData) -> bool:
         """Return whether both stand for the same arrays: equal metadata, and in memory equal values."""
         ours, theirs = self._all_fields(), other._all_fields()
-        return len(ours) == len(theirs) and all(_same_field(a, b) for a, b in zip(ours, theirs, strict=True))
+        return len(ours) == len(theirs) and all(map(holds_same, ours, theirs))
 
     def time_features(self, features: Sequence[str], coords: Any) -> Self:
         """Add the times of samples as one more array in memory."""
@@ -455,10 +476,14 @@ class ResolvedData:
         coordinate = self.coordinate() if coords is None else self.coordinate("time", coords)
         if TIME_FEATURES in self._taken():
             raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
+        return self.with_field(*make_field(coordinate, features))
+
+    def with_field(self, field: ResidentField, items: Items) -> Self:
+        """Add one more array in memory to the samples."""
         at, first = self.opened.num_sample_fields, self.first_wishes
         return replace(
             self,
-            opened=with_field(self.opened, TIME_FEATURES, calculate(coordinate, features)),
+            opened=with_sample_field(self.opened, field, items),
             wishes=(*self.wishes[:at], Wish(), *self.wishes[at:]),
             windows=(*self.windows[:at], None, *self.windows[at:]),
             first_wishes=(*first[:at], (Wish(),), *first[at:]) if first else (),
@@ -469,9 +494,3 @@ class ResolvedData:
 
     def _wishing(self, wishes: Sequence[Wish]) -> Self:
         return replace(self, wishes=tuple(wishes))
-
-
-def _same_field(ours: Field, theirs: Field) -> bool:
-    if not isinstance(ours, ResidentField) or not isinstance(theirs, ResidentField):
-        return ours == theirs
-    return ours == replace(theirs, rows=ours.rows) and np.array_equal(ours.rows.array, theirs.rows.array)

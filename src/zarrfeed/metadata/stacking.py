@@ -16,6 +16,7 @@ from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, dtype_name, window_of
 from zarrfeed.spec.stack import StackPlace
+from zarrfeed.spec.static import is_channel
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,13 @@ class Stacked:
 
 
 def make_stack(
-    items: Sequence[Items], names: Sequence[str], name: str | None, spatial_axes: int | None, taken: Sequence[str]
+    items: Sequence[Items],
+    names: Sequence[str],
+    name: str | None,
+    spatial_axes: int | None,
+    *,
+    taken: Sequence[str],
+    statics: Sequence[str] = (),
 ) -> Stacked:
     """Return what a user asks for.
 
@@ -57,6 +64,8 @@ def make_stack(
         As of `Stacked`.
     taken
         Arrays that are stacked already.
+    statics
+        Other names that messages list: of arrays that are the same for all samples.
 
     Raises
     ------
@@ -72,8 +81,9 @@ def make_stack(
     known = [one.key for one in items if one.key is not None]
     for key in names:
         if key not in known:
-            listed = ", ".join(map(repr, known)) or "none, as they have no names"
-            raise ConfigError(f"stack names {key!r}, must be one of {listed}{did_you_mean(key, known)}")
+            every = [*known, *statics]
+            listed = ", ".join(map(repr, every)) or "none, as they have no names"
+            raise ConfigError(f"stack names {key!r}, must be one of {listed}{did_you_mean(key, every)}")
         if list(names).count(key) > 1 or key in taken:
             raise ConfigError(f"stack: {key!r} is named twice")
     parts = [part for part in ("samples", "targets") if set(names) <= {one.key for one in items if one.part == part}]
@@ -108,6 +118,19 @@ def reordered(opened: OpenedFields, order: Sequence[int]) -> OpenedFields:
     return replace(opened, fields=fields, items=items, parts=tuple(parts), arrays=arrays, other_items=others)
 
 
+def with_sample_field(opened: OpenedFields, field: ResidentField, items: Items) -> OpenedFields:
+    """Return the arrays with one more behind those of `samples`, in memory."""
+    count, others = opened.num_sample_fields, opened.other_items
+    return replace(
+        opened,
+        fields=(*opened.fields[:count], field, *opened.fields[count:]),
+        items=(*opened.items[:count], items, *opened.items[count:]),
+        parts=((*(opened.parts[0] or ("samples",)), str(items.key)), *opened.parts[1:]),
+        num_sample_fields=count + 1,
+        other_items=(*others[:count], (), *others[count:]) if others else (),
+    )
+
+
 def placed(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Stacked]) -> tuple[Field, ...]:
     """Return fields with their places in the tensors of stacks.
 
@@ -139,7 +162,7 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
         if not isinstance(one, StoredField | ResidentField) or one.record is not None:
             raise ConfigError(f"stack: {one.name} has no numbers")
     rows = [one.row_shape for one in members if isinstance(one, StoredField | ResidentField)]
-    fewest = min(map(len, rows))
+    fewest = min(len(row) for one, row in zip(members, rows, strict=True) if not is_channel(one))
     axes = min(2, fewest) if stack.spatial_axes is None else stack.spatial_axes
     if axes > fewest:
         raise ConfigError(f"stack: spatial_axes = {axes}, must be at most {fewest}, the axes of the smallest sample")

@@ -108,4 +108,4 @@ def _stored(
     if spec.item_type or not is_number(items) or spec.sample_shape != shape[1:]:
         raise UnsupportedError(f"static {name!r}: has items of {spec.stored_dtype}, must have numbers")
     (conversion,) = ConversionOptions().conversions([items])
-    return StaticField(name, StoredField(name, spec, conversion=conversion), shape)
+    return StaticField(name, StoredField(name, spec, conversion=conversion), shape, dimensions)

@@ -23,6 +23,7 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.conversion import Items, by_field, is_number
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.spec.field import Field, ResidentField, StoredField
+from zarrfeed.spec.static import is_channel
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
 
 #: What has statistics of its own: an axis of the array, a dimension by its name, or several of these.
@@ -177,6 +178,8 @@ def _wanted(items: Sequence[Items], normalized: bool) -> list[bool]:
 
 def _has_axes(field: Field, items: Items) -> bool:
     """Return whether a row has the axes of the array, and no further one over the bytes of text of fixed length."""
+    if is_channel(field):
+        return False
     return isinstance(field, StoredField | ResidentField) and len(field.row_shape) == len(items.shape) - 1
 
 

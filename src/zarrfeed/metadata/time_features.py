@@ -6,7 +6,6 @@ Source of the definitions: `numpy.datetime64`, whose calendar is the proleptic G
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.conversion import Items
-from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.source_names import name_source
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.data import TimeFeaturesCall
+from zarrfeed.spec.field import ResidentField
 
 #: What the field is called in a batch.
 NAME = "time_features"
@@ -105,27 +104,14 @@ def time_features_call(features: tuple[str, ...], coords: Any) -> TimeFeaturesCa
     return TimeFeaturesCall(features, name_source(coords))
 
 
-def with_field(opened: OpenedFields, name: str, values: npt.NDArray[Any]) -> OpenedFields:
-    """Return the arrays with one more behind those of `samples`, in memory: a coordinate, with a row for each sample.
+def make_field(coordinate: Coordinate, features: Sequence[str]) -> tuple[ResidentField, Items]:
+    """Return the features as a field of the samples, and what is known of its items: it is a coordinate.
 
     Raises
     ------
-    ConfigError
-        If the samples have an array of this name.
+    ConfigError, UnsupportedError
+        As of `calculate`.
     """
-    count = opened.num_sample_fields
-    keys = opened.parts[0] or ("samples",)
-    if name in keys:
-        raise ConfigError(f"{name}: the samples have an array of this name")
-    full_name = f"samples[{name!r}]"
-    items = Items("samples", name, values.dtype.name, values.shape, 0, is_coordinate=True)
-    field = field_in_memory(full_name, values, 0)
-    others = opened.other_items
-    return replace(
-        opened,
-        fields=(*opened.fields[:count], field, *opened.fields[count:]),
-        items=(*opened.items[:count], items, *opened.items[count:]),
-        parts=((*keys, name), *opened.parts[1:]),
-        num_sample_fields=count + 1,
-        other_items=(*others[:count], (), *others[count:]) if others else (),
-    )
+    values = calculate(coordinate, features)
+    items = Items("samples", NAME, values.dtype.name, values.shape, 0, is_coordinate=True)
+    return field_in_memory(items.name, values, 0), items

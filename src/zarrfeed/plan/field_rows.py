@@ -12,7 +12,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, window_of
 from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.row_map import NO_ROW, RowMap
+from zarrfeed.spec.row_map import NO_ROW, OneRow, RowMap
 
 #: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another
 #: layout, or no array, has the row.
@@ -43,7 +43,7 @@ def row_map_of(field: Field) -> RowMap | None:
 def describe_join(field: Field) -> str:
     """Return how many samples have a row of the array of a field; "" where each has the row with its index."""
     rows = row_map_of(field)
-    if rows is None:
+    if rows is None or isinstance(rows, OneRow):
         return ""
     assert isinstance(field, StoredField | ResidentField)
     return rows.describe(field.spec.num_samples if isinstance(field, StoredField) else len(field.rows.array))

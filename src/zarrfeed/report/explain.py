@@ -37,7 +37,7 @@ from zarrfeed.spec.field import (
     window_of,
 )
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.static import StaticField, is_channel
 from zarrfeed.storage.blocking_reads import BlockingReads
 from zarrfeed.storage.location import StoreSource
 
@@ -246,10 +246,12 @@ def _explain_field(
         conversion = str(field.conversion)
     if not isinstance(field, StoredField | VlenField):
         where, dtype = (
-            ("in memory", field.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
+            (str(field.rows), field.dtype) if isinstance(field, ResidentField) else ("computed", dtype_name(field))
         )
         items = dtype if record_of(field) is None else f"records of {described_dtype(field)}"
         description = f"{(field.num_samples, *shape_of(field))} {items}"
+        if is_channel(field):
+            description = f"{field.row_shape} {items}, the same for all samples"
         shown = "" if window is None else str(window)
         return FieldExplanation(
             field.name, where, description, True, 0, 0, 1.0, conversion, shown, joined=describe_join(field)

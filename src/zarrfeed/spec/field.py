@@ -140,17 +140,23 @@ class HostRows:
         The bytes: uint8 of shape (rows, bytes of a row), contiguous.
     owner
         The object that the memory belongs to, such as a tensor of the user's. None: `array`.
+    source
+        The array that the rows were read from. None: they were given.
     """
 
-    def __init__(self, array: npt.NDArray[np.uint8], owner: object = None) -> None:
+    def __init__(self, array: npt.NDArray[np.uint8], owner: object = None, source: StoredField | None = None) -> None:
         self.array = array
         self.owner = owner
+        self.source = source
 
     def __getstate__(self) -> Any:
-        return {"array": self.array, "owner": None}  # of which the array is a view: it would be sent twice
+        return {**self.__dict__, "owner": None}  # of which the array is a view: it would be sent twice
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostRows:
         return self  # rows are never written
+
+    def __str__(self) -> str:
+        return "in memory" if self.source is None else self.source.spec.name
 
     @property
     def address(self) -> int:

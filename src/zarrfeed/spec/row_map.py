@@ -1,4 +1,7 @@
-"""`RowMap`: which row of its array a field has for each sample, where that is not the row with the sample's index."""
+"""`RowMap`: which row of its array a field has for each sample, where that is not the row with the sample's index.
+
+`OneRow`: the same row for all samples.
+"""
 
 from __future__ import annotations
 
@@ -77,3 +80,33 @@ class RowMap:
         if isinstance(self.rows, range):
             return 0, len(self.rows), self.rows.start, self.rows.step
         return self.rows.ctypes.data, len(self.rows), 0, 1
+
+
+class OneRow(RowMap):
+    """All samples have the only row that there is: the array has no sample axis.
+
+    Parameters
+    ----------
+    num_samples
+        How many samples there are; the map takes no memory for them.
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        object.__setattr__(self, "rows", np.broadcast_to(np.int64(0), num_samples))
+
+    def __reduce__(self) -> tuple[type[OneRow], tuple[int]]:
+        return OneRow, (len(self),)
+
+    @property
+    def lacks_some(self) -> bool:
+        """Whether some sample has no row."""
+        return False
+
+    @property
+    def digest(self) -> str:
+        """A text that tells row maps apart."""
+        return f"one row for {len(self)} samples"
+
+    def to_core(self) -> tuple[int, int, int, int]:
+        """Return the map in the form that the engine takes: row 0, and a step of 0."""
+        return 0, len(self), 0, 0

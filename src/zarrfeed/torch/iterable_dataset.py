@@ -178,7 +178,7 @@ class ZarrIterableDataset(StreamingDataset):
             requests=as_options(Requests, "requests", requests),
         )
         check_flags(return_index=return_index)
-        self._data = with_shared_rows(as_data(data, targets, faults))
+        self._data = with_shared_rows(as_data(data, targets, faults), faults)
         # What grows is held by its passes, each for its own version.
         opened = self._data.resolved.opened
         self._leases = () if self._data.growth is not None else hold_opened(opened, None)

@@ -126,7 +126,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._num_threads = num_threads
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
-        self._data = with_shared_rows(as_data(data, targets, self._policy))
+        self._data = with_shared_rows(as_data(data, targets, self._policy), self._policy)
         if self._data.resolved.blend is not None:
             raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
         self._policy = faults_for(self._data, self._policy)

@@ -22,10 +22,11 @@ from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.field import FieldSet, HostRows
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.distributed import in_worker
+from zarrfeed.torch.host_rows import rows_of, with_rows
 
 #: Schedules that are remembered: of the pass under way, of a state that is loaded, of the next pass.
 _REMEMBERED = 4
@@ -89,11 +90,16 @@ class Versions:
         How a description becomes a schedule.
     begin
         The version that the store had when the dataset was made, and its schedule.
+    rows
+        Of static arrays that are stacked, by the name of the field.
     """
 
-    def __init__(self, growth: Growth, planning: Planning, begin: tuple[Version, Schedule]) -> None:
+    def __init__(
+        self, growth: Growth, planning: Planning, begin: tuple[Version, Schedule], rows: Mapping[str, HostRows]
+    ) -> None:
         self._growth = growth
         self._planning = planning
+        self._rows = dict(rows)
         self.current = begin[0]
         self._schedules = dict([begin])
         self._found: tuple[Lease, ...] = ()
@@ -107,13 +113,14 @@ class Versions:
         if data.growth is None:
             return None
         assert data.version is not None
-        return cls(data.growth, planning, (data.version, schedule))
+        return cls(data.growth, planning, (data.version, schedule), rows_of(data.resolved))
 
     def schedule(self, version: Version) -> Schedule:
         """Return the schedule of a version; reads nothing."""
         made = self._schedules.get(version)
         if made is None:
-            made = Schedule.make(*self._planning.order(self._growth.at(version)), self._planning.options)
+            resolved = with_rows(self._growth.at(version), self._rows)
+            made = Schedule.make(*self._planning.order(resolved), self._planning.options)
             while len(self._schedules) >= _REMEMBERED:
                 del self._schedules[next(iter(self._schedules))]
             self._schedules[version] = made

@@ -266,7 +266,8 @@ def test_sending_a_field_in_memory_does_not_move_what_engines_read(dumps: Any) -
 def sent_rows(field: Any) -> torch.Tensor:
     assert isinstance(field, ResidentField)
     assert isinstance(field.rows, SharedRows)
-    return field.rows.__getstate__()
+    sent, _ = field.rows.__getstate__()
+    return sent
 
 
 def test_sending_a_field_twice_copies_it_once_and_shared_rows_not_at_all() -> None:
