@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import refuses_moved_names
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.data import Data
@@ -250,6 +251,12 @@ class ZarrIterableDataset(StreamingDataset):
         [4, 4]
         """
         resolved = self._data.with_offsets(offsets).resolved  # says what is wrong with the arguments
+        before, after = ([info.name for info in one.infos()] for one in (self._data.resolved, resolved))
+        if before != after:
+            raise ConfigError(
+                f"set_offsets: a batch has {', '.join(before)}, and would have {', '.join(after)}: it must keep its "
+                "tensors, so zarrfeed.lead is in the first offsets and in later ones, or in none"
+            )
         named = {
             items.name: window.named if window.stacked else window.named[0]
             for items, window in zip(resolved.opened.items, resolved.windows, strict=True)

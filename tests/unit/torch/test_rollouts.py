@@ -102,6 +102,11 @@ def test_what_cannot_have_other_offsets_is_refused(store: Path) -> None:
         dataset.set_offsets("no")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="offsets names 'y'"):
         dataset.set_offsets({"y": (0, 1)})
+    with pytest.raises(ConfigError, match="a batch has samples, and would have samples, lead"):
+        dataset.set_offsets((0, zarrfeed.lead(1, 2)))
+    drawn = ZarrIterableDataset(zarrfeed.open(store).window((0, zarrfeed.lead(1, 2))), batch_size=8)
+    with pytest.raises(ConfigError, match="a batch has samples, lead, and would have samples"):
+        drawn.set_offsets((0, 1))
     assert len(check(dataset, (0, 1))) == N
     small = make(store, memory_budget="3KiB")
     with pytest.raises(zarrfeed.MemoryBudgetError):
