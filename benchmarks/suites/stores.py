@@ -3,6 +3,7 @@
 python -m benchmarks.stores
 python -m benchmarks.stores --sides zarrfeed-stores,zarrfeed-one --repeats 9
 python -m benchmarks.stores --scale full
+python -m benchmarks.stores --sides zarrfeed-stores --repeats 1 --served 1000
 
 Every side delivers shuffled batches of 64. Before anything is timed, each side delivers an epoch, whose samples must be
 those that were written, each once. The sides take turns.
@@ -12,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
 import tracemalloc
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -87,6 +89,9 @@ class Opened:
     kib_a_store: float
     is_whole: bool
 
+    def __str__(self) -> str:
+        return f"opened in {self.seconds:.2f} s, {self.kib_a_store:.1f} KiB a store"
+
 
 def write(folder: Path, scale: Scale) -> Counter[int]:
     """Write stores of different lengths, and one with all of their samples; return the checksums of the samples."""
@@ -116,19 +121,33 @@ def _create(path: Path, length: int, shape: tuple[int, ...]) -> Any:
 
 def write_small_stores(folder: Path, count: int) -> list[Path]:
     """Write stores of one chunk, whose samples are numbered through; return their paths."""
-    zarr.create_array(folder / "template", shape=(_ROWS,), chunks=(_ROWS,), dtype="<i8", compressors=None)
+    zarr.create_array(
+        folder / "template", shape=(_ROWS,), chunks=(_ROWS,), dtype="<i8", compressors=None, overwrite=True
+    )
     metadata = (folder / "template" / "zarr.json").read_bytes()
     paths = []
     for number in range(count):
         path = folder / "small" / f"{number:06}.zarr"
-        (path / "c").mkdir(parents=True)
+        (path / "c").mkdir(parents=True, exist_ok=True)
         (path / "zarr.json").write_bytes(metadata)
         (path / "c" / "0").write_bytes(np.arange(_ROWS * number, _ROWS * (number + 1), dtype="<i8").tobytes())
         paths.append(path)
     return paths
 
 
-def open_many(paths: list[Path]) -> Opened:
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    """Serve a folder on this machine, by a process of its own; yield its URL."""
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--protocol", "HTTP/1.1"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{server.stdout.readline().split()[5]}"
+        finally:
+            server.kill()
+
+
+def open_many(paths: Sequence[Path | str]) -> Opened:
     """Open stores, once for the clock and once for the memory, and read them."""
     begin = time.perf_counter()
     data = zarrfeed.open(paths)
@@ -142,6 +161,13 @@ def open_many(paths: list[Path]) -> Opened:
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     return Opened(len(data.stores), seconds, held / len(paths) / 1024, is_whole)
+
+
+def open_served(folder: Path, count: int) -> Opened:
+    """Open stores of a web server."""
+    paths = write_small_stores(folder, count)
+    with web_server(folder / "small") as url:
+        return open_many([f"{url}/{path.name}" for path in paths])
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -224,6 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not opened.is_whole:
             console.print("stores of one chunk: samples are missing", highlight=False)
             return 1
+        served = open_served(task.folder, options.served) if options.served else None
         if options.checksum_only:
             return 0
         task = Task(task.folder, task.workers, options.most_samples)
@@ -238,7 +265,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for one in made.values():
                 one.__exit__(None, None, None)
     options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "opened": asdict(opened), "rows": [asdict(row) for row in rows]}
+    document = {
+        "machine": describe_machine(),
+        "opened": asdict(opened),
+        "served": None if served is None else asdict(served),
+        "rows": [asdict(row) for row in rows],
+    }
     write_whole(options.out / "stores.json", json.dumps(document, indent=1).encode())
     rates = {side: [row.samples_per_s for row in rows if row.side == side] for side in options.sides}
     first = rates[options.sides[0]]
@@ -247,10 +279,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for side, rate in rates.items()
     ]
     print_rows(console, ["", "samples/s", f"{options.sides[0]} to this"], table, words=1)
-    console.print(
-        f"{opened.stores} stores of one chunk: opened in {opened.seconds:.2f} s, {opened.kib_a_store:.1f} KiB a store",
-        highlight=False,
-    )
+    console.print(f"{opened.stores} stores of one chunk: {opened}", highlight=False)
+    if served is not None:
+        console.print(f"{served.stores} stores of one chunk, of a web server: {served}", highlight=False)
     console.print(machine_line(), highlight=False, soft_wrap=True)
     return 0
 
@@ -262,6 +293,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=positive, default=2, help="of a DataLoader")
     parser.add_argument("--most-samples", type=positive, default=2048, help="that a DataLoader is timed by")
     parser.add_argument("--checksum-only", action="store_true", help="time nothing")
+    parser.add_argument("--served", type=int, default=0, help="stores of a web server that are opened, too")
     parser.add_argument("--scale", choices=tuple(SCALES), default="small")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
     return parser.parse_args(arguments)

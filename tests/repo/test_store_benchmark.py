@@ -12,11 +12,12 @@ from benchmarks.suites.stores import SIDES, Scale, Task, main, open_many, write,
 
 
 def test_our_sides_deliver_every_sample(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ["--sides", "zarrfeed-stores,zarrfeed-one", "--repeats", "1", "--out", str(tmp_path)]
+    options = ["--sides", "zarrfeed-stores,zarrfeed-one", "--repeats", "1", "--served", "3", "--out", str(tmp_path)]
     assert main(options) == 0
     out = capfd.readouterr().out
     assert "zarrfeed-stores: every sample once" in out
     assert "200 stores of one chunk: opened in" in out
+    assert "3 stores of one chunk, of a web server: opened in" in out
     assert (tmp_path / "stores.json").exists()
 
 
