@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+#: Seconds that `give_up` waits for the reads to end.
+_PATIENCE_S = 1.0
 
 
 class SharedAccess:
@@ -53,11 +57,17 @@ class SharedAccess:
             self._tasks.discard(task)
 
     def give_up(self) -> None:
-        """End all reads that are under way, and let no other begin; from any thread."""
+        """End all reads that are under way, and let no other begin; from any thread but the event loop's.
+
+        Returns when they have ended, so that none is left to an interpreter that exits; or after a second.
+        """
         self._is_over = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._cancel)
+            ending = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
+            wait([ending], timeout=_PATIENCE_S)
 
-    def _cancel(self) -> None:
-        for task in self._tasks:
+    async def _cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

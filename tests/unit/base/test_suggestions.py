@@ -198,7 +198,7 @@ def test_nothing_is_suggested_where_nothing_is_similar() -> None:
         (["bench", "x", "--block", "chunks"], "(choose from 'chunk', 'shard'); did you mean 'chunk'?"),
         (["verify", "x", "--missing", "eror"], "(choose from 'count', 'error'); did you mean 'error'?"),
         (["explain", "x", "--qqq"], "unrecognized arguments: --qqq"),
-        (["explain", "x", "y"], "unrecognized arguments: y"),
+        (["bench", "x", "y"], "unrecognized arguments: y"),
     ],
 )
 def test_options_of_the_command_line_are_suggested(
