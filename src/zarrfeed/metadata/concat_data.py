@@ -91,4 +91,8 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
 
 def _name_of(data: Data) -> str:
     """Return what messages call a description: the stores that were opened, shortened."""
-    return data.expression.source_name()
+    name, stores = data.expression.source_name(), data.resolved.opened.stores
+    if stores is None or len(stores.names) < 2 or not name.startswith("["):
+        return name
+    more = len(stores.names) - 1
+    return f"{stores.names[0]} and {more} more store{'s' * (more > 1)}"

@@ -16,10 +16,12 @@ from zarrfeed.plan.carry import carries, chunk_reads
 from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import perfect_mix
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
+from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.sparse_explain import explain_csr
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.field import (
@@ -65,6 +67,7 @@ class Explanation(Page):
     `cache` says what the node cache will do; None if there is none.
     `statics` are the arrays of `Data.static`, which are the same for all samples.
     `stores` says which samples each of several stores has; None for a single store, or for a join.
+    `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
     `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
@@ -102,6 +105,7 @@ class Explanation(Page):
     num_nodes: int = 1
     statics: tuple[StaticField, ...] = ()
     stores: StoreShares | None = None
+    sources: SourceShares | None = None
 
     @property
     def num_threads(self) -> int:
@@ -124,7 +128,10 @@ class Explanation(Page):
             ),
             *(("", str(reason)) for reason in self.left_out),
         ]
-        rows += [] if self.stores is None else self.stores.rows()
+        if self.sources is not None:
+            rows += self.sources.rows(None if self.stores is None else self.stores.table)
+        if self.stores is not None and (self.sources is None or len(self.stores.selected) > len(self.sources.sources)):
+            rows += self.stores.rows()
         if self.num_nodes > 1:
             part = f"its part has {self.num_in_part} samples, the same in every epoch"
             rows.append(("node", f"{self.node} of {self.num_nodes}, counted from 0: {part}"))
@@ -141,7 +148,8 @@ class Explanation(Page):
         order = _ORDERS[self.shuffle, self.shuffle_rows]
         some = bool(selected) or self.num_nodes > 1
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
-        rows.append(("order", f"{order}: {blocks} in {self.lanes} lanes, mix {self.mix}"))
+        lanes = f" in {self.lanes} lanes" + f", mix {self.mix}" * (self.sources is None)
+        rows.append(("order", f"{order}: {blocks}{lanes}"))
         if self.strip > 1:
             rows.append(("", f"strips of {self.strip} neighbouring blocks stay together, since they share chunks"))
         if self.primary is None:
@@ -199,10 +207,11 @@ def explain(
     """
     order = plan.order
     part = part or Part.only(order)
-    per_batch, ideal = _shuffle_quality(plan, batch_size)
+    sources = SourceShares.of(order, plan.epoch) if isinstance(order, MixedOrder) else None
+    per_batch, ideal = _shuffle_quality(plan, batch_size, sources)
     return Explanation(
         num_samples=order.num_samples,
-        num_selected=part.whole.length,
+        num_selected=part.whole.length if sources is None else sum(one.length for one in sources.sources),
         steps=plan.steps,
         batch_size=batch_size,
         shuffle=order.shuffle,
@@ -234,6 +243,7 @@ def explain(
         node=part.node,
         num_nodes=part.num_nodes,
         statics=statics,
+        sources=sources,
     )
 
 
@@ -341,7 +351,7 @@ def _choice(field: StoredField | VlenField, block_rows: int, driven: FieldSet | 
     return "decoded once for each block that a chunk lies over"
 
 
-def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
+def _shuffle_quality(plan: EpochPlan, batch_size: int, sources: SourceShares | None) -> tuple[float, float]:
     """Return distinct blocks per batch: measured on the first batches, and expected of a perfect shuffle."""
     order = plan.order
     steps = min(plan.steps, _SAMPLED_BATCHES * batch_size)
@@ -352,4 +362,4 @@ def _shuffle_quality(plan: EpochPlan, batch_size: int) -> tuple[float, float]:
     batches = [blocks[i : i + batch_size] for i in range(0, steps, batch_size)]
     full = [b for b in batches if len(b) == batch_size] or batches
     measured = float(np.mean([len(np.unique(b)) for b in full]))
-    return measured, perfect_mix(order, len(full[0]))
+    return measured, perfect_mix(order, len(full[0])) if sources is None else sources.perfect_mix(len(full[0]))

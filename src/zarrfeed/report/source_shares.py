@@ -1,0 +1,115 @@
+"""`SourceShares`: what an epoch of a mixture takes of each of its sources, in a few lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zarrfeed.base.page import Row
+from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.plan.mixed_order import MixedOrder
+from zarrfeed.plan.mixing import perfect_mix
+
+#: Up to so many sources are listed one by one.
+_LISTED_SOURCES = 12
+
+
+@dataclass(frozen=True)
+class SourceShare:
+    """One source of a mixture.
+
+    Attributes
+    ----------
+    length
+        The samples of a pass over it.
+    taken
+        How many samples of it an epoch takes, over all ranks; more than `length` where they are repeated.
+    num_blocks, lanes, mix
+        Of a pass over it.
+    """
+
+    length: int
+    taken: int
+    num_blocks: int
+    lanes: int
+    mix: int
+
+    @property
+    def passes(self) -> float:
+        """How often an epoch reads the source."""
+        return self.taken / self.length
+
+
+@dataclass(frozen=True)
+class SourceShares:
+    """The sources of a mixture, as an epoch takes them.
+
+    Attributes
+    ----------
+    order
+        The order of the mixture.
+    epoch
+        The epoch, counted from 0: what it takes depends on it where weights change.
+    sources
+        What it takes of each.
+    """
+
+    order: MixedOrder
+    epoch: int
+    sources: tuple[SourceShare, ...]
+
+    @classmethod
+    def of(cls, order: MixedOrder, epoch: int) -> SourceShares:
+        """Count what an epoch of a mixture takes of each source."""
+        begin, end = (order.source_ends(order.begin_of(one)) for one in (epoch, epoch + 1))
+        return cls(
+            order,
+            epoch,
+            tuple(
+                SourceShare(one.length, (after.taken - before.taken) * order.unit, one.num_blocks, one.lanes, one.mix)
+                for one, before, after in zip(order.orders, begin, end, strict=True)
+            ),
+        )
+
+    def perfect_mix(self, batch_size: int) -> float:
+        """Return how many distinct blocks a batch draws from, if each source were shuffled perfectly."""
+        taken = np.array([one.taken for one in self.sources])
+        shares = taken / taken.sum()
+        if self.order.is_per_batch:
+            return float(
+                sum(share * perfect_mix(one, batch_size) for share, one in zip(shares, self.order.orders, strict=True))
+            )
+        drawn = np.rint(shares * batch_size).astype(int).tolist()
+        return sum(perfect_mix(one, count) for count, one in zip(drawn, self.order.orders, strict=True) if count)
+
+    def rows(self, stores: StoreTable | None) -> list[Row]:
+        """Return the rows of a page; `stores` tells what the sources are called."""
+        blend, total = self.order.blend, sum(one.taken for one in self.sources)
+        of_batch = "a batch is of one source" if self.order.is_per_batch else "a batch has samples of all"
+        stop = f"after {blend.stop} samples" if isinstance(blend.stop, int) else f'by stop = "{blend.stop}"'
+        rows = [("mixture", f"of {len(self.sources)} sources; {of_batch}; an epoch ends {stop}")]
+        if blend.changes:
+            epoch = f"below are the shares of epoch {self.epoch}"
+            rows.append(("", f"weights change {_times(len(blend.changes))}: {epoch}"))
+        for number, one in enumerate(self.sources[:_LISTED_SOURCES]):
+            what = f"{one.taken} of {one.length} samples" if one.taken < one.length else f"{one.length} samples"
+            often = f", {one.passes:.3g} times" * (one.taken > one.length)
+            share = f"{100 * one.taken / total:.3g} %"
+            rows.append(("", f"{self._name(number, stores)}: {share}, {what} an epoch{often}"))
+            rows.append(("", f"  {one.num_blocks} blocks in {one.lanes} lanes, mix {one.mix}"))
+        if len(self.sources) > _LISTED_SOURCES:
+            rows.append(("", f"and {len(self.sources) - _LISTED_SOURCES} others"))
+        return rows
+
+    def _name(self, source: int, stores: StoreTable | None) -> str:
+        if stores is None:
+            return f"source {source}"
+        begin, end = np.searchsorted(stores.first[:-1], self.order.blend.first[source : source + 2]).tolist()
+        more = end - begin - 1
+        others = f" and {more} more store{'s' * (more > 1)}" * (more > 0)
+        return f"{source}, {stores.names[begin]}{others}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
