@@ -1,9 +1,10 @@
 """Replace the samples whose chunk cannot be read or decoded by other samples (`on_error="skip"`).
 
 Invariant: each slot whose sample is bad gets the first good sample among the sample's successors. The successor of a
-sample is the same row of the next block in the epoch order. It is a function of the order and the epoch, so the
-replacement does not depend on ranks, workers, threads or timing. Every slot is filled, so no count changes, and no rank
-waits for another. The rows of one bad block get different rows of one other block, which is decoded once.
+sample is the same row of the next block in the epoch order, in a mixture of the next block of its source. It is a
+function of the order and the epoch, so the replacement does not depend on ranks, workers, threads or timing. Every slot
+is filled, so no count changes, and no rank waits for another. The rows of one bad block get different rows of one other
+block, which is decoded once.
 
 A chunk counts once a pass towards `max_errors`, in the first batch that wants it. So the batch at which a pass ends
 with an error does not depend on timing either.
@@ -175,9 +176,7 @@ class _BlockOrder:
     def successors(self, samples: Int64) -> Int64:
         """Return the same row of the next block, counted anew from its start if it is shorter."""
         if self._next is None:
-            places = self._order.places(self._epoch)
-            self._next = np.empty_like(places)
-            self._next[places] = np.roll(places, -1)
+            self._next = self._order.next_places(self._epoch)
         place, row = self._order.locate(samples)
         place = self._next[place]
         return self._order.samples_in(place, row % self._order.rows_at(place)[1])

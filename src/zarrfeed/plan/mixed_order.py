@@ -194,6 +194,11 @@ class MixedOrder(Order):
         """Return the places of blocks in the orders of sources, one source after another."""
         return np.concatenate([b + one.places(epoch) for b, one in zip(self._places, self.orders, strict=False)])
 
+    def next_places(self, epoch: int) -> Int64:
+        """Return, for each place, that of the next block of the same source; the first follows the last."""
+        following = (one.next_places(epoch) for one in self.orders)
+        return np.concatenate([begin + one for begin, one in zip(self._places, following, strict=False)])
+
     def begin_of(self, epoch: int) -> int:
         """Return the step of the mixture with which an epoch begins."""
         return epoch * self.length

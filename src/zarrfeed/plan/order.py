@@ -168,6 +168,13 @@ class Order:
             places = np.append(places[places != last], last)
         return places
 
+    def next_places(self, epoch: int) -> Int64:
+        """Return, for each place, that of the next block in the order of an epoch; the first follows the last."""
+        places = self.places(epoch)
+        following = np.empty_like(places)
+        following[places] = np.roll(places, -1)
+        return following
+
     def plan(
         self,
         epoch: int,

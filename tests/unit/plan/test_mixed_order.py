@@ -180,6 +180,21 @@ def test_a_rank_of_whole_columns_decodes_blocks_that_no_other_rank_does() -> Non
         assert pieces == alone
 
 
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_the_block_after_a_block_is_of_the_same_source(number: int) -> None:
+    """What replaces a bad sample comes from there; a walk from block to block comes to each block of the source."""
+    order = CASES[number]
+    following = order.next_places(2)
+    first_sample = order.samples_in(np.arange(order.num_blocks), np.zeros(order.num_blocks, np.int64))
+    source = np.searchsorted(order.blend.first, first_sample, side="right") - 1
+    for one in range(order.blend.num_sources):
+        of_source = np.flatnonzero(source == one)
+        walk = [int(of_source[0])]
+        while (place := int(following[walk[-1]])) != walk[0] and len(walk) <= order.num_blocks:
+            walk.append(place)
+        assert sorted(walk) == of_source.tolist()
+
+
 def test_batches_of_one_source_are_that() -> None:
     order = CASES[10]
     source = np.searchsorted(order.blend.first, definition(order, 2), side="right")
