@@ -1,8 +1,25 @@
 #include "engine/admission.h"
 
 #include <algorithm>
+#include <string>
+
+#include "base/error.h"
 
 namespace zarrfeed {
+
+void Admission::check(const EpochPlan& plan) {
+  int64_t begin = 0;
+  for (size_t g = 0; g < plan.num_groups(); ++g) {
+    const int64_t first = plan.first_step[g];
+    const int64_t last = plan.last_step[g];
+    if (first < begin || last < first || last >= plan.steps) {
+      throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(g) + " serves the steps " +
+                                          std::to_string(first) + " to " + std::to_string(last) + " of " +
+                                          std::to_string(plan.steps) + ", after step " + std::to_string(begin));
+    }
+    begin = first;
+  }
+}
 
 int64_t Admission::required_open_batches(const EpochPlan& plan, int64_t batch_size) {
   int64_t required = 1;

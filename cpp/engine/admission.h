@@ -27,6 +27,9 @@ class Admission {
   /// `provided_memory`: a batch needs a set of provided buffers to be opened.
   Admission(int64_t batch_size, bool provided_memory) : batch_size_(batch_size), provided_memory_(provided_memory) {}
 
+  /// Throws Error(kConfig) unless groups begin in the order of the plan, and serve steps of it: what the invariants
+  /// above rest on.
+  static void check(const EpochPlan& plan);
   /// Fewest batches that must be open at once to read `plan`.
   static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
 
@@ -41,6 +44,11 @@ class Admission {
     const int64_t last = last_batch_of_next();
     if (last - delivered_ >= max_open_batches_) return false;
     return !provided_memory_ || last - opened_ < provided_sets_;
+  }
+  /// The batches [delivered(), needed_batches()) have to be delivered before another group can be admitted; none, if
+  /// the next one waits for buffers alone. All groups were admitted: all batches have to.
+  [[nodiscard]] int64_t needed_batches(int64_t num_batches) const {
+    return is_done() ? num_batches : last_batch_of_next() - max_open_batches_ + 1;
   }
   /// Admits the next group, for which can_admit() holds, and returns its number. Calls open(batch) for each batch that
   /// the group serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.

@@ -143,6 +143,7 @@ bool Engine::is_owner() const {
 void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
+  Admission::check(plan->plan);
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
   if (required > max_open_batches) {
     throw Error(ErrorKind::kBudget, "this epoch needs " + std::to_string(required) +

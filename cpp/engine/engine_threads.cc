@@ -337,13 +337,14 @@ void Engine::on_complete(int64_t batch) {
 }
 
 bool Engine::is_exhausted() const {
-  return admission_.is_done() && busy_threads_ == 0 && tasks_.empty() && fetched_.empty() &&
-         fetch_queue_.in_flight() == 0;
+  return busy_threads_ == 0 && tasks_.empty() && fetched_.empty() && fetch_queue_.in_flight() == 0;
 }
 
 void Engine::check_complete() {
-  // No work is left and no thread has any, so a batch that is not complete now never will be.
-  for (int64_t b = admission_.delivered(); b < ring_->num_batches(); ++b) {
+  // No work is left and no thread has any. Only another group could complete a batch, and it is admitted no earlier than
+  // these batches are delivered.
+  const int64_t end = admission_.needed_batches(ring_->num_batches());
+  for (int64_t b = admission_.delivered(); b < end; ++b) {
     const bool is_open = b < admission_.opened();
     if (is_open && ring_->is_complete(b)) continue;
     const int64_t step = is_open ? ring_->first_unclaimed(b) : b * options_.batch_size;

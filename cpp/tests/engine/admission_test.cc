@@ -99,6 +99,32 @@ TEST(with_one_open_batch_less_than_required_a_group_never_fits) {
   }
 }
 
+TEST(groups_that_begin_out_of_order_or_serve_steps_that_the_plan_lacks_are_refused) {
+  Admission::check(Groups({}, {}).plan);
+  Admission::check(Groups({0, 0, 4}, {7, 3, 4}).plan);
+  CHECK_THROWS(kConfig, "group 1 serves the steps 3 to 9 of 10, after step 4",
+               Admission::check(Groups({4, 3}, {7, 9}).plan));
+  CHECK_THROWS(kConfig, "group 0 serves the steps -1 to 7", Admission::check(Groups({-1}, {7}).plan));
+  CHECK_THROWS(kConfig, "group 1 serves the steps 5 to 4", Admission::check(Groups({0, 5}, {7, 4}).plan));
+  Groups beyond({0, 4}, {7, 9});
+  beyond.plan.steps = 9;
+  CHECK_THROWS(kConfig, "group 1 serves the steps 4 to 9 of 9", Admission::check(beyond.plan));
+}
+
+TEST(the_batches_that_the_next_group_waits_for_are_those_that_are_open_too_long) {
+  const Groups groups({0, 4}, {11, 19});  // batches of 4: the groups serve batches 0 to 2 and 1 to 4
+  Admission admission(4, false);
+  admission.begin_epoch(groups.plan, 4);
+  admission.admit([](int64_t) {});
+  CHECK_EQ(admission.needed_batches(5), int64_t{1});  // batch 4 opens when batch 0 is delivered
+  CHECK(!admission.can_admit());
+  admission.deliver();
+  CHECK(admission.can_admit());
+  CHECK_EQ(admission.needed_batches(5), admission.delivered());
+  admission.admit([](int64_t) {});
+  CHECK_EQ(admission.needed_batches(5), int64_t{5});
+}
+
 TEST(batches_are_opened_for_the_group_that_is_admitted_and_not_ahead) {
   const Groups groups({0, 0, 9}, {2, 7, 11});
   Admission admission(4, false);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
@@ -66,12 +67,29 @@ TEST(a_plan_that_leaves_steps_out_is_an_error_at_any_number_of_threads) {
   const LineSpec line = shuffled_line(data, 8, 4);
   for (const size_t threads : {1, 2, 7}) {
     for (size_t group = 0; group < build_plan(line)->plan.num_groups(); ++group) {
-      Engine engine(data.fields(), with_threads(threads, 4));
-      auto plan = build_plan(line);
-      remove_group(*plan, group);
-      engine.start(std::move(plan), 16);
-      CHECK_THROWS(kConfig, "plan: nothing serves step", drain_unchecked(engine));
+      for (const bool all_open : {true, false}) {  // false: other groups wait for the batch that lacks rows
+        Engine engine(data.fields(), with_threads(threads, 4));
+        auto plan = build_plan(line);
+        remove_group(*plan, group);
+        const int64_t required = Engine::required_open_batches(plan->plan, 4);
+        engine.start(std::move(plan), all_open ? 16 : required);
+        CHECK_THROWS(kConfig, "plan: nothing serves step", drain_unchecked(engine));
+      }
     }
+  }
+}
+
+TEST(a_plan_that_leaves_steps_out_is_an_error_where_the_consumer_reads) {
+  const Dataset data = simple_dataset(64, 8);
+  EngineOptions options = with_threads(2, 4);
+  options.caller_runs = true;
+  for (const bool all_open : {true, false}) {
+    Engine engine(data.fields(), options);
+    auto plan = build_plan(shuffled_line(data, 8, 4));
+    remove_group(*plan, 1);
+    const int64_t required = Engine::required_open_batches(plan->plan, 4);
+    engine.start(std::move(plan), all_open ? 16 : required);
+    CHECK_THROWS(kConfig, "plan: nothing serves step", drain_unchecked(engine));
   }
 }
 
@@ -105,13 +123,27 @@ TEST(a_plan_that_serves_a_step_twice_is_an_error) {
       for (const size_t before : {group, groups}) {  // at once, and after the batches that it serves were delivered
         Engine engine(data.fields(), with_threads(threads, 4));
         auto plan = build_plan(line);
+        const bool is_in_order = before == group || plan->first_step[group] == plan->first_step.back();
         double_group(*plan, group, before);
         const int64_t required = Engine::required_open_batches(plan->plan, 4);
+        if (!is_in_order) {
+          CHECK_THROWS(kConfig, "after step", engine.start(std::move(plan), required));
+          continue;
+        }
         engine.start(std::move(plan), required);
         CHECK_THROWS(kConfig, "is served twice", drain_unchecked(engine));
       }
     }
   }
+}
+
+TEST(a_plan_whose_groups_are_out_of_order_is_refused) {
+  const Dataset data = simple_dataset(64, 8);
+  Engine engine(data.fields(), with_threads(2, 4));
+  auto plan = build_plan(shuffled_line(data, 8, 4));
+  plan->last_step.back() = 64;
+  plan->bind();
+  CHECK_THROWS(kConfig, "serves the steps", engine.start(std::move(plan), 16));
 }
 
 TEST(plans_that_are_right_are_never_refused) {
