@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -149,6 +150,12 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
     throw Error(ErrorKind::kBudget, "this epoch needs " + std::to_string(required) +
                                         " batches open at once, the memory " + "budget has room for " +
                                         std::to_string(max_open_batches));
+  }
+  for (size_t f = 0; f < fields_.size(); ++f) {
+    const std::optional<int64_t> rows = fields_[f].num_own_rows();
+    if (!rows || plan->plan.num_samples <= *rows) continue;
+    throw Error(ErrorKind::kConfig, "plan: is of " + std::to_string(plan->plan.num_samples) + " samples, field " +
+                                        std::to_string(f) + " has " + std::to_string(*rows) + " rows");
   }
   if (lost_threads_) {
     past_indices_ = indices_read();

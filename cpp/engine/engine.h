@@ -124,7 +124,8 @@ class Engine {
 
   /// Begins to read an epoch, with at most `max_open_batches` batches that are open or ready and not delivered.
   /// `short_of_memory` says that more open batches would help but the memory budget forbids them; only the statistics
-  /// use it. Throws Error(kBudget) if the plan needs more open batches at once, Error(kIo) if an array is gone.
+  /// use it. Throws Error(kBudget) if the plan needs more open batches at once, Error(kIo) if an array is gone,
+  /// Error(kConfig) if the plan has more samples than a field has rows.
   void start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
   /// Waits at most `timeout` for the next batch. Throws the first error of the epoch. Only one thread may call it.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);

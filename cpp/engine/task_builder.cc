@@ -131,8 +131,8 @@ std::vector<Placement> TaskBuilder::find_rows(size_t field, std::span<const Plac
   for (const Placement& p : samples) {
     if (borders != nullptr && (p.sample < begin || p.sample >= end)) {
       const auto behind = std::upper_bound(borders->begin(), borders->end(), p.sample);
-      begin = behind == borders->begin() ? 0 : *std::prev(behind);
-      end = behind == borders->end() ? plan_.num_samples : *behind;
+      begin = behind == borders->begin() ? 0 : std::max<int64_t>(0, *std::prev(behind));
+      end = behind == borders->end() ? plan_.num_samples : std::min(plan_.num_samples, *behind);
     }
     if (spec.lead) {
       const int64_t lead = draw_lead(plan_, p.sample, spec.lead->low, spec.lead->high);

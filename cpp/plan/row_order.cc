@@ -76,9 +76,10 @@ void check_segment(const EpochPlan& plan, size_t s) {
   const int64_t length = plan.segment_length[s];
   const int64_t first = plan.segment_first[s];
   const int64_t rows = plan.segment_rows[s];
-  if (start < 0 || length < 1 || start > rows - length) {
-    throw Error(ErrorKind::kConfig, "plan: segment [" + std::to_string(start) + ", " + std::to_string(start + length) +
-                                        ") is outside of block " + std::to_string(plan.segment_block[s]));
+  if (start < 0 || length < 1 || rows < length || start > rows - length) {
+    throw Error(ErrorKind::kConfig, "plan: segment of " + std::to_string(length) + " rows from row " +
+                                        std::to_string(start) + " on is outside of block " +
+                                        std::to_string(plan.segment_block[s]));
   }
   const bool listed = !plan.selected.empty();
   const int64_t end = listed ? std::ssize(plan.selected) : plan.num_samples;
@@ -127,6 +128,8 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
   out.rows.clear();
   out.begin.assign(1, 0);
 
+  for (size_t s = begin; s < end; ++s) check_segment(plan, s);
+
   // With mix > 1, position i of the group holds row p[i] of the concatenated segments; what is needed is the inverse:
   // where does each row of a segment stand? It is drawn directly, since the inverse of a random permutation is one.
   const bool mixed = plan.shuffle && end - begin > 1;
@@ -142,7 +145,6 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
   const int64_t turn_begin = plan.group_turn[group] * plan.length;
   int64_t in_group = 0;  // rows of this group before the current segment
   for (size_t s = begin; s < end; ++s) {
-    check_segment(plan, s);
     const int64_t start = plan.segment_start[s];
     const int64_t length = plan.segment_length[s];
     if (plan.shuffle) {

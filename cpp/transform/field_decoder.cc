@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/buffer.h"
@@ -52,9 +53,17 @@ FieldDecoder::FieldDecoder(FieldSpec spec) : spec_(std::move(spec)) {
   parts_ = array.parts.get();
 }
 
+std::optional<int64_t> FieldDecoder::num_own_rows() const {
+  if (spec_.row_map) return std::nullopt;
+  if (is_stored()) return spec_.array.shape[static_cast<size_t>(spec_.array.sample_axis)];
+  if (spec_.kind != FieldSpec::Kind::kResident || spec_.num_rows == 0) return std::nullopt;
+  return spec_.num_rows;
+}
+
 int64_t FieldDecoder::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const {
   const PadSpec::Mode pad = spec_.pad.mode;
-  int64_t at = sample + offset;
+  int64_t at = 0;
+  if (__builtin_add_overflow(sample, offset, &at)) at = offset < 0 ? std::numeric_limits<int64_t>::min() : end;
   if (at < begin || at >= end) {
     if (pad == PadSpec::Mode::kNone) {
       throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(sample) +
@@ -70,7 +79,12 @@ int64_t FieldDecoder::find_row(int64_t sample, int64_t offset, int64_t begin, in
   if (map.rows != nullptr && at >= map.num_samples) {
     throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " is not in the row map");
   }
-  int64_t row = map.rows != nullptr ? map.rows[at] : map.first + map.step * at;
+  int64_t row = 0;
+  if (map.rows != nullptr) {
+    row = map.rows[at];
+  } else if (__builtin_mul_overflow(map.step, at, &row) || __builtin_add_overflow(map.first, row, &row)) {
+    row = -1;
+  }
   if (row >= num_rows) {
     if (map.rows != nullptr) {
       throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " has row " + std::to_string(row) +

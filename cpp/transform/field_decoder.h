@@ -67,6 +67,8 @@ class FieldDecoder {
   [[nodiscard]] bool is_direct() const {
     return spec_.offsets.empty() && !spec_.row_map && !spec_.lead && spec_.kind != FieldSpec::Kind::kPadMask;
   }
+  /// Rows that there are, where samples have the row with their index; none if nothing bounds them.
+  [[nodiscard]] std::optional<int64_t> num_own_rows() const;
   /// Returns the row that a sample has at a distance from its own, within the samples [begin, end) of its segment; -1
   /// for a row that is padded. Throws Error(kConfig) if there is no such row and nothing takes its place.
   [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const;

@@ -137,6 +137,33 @@ TEST(a_plan_that_serves_a_step_twice_is_an_error) {
   }
 }
 
+TEST(a_plan_of_more_samples_than_a_field_has_rows_is_refused) {
+  const std::vector<uint8_t> rows(64);
+  for (const int64_t num_rows : {63, 64, 0}) {  // 0: whoever made the field answers for it
+    FieldSpec field;
+    field.kind = FieldSpec::Kind::kResident;
+    field.rows = rows.data();
+    field.sample_bytes = 1;
+    field.num_rows = num_rows;
+    const Dataset data = simple_dataset(64, 8);
+    std::vector<FieldSpec> fields = data.fields();
+    fields.push_back(field);
+    Engine engine(fields, with_threads(2, 4));
+    const auto begin = [&] { start(engine, shuffled_line(data, 8, 4), 4); };
+    if (num_rows != 63) {
+      begin();
+      drain_unchecked(engine);
+      continue;
+    }
+    CHECK_THROWS(kConfig, "plan: is of 64 samples, field " + std::to_string(fields.size() - 1) + " has 63 rows",
+                 begin());
+  }
+  const Dataset small = simple_dataset(56, 8);
+  Engine engine(small.fields(), with_threads(2, 4));
+  CHECK_THROWS(kConfig, "plan: is of 64 samples, field 0 has 56 rows",
+               start(engine, shuffled_line(simple_dataset(64, 8), 8, 4), 4));
+}
+
 TEST(a_plan_whose_groups_are_out_of_order_is_refused) {
   const Dataset data = simple_dataset(64, 8);
   Engine engine(data.fields(), with_threads(2, 4));

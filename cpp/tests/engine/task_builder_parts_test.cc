@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -154,6 +155,38 @@ TEST(a_window_over_two_stores_is_a_task_of_each) {
   CHECK_EQ(tasks[0].placements().front().step, int64_t{39});
   CHECK(!tasks[1].pads);
   CHECK_EQ(tasks[1].chunk, int64_t{7});
+}
+
+TEST(borders_beyond_the_samples_end_at_the_samples) {
+  FieldSpec field;
+  field.kind = FieldSpec::Kind::kResident;
+  field.sample_bytes = 1;
+  field.num_rows = 20;
+  field.offsets = {-9, 9};
+  field.pad.mode = PadSpec::Mode::kEdge;
+  field.pad.borders = std::make_shared<const std::vector<int64_t>>(std::vector<int64_t>{-3, 8, 30});
+  std::vector<FieldDecoder> fields;
+  fields.emplace_back(std::move(field));
+  LineSpec line;
+  line.num_samples = 20;
+  line.block_rows = 20;
+  line.block_order = {0};
+  const auto plan = build_plan(line);
+  ShuffleScratch scratch;
+  std::vector<Task> tasks;
+  TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
+  int64_t pieces = 0;
+  for (const Task& task : tasks) {
+    for (const Placement& row : task.placements()) {
+      const int64_t sample = row.step / 2;
+      const bool is_first = sample < 8;
+      const int64_t expected = row.step % 2 == 0 ? (is_first ? 0 : std::max<int64_t>(8, sample - 9))
+                                                 : (is_first ? 7 : std::min<int64_t>(19, sample + 9));
+      CHECK_EQ(row.sample, expected);
+      ++pieces;
+    }
+  }
+  CHECK_EQ(pieces, int64_t{40});
 }
 
 TEST(pieces_of_a_sample_are_counted_once_for_fields_that_share_a_slot) {

@@ -261,6 +261,22 @@ TEST(a_segment_outside_of_its_block_is_refused) {
   CHECK_THROWS(kConfig, "outside of block", broken([](OwnedPlan& p) { p.segment_rows[0] = 0; }));
 }
 
+TEST(a_segment_that_is_wrong_is_refused_before_the_rows_of_its_group_are_permuted) {
+  for (const int64_t wrong : {int64_t{-1}, int64_t{-100}, INT64_MIN, INT64_MAX}) {
+    for (const size_t segment : {0, 1}) {
+      LineSpec line = hand_made();
+      line.shuffle = true;
+      line.lanes = 1;
+      line.mix = 2;
+      const auto plan = build_plan(line);
+      plan->segment_length[segment] = wrong;
+      plan->bind();
+      std::vector<int64_t> out(20);
+      CHECK_THROWS(kConfig, "outside of block", list_order(plan->plan, out));
+    }
+  }
+}
+
 TEST(a_block_outside_of_the_array_or_of_the_listed_samples_is_refused) {
   const auto broken = [](bool listed, void (*damage)(OwnedPlan&)) {
     LineSpec line = hand_made();

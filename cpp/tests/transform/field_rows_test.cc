@@ -66,6 +66,21 @@ TEST(rows_of_windows_are_those_of_the_definition) {
   }
 }
 
+TEST(distances_and_row_maps_beyond_64_bits_lead_outside) {
+  FieldSpec spec = resident(100);
+  spec.offsets = {0};
+  spec.pad.mode = PadSpec::Mode::kEdge;
+  const FieldDecoder edge(spec);
+  CHECK_EQ(edge.find_row(12, INT64_MAX, 10, 20), int64_t{19});
+  CHECK_EQ(edge.find_row(12, INT64_MIN, 10, 20), int64_t{10});
+  for (const int64_t step : {INT64_MAX, INT64_MIN}) {
+    spec.row_map = RowMapSpec{.first = step, .step = step};
+    const FieldDecoder mapped(spec);
+    CHECK_EQ(mapped.find_row(12, 0, 10, 20), int64_t{-1});
+    CHECK_EQ(mapped.find_row(1, 0, 0, 20), int64_t{-1});
+  }
+}
+
 TEST(padding_stays_inside_of_the_segment) {
   FieldSpec spec = resident(100);
   spec.offsets = {0};
