@@ -179,6 +179,7 @@ void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
   }
   if (cache_ != nullptr) {
     if (const auto chunk = cache_->find({task.field, task.chunk, task.cell})) {
+      resume(CarriedChunk::give_up(task));  // tasks that wait for this one find the chunk in the cache, too
       scatter_cached(task, scratch, *chunk);
       publish(task);
       return;

@@ -2,10 +2,7 @@
 // once.
 
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <random>
-#include <utility>
 
 #include "engine/engine.h"
 #include "tests/support/check.h"
@@ -15,42 +12,6 @@ using namespace zarrfeed;
 using namespace zarrfeed::testing;
 
 namespace {
-
-/// Lets every group share every chunk of every stored field with the next group of its lane, needed or not.
-void share_everything(OwnedPlan& plan, const Engine& engine) {
-  const size_t groups = plan.group_lane.size();
-  plan.next_group.assign(groups, -1);
-  plan.carry_begin.assign(1, 0);
-  std::map<std::pair<int64_t, int64_t>, size_t> last;
-  for (size_t g = 0; g < groups; ++g) {
-    const auto lane = std::pair(plan.group_lane[g], plan.group_turn[g]);
-    if (const auto before = last.find(lane); before != last.end()) {
-      plan.next_group[before->second] = static_cast<int64_t>(g);
-    }
-    last[lane] = g;
-  }
-  for (size_t g = 0; g < groups; ++g) {
-    for (size_t f = 0; f < engine.fields().size(); ++f) {
-      const FieldDecoder& field = engine.fields()[f];
-      if (!field.is_stored()) continue;
-      const int64_t rows = field.rows_per_chunk();
-      for (int64_t chunk = 0; chunk * rows < plan.plan.num_samples; ++chunk) {
-        plan.carry_field.push_back(static_cast<int64_t>(f));
-        plan.carry_chunk.push_back(chunk);
-        plan.carry_on.push_back(plan.next_group[g] >= 0);
-      }
-    }
-    plan.carry_begin.push_back(std::ssize(plan.carry_field));
-  }
-  plan.bind();
-}
-
-void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more) {
-  auto plan = build_plan(line);
-  const int64_t required = Engine::required_open_batches(plan->plan, batch_size);
-  share_everything(*plan, engine);
-  engine.start(std::move(plan), required + more);
-}
 
 EngineOptions with_carry(size_t carry_bytes, size_t threads, int64_t batch_size) {
   EngineOptions options = with_threads(threads, batch_size);

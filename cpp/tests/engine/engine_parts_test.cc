@@ -1,9 +1,10 @@
 // Epochs over arrays in several stores of different layouts, joined by row maps, padded, masked, and side by side in one
 // tensor. The invariant: every byte of every batch is what the definition says when the batch is delivered, on any number
-// of threads, so no batch is complete too early; and all batches come. Where bad chunks are skipped, the skipped slots
+// of threads, with chunks that are carried or not, so no batch is complete too early; and all batches come. Where bad chunks are skipped, the skipped slots
 // are those of samples that need one, and each such chunk is listed.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -88,9 +89,11 @@ class Joined {
     return out;
   }
 
-  /// Takes all batches of an epoch and checks every byte of them. Returns how many slots were skipped.
-  int64_t drain(Engine& engine, const LineSpec& line, int64_t batch_size) const {
+  /// Takes all batches of an epoch and checks every byte of them. Returns how many slots were skipped. What was
+  /// delivered in provided memory is still there at the end.
+  int64_t drain(Engine& engine, ProvidedMemory& memory, const LineSpec& line, int64_t batch_size) const {
     const std::vector<int64_t> order = reference_order(line);
+    std::vector<std::pair<const uint8_t*, Row>> delivered;
     int64_t number = 0;
     int64_t skipped = 0;
     for (; const auto batch = take(engine); ++number) {
@@ -99,6 +102,14 @@ class Joined {
       const std::vector<int64_t> samples(first, first + batch->rows);
       skipped += check_skipped(*batch, samples);
       check_rows(*batch, samples);
+      if (engine.uses_provided_memory()) {
+        for (size_t t = 0; t < batch->buffers.size(); ++t) {
+          const uint8_t* const buffer = batch->buffers[t];
+          delivered.emplace_back(buffer, Row(buffer, buffer + engine.memory(t)->buffer_bytes()));
+        }
+        memory.provide(engine);
+        continue;
+      }
       for (size_t t = 0; t < batch->buffers.size(); ++t) {
         // What is written next must not be right already.
         std::memset(batch->buffers[t], 0xa5, engine.memory(t)->buffer_bytes());
@@ -106,6 +117,7 @@ class Joined {
       }
     }
     CHECK_EQ(number, (std::ssize(order) + batch_size - 1) / batch_size);
+    for (const auto& [buffer, bytes] : delivered) CHECK(std::equal(bytes.begin(), bytes.end(), buffer));
     return skipped;
   }
 
@@ -204,8 +216,19 @@ EngineOptions random_options(std::mt19937_64& random) {
   EngineOptions options = with_threads(random() % 4 + 1, pick(random, 1, 9));
   options.num_fetch_threads = random() % 3;
   options.cache_bytes = random() % 2 == 0 ? 0 : 3000;
+  options.carry_bytes = std::array{size_t{0}, size_t{1}, size_t{3000}, size_t{1} << 30}[random() % 4];
+  options.provided_memory = random() % 2 == 0;
   options.caller_runs = random() % 3 == 0;
   return options;
+}
+
+/// Starts an epoch with some more open batches than it needs; where chunks are carried, groups share all of them.
+void start_any(Engine& engine, ProvidedMemory& memory, const LineSpec& line, const EngineOptions& options,
+               int64_t more) {
+  options.carry_bytes > 0 ? start_shared(engine, line, options.batch_size, more)
+                          : start(engine, line, options.batch_size, more);
+  const int64_t required = Engine::required_open_batches(build_plan(line)->plan, options.batch_size);
+  if (options.provided_memory) memory.provide(engine, required + more);
 }
 
 /// Two layouts, of 1 and of 6 cells, in stores of 5 rows by turns; raw bytes of numbers that say their row.
@@ -249,10 +272,11 @@ TEST(every_byte_of_every_batch_is_what_the_definition_says) {
     const EngineOptions options = random_options(random);
     Engine engine(data.fields(), options);
     CHECK_EQ(engine.num_tensors(), size_t{4});
+    ProvidedMemory memory;
     for (int epoch = 0; epoch < 2; ++epoch) {
       if (random() % 3 == 0) drop_from_page_cache(data.directory());
-      start(engine, line, options.batch_size, pick(random, 0, 3));
-      CHECK_EQ(data.drain(engine, line, options.batch_size), int64_t{0});
+      start_any(engine, memory, line, options, pick(random, 0, 3));
+      CHECK_EQ(data.drain(engine, memory, line, options.batch_size), int64_t{0});
     }
   }
 }
@@ -268,9 +292,10 @@ TEST(samples_that_need_a_bad_chunk_of_any_store_are_skipped_and_all_such_chunks_
     EngineOptions options = random_options(random);
     options.skip_bad = true;
     Engine engine(data.fields(), options);
+    ProvidedMemory memory;
     for (int epoch = 0; epoch < 2; ++epoch) {
-      start(engine, line, options.batch_size, pick(random, 0, 3));
-      skipped += data.drain(engine, line, options.batch_size);
+      start_any(engine, memory, line, options, pick(random, 0, 3));
+      skipped += data.drain(engine, memory, line, options.batch_size);
     }
   }
   CHECK(skipped > 50);
@@ -313,6 +338,44 @@ TEST(batches_of_layouts_with_different_cells_are_complete_when_all_their_cells_a
         }
         CHECK_EQ(step, order.size());
       }
+    }
+  }
+}
+
+TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
+  const TempDir directory;
+  const int64_t num_stores = 8;
+  std::vector<FieldSpec> fields = two_layouts(directory, num_stores);
+  for (FieldSpec& field : fields) {  // windows that reach into both neighbours, which have the other layout
+    field.offsets = {-3, 0, 3};
+    field.pad.mode = PadSpec::Mode::kEdge;
+  }
+  LineSpec line;
+  line.num_samples = 5 * num_stores;
+  line.block_rows = 5;
+  for (int64_t block = 0; block < num_stores; ++block) line.block_order.push_back(block);
+  for (const size_t threads : {size_t{1}, size_t{4}}) {
+    for (const size_t room : {size_t{1}, size_t{1} << 30}) {
+      EngineOptions options = with_threads(threads, 7);
+      options.carry_bytes = room;
+      Engine engine(fields, options);
+      start_shared(engine, line, 7, 40);
+      int64_t sample = 0;
+      while (const auto batch = take(engine)) {
+        for (int64_t slot = 0; slot < batch->rows; ++slot, ++sample) {
+          for (const int64_t k : {0, 1, 2}) {
+            uint32_t value = 0;
+            std::memcpy(&value, batch->buffers[0] + static_cast<size_t>(3 * slot + k) * ManyStores::kRowBytes,
+                        sizeof(value));
+            const int64_t row = std::clamp<int64_t>(sample + 3 * k - 3, 0, line.num_samples - 1);
+            CHECK_EQ(value, static_cast<uint32_t>(row) * 1'000'003U);
+          }
+        }
+        release(engine, *batch);
+      }
+      // Three chunks a store, of one cell or of six.
+      const uint64_t all = 4 * 3 * 1 + 4 * 3 * 6;
+      CHECK(room == 1 ? engine.stats().chunks_read > all : engine.stats().chunks_read == all);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -12,6 +13,14 @@ namespace zarrfeed::testing {
 namespace {
 
 constexpr std::chrono::seconds kStopTimeout{60};
+
+/// Chunks of a field along the sample axis, of all parts; 0 if it is not stored.
+int64_t num_chunks(const FieldDecoder& field) {
+  if (!field.is_stored()) return 0;
+  const ArraySpec& array = field.spec().array;
+  if (array.parts != nullptr) return array.parts->chunk_of(array.parts->end.back() - 1) + 1;
+  return (array.shape[static_cast<size_t>(array.sample_axis)] - 1) / field.rows_per_chunk() + 1;
+}
 
 }  // namespace
 
@@ -154,9 +163,52 @@ void release(const Engine& engine, const ReadyBatch& batch) {
   for (size_t f = 0; f < batch.buffers.size(); ++f) engine.memory(f)->release(batch.buffers[f]);
 }
 
+void ProvidedMemory::provide(Engine& engine, int64_t batches) {
+  for (; batches > 0; --batches) {
+    std::vector<uint8_t*> addresses;
+    for (size_t t = 0; t < engine.num_tensors(); ++t) {
+      buffers_.push_back(std::make_unique<uint8_t[]>(engine.memory(t)->buffer_bytes()));
+      addresses.push_back(buffers_.back().get());
+    }
+    engine.provide_buffers(addresses);
+  }
+}
+
+void share_all_chunks(OwnedPlan& plan, const Engine& engine) {
+  const size_t groups = plan.group_lane.size();
+  plan.next_group.assign(groups, -1);
+  plan.carry_begin.assign(1, 0);
+  std::map<std::pair<int64_t, int64_t>, size_t> last;
+  for (size_t g = 0; g < groups; ++g) {
+    const auto lane = std::pair(plan.group_lane[g], plan.group_turn[g]);
+    if (const auto before = last.find(lane); before != last.end()) {
+      plan.next_group[before->second] = static_cast<int64_t>(g);
+    }
+    last[lane] = g;
+  }
+  for (size_t g = 0; g < groups; ++g) {
+    for (size_t f = 0; f < engine.fields().size(); ++f) {
+      for (int64_t chunk = 0; chunk < num_chunks(engine.fields()[f]); ++chunk) {
+        plan.carry_field.push_back(static_cast<int64_t>(f));
+        plan.carry_chunk.push_back(chunk);
+        plan.carry_on.push_back(plan.next_group[g] >= 0);
+      }
+    }
+    plan.carry_begin.push_back(std::ssize(plan.carry_field));
+  }
+  plan.bind();
+}
+
 void start(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more) {
   auto plan = build_plan(line);
   const int64_t required = Engine::required_open_batches(plan->plan, batch_size);
+  engine.start(std::move(plan), required + more);
+}
+
+void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more) {
+  auto plan = build_plan(line);
+  const int64_t required = Engine::required_open_batches(plan->plan, batch_size);
+  share_all_chunks(*plan, engine);
   engine.start(std::move(plan), required + more);
 }
 

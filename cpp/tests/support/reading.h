@@ -70,8 +70,23 @@ void check_batch(const Engine& engine, const Dataset& data, const ReadyBatch& ba
 /// Gives the buffers of a batch back to the engine's pool.
 void release(const Engine& engine, const ReadyBatch& batch);
 
+/// Memory that is provided for batches: buffers of exactly their size, so that a sanitizer sees the end of each.
+class ProvidedMemory {
+ public:
+  /// Provides the buffers of `batches` more batches.
+  void provide(Engine& engine, int64_t batches = 1);
+
+ private:
+  std::vector<std::unique_ptr<uint8_t[]>> buffers_;
+};
+
+/// Lets every group share every chunk of every stored field with the next group of its lane, needed or not.
+void share_all_chunks(OwnedPlan& plan, const Engine& engine);
+
 /// Starts an epoch with as few open batches as it needs, and `more`.
 void start(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more = 0);
+/// The same where groups share all chunks.
+void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more = 0);
 /// Takes and checks all batches of an epoch that was started, releasing each. Returns how many there were.
 int64_t drain(Engine& engine, const Dataset& data, const LineSpec& line, int64_t batch_size);
 
