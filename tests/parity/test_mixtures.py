@@ -237,18 +237,22 @@ def test_ranks_stay_even_and_drop_or_repeat_the_tail(paths: list[str], world_siz
 # --- workers and states -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loader_class", [DataLoader, ZarrDataLoader])
-def test_workers_deliver_the_batches_of_their_rank(paths: list[str], loader_class: Any) -> None:
-    """Two ranks, two workers each: batch i comes from worker i mod 2, and is of the order of one consumer."""
+@pytest.mark.parametrize(
+    ("loader_class", "world_size", "num_workers"), [(DataLoader, 2, 2), (ZarrDataLoader, 3, 2), (ZarrDataLoader, 1, 3)]
+)
+def test_workers_deliver_the_batches_of_their_rank(
+    paths: list[str], loader_class: Any, world_size: int, num_workers: int
+) -> None:
+    """Batch i comes from worker i mod K, and has what one consumer would read as its share of the order."""
     data = mix(paths, stop=203)
     lines = [line_of_ranks(data, 1, epoch) for epoch in range(2)]
-    for rank in range(2):
-        dataset = dataset_of(data, rank=rank, world_size=2)
+    for rank in {0, world_size - 1}:
+        dataset = dataset_of(data, rank=rank, world_size=world_size)
         batch_size = {"batch_size": None} if loader_class is DataLoader else {}
-        loader = loader_class(dataset, num_workers=2, timeout=60, **batch_size)
+        loader = loader_class(dataset, num_workers=num_workers, timeout=60, **batch_size)
         for line in lines:
-            share: dict[str, Any] = {"rank": rank, "world_size": 2, "num_workers": 2, "batch_size": 8}
-            expected = rank_batches(line, **share, even="off", drop_last=False)
+            share: dict[str, Any] = {"rank": rank, "world_size": world_size, "num_workers": num_workers}
+            expected = rank_batches(line, **share, batch_size=8, even="off", drop_last=False)
             assert [batch.tolist() for batch in read(loader)] == [batch.tolist() for batch in expected]
 
 
@@ -336,6 +340,18 @@ def test_each_chunk_of_a_pass_is_decoded_by_one_rank(tmp_path: Path, world_size:
     assert decoded == sum(length // chunk for length, chunk in zip(lengths, chunks, strict=True))
 
 
+def test_a_small_memory_changes_what_is_decoded_and_never_the_order(tmp_path: Path) -> None:
+    """A group of the rare source serves steps far apart; with few open batches it is decoded anew for some of them."""
+    data = zarrfeed.mix(write_sources(tmp_path, (1200, 200), (12, 20)), (20, 1), stop=1260)
+    lines, decoded = [], []
+    for budget in ("1GiB", "16KiB", "4KiB"):
+        with dataset_of(data, memory_budget=budget, mixing={"lanes": 6}) as dataset:
+            lines.append(np.concatenate(read(dataset)).tolist())
+            decoded.append(dataset.stats().chunks_read)
+    assert lines[0] == lines[1] == lines[2]
+    assert decoded[0] < decoded[1] < decoded[2]
+
+
 def test_two_passes_that_overlap_are_both_whole(tmp_path: Path) -> None:
     """Where columns differ by a few samples, two passes of a small source are open at once."""
     data = zarrfeed.mix(write_sources(tmp_path, (7, 200), (2, 9)), (5, 5), stop=240)
@@ -390,24 +406,30 @@ def test_bad_samples_are_replaced_by_samples_of_their_source(tmp_path: Path, bat
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (3, 0), (2, 2)])
-def test_batches_of_one_source(paths: list[str], world_size: int, num_workers: int) -> None:
-    """The batches that all ranks and workers take at the same time are of one source; passes are whole as ever."""
-    data = mix(paths, (4, 2, 1), batching="per_batch", stop=8 * 7 * 12)
-    batches: list[list[Any]] = []
+@pytest.mark.parametrize("even", ["off", "repeat"])
+def test_batches_of_one_source(paths: list[str], world_size: int, num_workers: int, even: Any) -> None:
+    """The batches that all ranks take at the same time are of one source, in each epoch; passes are whole as ever.
+
+    `stop` is no multiple of the batches of all ranks: an epoch that ended within one would shift all batches after it.
+    """
+    data = mix(paths, (4, 2, 1), batching="per_batch", stop=665)
+    sources, lines = [], []
     for epoch in range(2):
+        ranks = []
         for rank in range(world_size):
-            dataset = dataset_of(data, rank=rank, world_size=world_size)
+            dataset = dataset_of(data, rank=rank, world_size=world_size, even=even)
             dataset.set_epoch(epoch)
             loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=60 if num_workers else 0)
-            batches.append([set(data.source_of(index).tolist()) for index in read(loader)])
-    sources = []
-    for of_ranks in (batches[:world_size], batches[world_size:]):
-        for together in zip(*of_ranks, strict=True):
-            assert len(set.union(*together)) == 1
-            sources.append(next(iter(together[0])))
+            ranks.append(read(loader))
+            assert {len(batch) for batch in ranks[-1]} == {8}
+        for together in zip(*ranks, strict=True):
+            (source,) = set(data.source_of(np.concatenate(together)).tolist())
+            sources.append(source)
+        lines.append(line_of_ranks(data, world_size, epoch))
     assert set(sources) == {0, 1, 2}
     assert max(errors(np.array(sources), (4, 2, 1))) <= 8
-    line = np.concatenate([line_of_ranks(data, world_size, epoch) for epoch in range(2)])
+    line = np.concatenate(lines)
+    assert len(line) == 2 * 672
     for number, members in enumerate(SOURCES.members):
         ours = line[data.source_of(line) == number]
         for begin in range(0, len(ours) - len(members), len(members)):
@@ -418,7 +440,9 @@ def test_a_run_of_batches_of_one_source_is_resumed(paths: list[str]) -> None:
     data = mix(paths, batching="per_batch", stop=480)
     whole = np.concatenate([line_of_ranks(data, 2, epoch) for epoch in range(2)])
     taken, state = run_of(data, 2, None, 7)
+    assert state["mixture"]["step"] == 7 * 16
     rest, state = run_of(data, 2, state, None)
+    assert "mixture" not in state, "which steps an epoch has follows from batches that are not known yet"
     following, _ = run_of(data, 2, state, None)
     assert np.concatenate([taken, rest, following]).tolist() == whole.tolist()
 

@@ -160,7 +160,7 @@ class MixedOrder(Order):
 
     @cached_property
     def length(self) -> int:
-        """N, the steps of an epoch.
+        """N, the steps of an epoch: whole units, so that the next epoch begins with one.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class MixedOrder(Order):
         """
         stop, unit = self.blend.stop, self.unit
         if not isinstance(stop, str):
-            return int(stop)
+            return -(-int(stop) // unit) * unit
         lengths = [length // unit if stop == "first" else -(-length // unit) for length in self.lengths]
         if 0 in lengths:
             short = lengths.index(0)

@@ -241,8 +241,11 @@ def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> d
 
 
 def _describe_mixture(state: EpochState, order: Order) -> dict[str, Any]:
-    """Return for people, of a mixture, the next step and which pass over each source comes next; nothing reads it."""
-    if not isinstance(order, MixedOrder):
+    """Return for people, of a mixture, the next step and which pass over each source comes next; nothing reads it.
+
+    Where batches have one source, steps follow from the batches of all ranks, which are settled when a pass begins.
+    """
+    if not isinstance(order, MixedOrder) or (order.is_per_batch and state.lanes is None):
         return {}
     order = order.with_unit(state.unit)
     step = order.begin_of(state.epoch) + state.used
