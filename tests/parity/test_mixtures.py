@@ -366,8 +366,6 @@ def test_a_bad_chunk_is_an_error_that_names_its_store(tmp_path: Path) -> None:
     shorten(tmp_path / "source-1.zarr" / "c" / "2" / "0")
     with pytest.raises(zarrfeed.CorruptChunkError, match=r"source-1.zarr chunk c/2/0"):
         read(dataset_of(data))
-    with pytest.raises(zarrfeed.CorruptChunkError, match=r"source-1.zarr chunk c/2/0"):
-        read(ZarrDataLoader(dataset_of(data), num_workers=1, timeout=60))
 
 
 @pytest.mark.parametrize("batching", ["per_sample", "per_batch"])
