@@ -48,6 +48,10 @@ CHUNKS = (16, 24, 8)
 _MOST_OFF = 8
 #: The passes of a source may overlap by two samples a column, of 24.
 _OVERLAP = 48
+#: Epochs in which decoded chunks are counted: the second one begins in the middle of passes.
+_COUNTED_EPOCHS = 2
+#: The line of the table that the mixture is held against.
+_SOURCES = "weighted rate of the sources"
 PEERS = ("streaming", "grain")
 WRONG, MISSING = 1, 2
 
@@ -62,7 +66,7 @@ class Scale:
 
 #: The third source is repeated; the second one is not read to its end.
 SCALES = {
-    "full": Scale((14_000, 6000, 1000), (3, 64, 64)),
+    "full": Scale((42_000, 18_000, 3000), (3, 64, 64)),
     "small": Scale((1400, 600, 100), (3, 16, 16)),
 }
 
@@ -83,6 +87,7 @@ class Row:
     side: str
     repeat: int
     samples_per_s: float
+    cpu_us_per_sample: float | None = None
 
 
 def write(folder: Path, scale: Scale) -> Written:
@@ -148,14 +153,16 @@ def wrong_mixture(numbers: Sequence[int], written: Written, *, at_any_prefix: bo
 
 
 def decodes_a_chunk(written: Written, world_size: int) -> float:
-    """Return how many chunks all ranks decode in an epoch, over those that hold what they deliver."""
-    decoded, taken = 0, [0] * len(written.lengths)
+    """Return how many chunks all ranks decode in some epochs, over those that hold what they deliver."""
+    decoded, taken = 0, np.zeros(len(written.lengths), dtype=np.int64)
+    data = mixture(written)
     for rank in range(world_size):
-        with dataset_of(mixture(written), rank=rank, world_size=world_size) as dataset:
-            for number in numbers_of(dataset, written):
-                taken[int(np.searchsorted(np.cumsum(written.lengths), number, side="right"))] += 1
+        with dataset_of(data, rank=rank, world_size=world_size, return_index=True) as dataset:
+            for _ in range(_COUNTED_EPOCHS):
+                for _samples, index in dataset:
+                    taken += np.bincount(data.source_of(index), minlength=len(taken))
             decoded += dataset.stats().chunks_read
-    return decoded / sum(count / chunk for count, chunk in zip(taken, CHUNKS, strict=True))
+    return decoded / float((taken / np.array(CHUNKS)).sum())
 
 
 def decodes_alone(written: Written) -> float:
@@ -163,8 +170,10 @@ def decodes_alone(written: Written) -> float:
     decoded = 0.0
     for path, length, weight in zip(written.paths, written.lengths, WEIGHTS, strict=True):
         with dataset_of(path) as dataset:
-            numbers_of(dataset, written)
-            decoded += weight * dataset.stats().chunks_read / length
+            for _ in range(_COUNTED_EPOCHS):
+                for _samples in dataset:
+                    pass
+            decoded += weight * dataset.stats().chunks_read / (length * _COUNTED_EPOCHS)
     return decoded / sum(weight / chunk for weight, chunk in zip(WEIGHTS, CHUNKS, strict=True))
 
 
@@ -177,13 +186,33 @@ def weighted_rate(rates: Sequence[float]) -> float:
     return sum(WEIGHTS) / sum(weight / rate for weight, rate in zip(WEIGHTS, rates, strict=True))
 
 
-def _rate(batches: Iterable[torch.Tensor], least_s: float = 0) -> float:
-    """Return the samples a second of as many whole epochs as take some seconds."""
-    count, begin = 0, time.perf_counter()
+def _measure(side: str, repeat: int, batches: Iterable[torch.Tensor], least_s: float) -> Row:
+    """Read as many whole epochs as take some seconds."""
+    count, begin, cpu_begin = 0, time.perf_counter(), time.process_time()
     while True:
         count += sum(len(batch) for batch in batches)
         if (took := time.perf_counter() - begin) >= least_s:
-            return count / took
+            return Row(side, repeat, count / took, (time.process_time() - cpu_begin) / count * 1e6)
+
+
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the lines of the table: medians, and the rate of the mixture over that of each side within a round."""
+    rates: dict[str, list[float]] = {}
+    cpu_us: dict[str, list[float]] = {}
+    for row in rows:
+        rates.setdefault(row.side, []).append(row.samples_per_s)
+        if row.cpu_us_per_sample is not None:
+            cpu_us.setdefault(row.side, []).append(row.cpu_us_per_sample)
+    alone = [f"source {number} alone" for number in range(len(WEIGHTS))]
+    rates[_SOURCES] = [weighted_rate(of_round) for of_round in zip(*(rates[side] for side in alone), strict=True)]
+    cpu_us[_SOURCES] = [float(np.average([median(cpu_us[side]) for side in alone], weights=WEIGHTS))]
+    lines = []
+    for side, measured in rates.items():
+        ratios = [ours / theirs for ours, theirs in zip(rates["mixture"], measured, strict=True)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        cpu = f"{median(cpu_us[side]):.1f}" if side in cpu_us else "n/a"
+        lines.append([side, f"{median(measured):.0f}", f"{median(ratios):.2f}", spread, cpu])
+    return lines
 
 
 def probe(python: str, side: str, written: Written, folder: Path, epochs: int) -> list[dict[str, Any]] | str:
@@ -234,29 +263,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return WRONG
         if options.checksum_only:
             return 0
-        for repeat in range(-1, options.repeats):  # in the first round memory is fresh
-            for side, dataset in sides.items():
-                rate = _rate(dataset, options.least_s)
-                rows += [Row(side, repeat, rate)] * (repeat >= 0)
-            for peer in options.peers if repeat >= 0 else ():
+        for dataset in sides.values():  # the second epoch: memory is no longer fresh
+            _measure("", 0, dataset, 0)
+        for repeat in range(options.repeats):
+            rows += [_measure(side, repeat, dataset, options.least_s) for side, dataset in sides.items()]
+            for peer in options.peers:
                 answer = probe(options.peer_python, peer, written, folder, 3)
                 assert not isinstance(answer, str), answer
                 rows.append(Row(peer, repeat, median(one["samples"] / one["seconds"] for one in answer[1:])))
     options.out.mkdir(parents=True, exist_ok=True)
     document = {"machine": describe_machine(), "decodes": decodes, "rows": [asdict(row) for row in rows]}
     write_whole(options.out / "mixtures.json", json.dumps(document, indent=1).encode())
-    rates = {
-        side: [row.samples_per_s for row in rows if row.side == side]
-        for side in dict.fromkeys(row.side for row in rows)
-    }
-    alone = [rates[f"source {number} alone"] for number in range(len(WEIGHTS))]
-    rates["weighted rate of the sources"] = [weighted_rate(of_round) for of_round in zip(*alone, strict=True)]
-    table = []
-    for side, measured in rates.items():
-        ratios = [ours / theirs for ours, theirs in zip(rates["mixture"], measured, strict=True)]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        table.append([side, f"{median(measured):.0f}", f"{median(ratios):.2f}", spread])
-    print_rows(console, ["", "samples/s", "mixture to this", "of all rounds"], table, words=1)
+    print_rows(console, ["", "samples/s", "mixture to this", "of all rounds", "CPU us/sample"], table(rows), words=1)
     for who, decoded in decodes.items():
         console.print(f"{who}: a chunk is decoded {decoded:.3f} times a pass", highlight=False)
     console.print(machine_line(), highlight=False, soft_wrap=True)
