@@ -38,6 +38,8 @@ from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 _BATCH = 64
+#: A sixteenth of it has no room for an array of the full scale, which would be decoded once and kept in memory.
+_BUDGET = "256 MiB"
 #: Rows a chunk of an array; of the array that is joined to it.
 _CHUNK, _CHUNK_OF_SECOND = 16, 24
 _OFFSETS = tuple(range(-1, 7))
@@ -189,8 +191,12 @@ class Reader:
 
     def __init__(self, side: Side, stack: ExitStack) -> None:
         self.side = side
-        make = zarrfeed.ZarrIterableDataset
-        self._datasets = [stack.enter_context(make(data, batch_size=_BATCH, shuffle=True)) for data in side.datas]
+        self._datasets = [
+            stack.enter_context(
+                zarrfeed.ZarrIterableDataset(data, batch_size=_BATCH, shuffle=True, memory_budget=_BUDGET)
+            )
+            for data in side.datas
+        ]
 
     def __iter__(self) -> Iterator[Batch]:
         for dataset in self._datasets:
