@@ -506,8 +506,8 @@ def test_a_killed_worker_is_an_error_and_nothing_is_lost(store: str, persistent:
             os.kill(pids.get(), signal.SIGKILL)
             for batch in feed:
                 seen += batch[:, 0].tolist()
-        except RuntimeError as error:
-            assert "DataLoader worker" in str(error), error
+        except (RuntimeError, ConnectionError) as error:  # torch notices, or its connection to the worker does
+            assert isinstance(error, ConnectionError) or "DataLoader worker" in str(error), error
             try:
                 time.sleep(1)  # it may come a second time, as torch raises when it hears of the death
             except RuntimeError:

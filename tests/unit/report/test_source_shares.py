@@ -49,11 +49,11 @@ def test_the_page_names_sources_by_their_stores(tmp_path: Path) -> None:
     assert [text for _, text in rows[begin : begin + 5]] == [
         "of 2 sources; a batch has samples of all; an epoch ends after 1000 samples",
         f"0, {first} and 1 more store: 75 %, 750 of 800 samples an epoch",
-        "  75 blocks in 4 lanes, mix 1",
+        "  74 blocks in 4 lanes, mix 1",
         f"1, {second}: 25 %, 250 of 2000 samples an epoch",
         "  100 blocks in 4 lanes, mix 1",
     ]
-    assert ("stores", "in 3 stores of 100 to 2000 samples") in rows
+    assert "stores" not in [name for name, _ in rows]
     assert rows[0][1].startswith("2800 in the array, 1000 delivered")
 
 
