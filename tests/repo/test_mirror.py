@@ -29,7 +29,11 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/layout.py": ("parity/test_many_stores.py",),
     "spec/array_parts.py": ("parity/test_many_stores.py",),
     "plan/groups.py": ("unit/plan/test_order.py", "unit/plan/test_mixed_order.py"),
-    "plan/keyed_random.py": ("unit/plan/test_mixture.py", "unit/plan/test_mixed_order.py"),
+    "plan/keyed_random.py": (
+        "unit/plan/test_mixture.py",
+        "unit/plan/test_mixed_order.py",
+        "unit/plan/test_tiling.py",
+    ),
     "plan/field_rows.py": ("parity/test_many_stores.py",),
     "metadata/concat.py": ("parity/test_many_stores.py",),
     "metadata/concat_data.py": ("parity/test_many_stores.py",),
