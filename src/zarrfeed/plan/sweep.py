@@ -1,0 +1,194 @@
+"""Columns of tiles: in which blocks the patches of an epoch are read.
+
+A volume is cut into columns along all dimensions but one, the sweep axis. A column is read layer by layer along that
+axis, and each layer of its tiles is a block. So neighbouring blocks share chunks, which a lane decodes once and carries
+on, and only the walls between columns cost chunks that are decoded twice.
+
+What holds:
+
+- **Partition.** The columns of a volume partition its tiles, and blocks are boxes of tiles that partition a column.
+- **Numbers.** Blocks are numbered volume by volume, column by column (C order of the other dimensions), layer by layer.
+  Samples are numbered block by block, and inside a block in C order of the dimensions. So a sample's tile follows from
+  its number, and its number from its tile, and nothing is stored for each tile.
+- **Even.** The columns of a volume differ by at most one unit in width; the last one also ends where the volume ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_int
+from zarrfeed.plan.order import MOST_BLOCKS
+from zarrfeed.plan.selection import Int64, block_of
+from zarrfeed.plan.tiling import TileGrid
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How volumes are cut into columns.
+
+    Attributes
+    ----------
+    axis
+        The dimension that columns are swept along.
+    width
+        Tiles of a column along each dimension, at most; 1 along the sweep axis.
+    unit
+        Columns are cut at multiples of so many tiles, which divides `width`: it is for tiles that end with their chunk.
+        None: at any tile.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is out of its range.
+    """
+
+    axis: int
+    width: tuple[int, ...]
+    unit: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit is None:
+            object.__setattr__(self, "unit", (1,) * len(self.width))
+        check_int("axis", self.axis, 0, len(self.width) - 1)
+        if len(self.units) != len(self.width):
+            raise ConfigError(f"unit = {self.unit}, must have one integer for each of {len(self.width)} dimensions")
+        for width, unit in zip(self.width, self.units, strict=True):
+            check_int("unit", unit, 1)
+            check_int("width", width, 1)
+            if width % unit:
+                raise ConfigError(f"width = {width}, must be a multiple of the unit, {unit}")
+        if self.width[self.axis] != 1:
+            raise ConfigError(f"width = {self.width}, must be 1 along the sweep axis, {self.axis}")
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Tiles between two places where columns may be cut, for each dimension."""
+        assert self.unit is not None
+        return self.unit
+
+    def num_units(self, count: Int64) -> Int64:
+        """Return the units of volumes of `count` tiles, shape (V, D): those that columns are cut between."""
+        units: Int64 = np.array(self.units)
+        return -(-count // units)
+
+    def parts(self, count: Int64) -> Int64:
+        """Return into how many parts each dimension of volumes is cut, shape (V, D): its tiles along the sweep axis."""
+        units_of_part: Int64 = np.array(self.width) // np.array(self.units)
+        return -(-self.num_units(count) // units_of_part)
+
+
+@dataclass(frozen=True, eq=False)
+class TileBlocks:
+    """The blocks of an epoch's tiles.
+
+    Attributes
+    ----------
+    grid, sweep
+        The tiles, and how they are cut into columns.
+    volume
+        Of each block, shape (B,).
+    begin, count
+        Index of its first tile, and its tiles, along each dimension, shape (B, D); the count along the sweep axis is 1.
+    first
+        Number of the first sample of each block, and the number of samples at the end, shape (B + 1,).
+    run
+        Which column each block is of, numbered from 0 over all volumes, shape (B,).
+    """
+
+    grid: TileGrid
+    sweep: Sweep
+    volume: Int64
+    begin: Int64
+    count: Int64
+    first: Int64
+    run: Int64
+
+    def __len__(self) -> int:
+        return len(self.volume)
+
+    @property
+    def num_samples(self) -> int:
+        """Tiles of all volumes."""
+        return int(self.first[-1])
+
+    @property
+    def max_rows(self) -> int:
+        """Samples of a block, at most."""
+        return int(np.diff(self.first).max())
+
+    def tiles(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Return the volume of samples, shape (n,), and the index of their tiles, shape (n, D)."""
+        block = block_of(samples, 1, self.first)
+        within, count = samples - self.first[block], self.count[block]
+        index = self.begin[block]
+        for d in reversed(range(count.shape[1])):
+            within, local = np.divmod(within, count[:, d])
+            index[:, d] += local
+        return self.volume[block], index
+
+    def starts(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Return the volume of samples, shape (n,), and the first voxel of their tiles, before wrapping, (n, D)."""
+        volume, index = self.tiles(samples)
+        return volume, self.grid.starts(volume, index)
+
+    def samples(self, volume: Int64, index: Int64) -> Int64:
+        """Return the samples that tiles of volumes are, given their indices, shape (n, D): what `tiles` takes apart."""
+        units, axis = np.array(self.sweep.units), self.sweep.axis
+        num_units, parts = self.sweep.num_units(self.grid.count)[volume], self.sweep.parts(self.grid.count)[volume]
+        part = ((index // units + 1) * parts - 1) // num_units
+        column = np.zeros_like(volume)
+        for d in range(index.shape[1]):
+            if d != axis:
+                column = column * parts[:, d] + part[:, d]
+        volume_begin = np.searchsorted(self.volume, volume)
+        block = volume_begin + column * parts[:, axis] + part[:, axis]
+        within = np.zeros_like(volume)
+        for d in range(index.shape[1]):
+            within = within * self.count[block, d] + index[:, d] - self.begin[block, d]
+        found: Int64 = self.first[block] + within
+        return found
+
+
+def blocks_of(grid: TileGrid, sweep: Sweep) -> TileBlocks:
+    """Cut the tiles of an epoch into blocks.
+
+    Raises
+    ------
+    ConfigError
+        If the sweep has another number of dimensions than the tiles, or there are more blocks than can be planned.
+    """
+    axis, dimensions = sweep.axis, len(grid.size)
+    if len(sweep.width) != dimensions:
+        raise ConfigError(f"width = {sweep.width}, must have one integer for each of {dimensions} dimensions")
+    num_units, parts = sweep.num_units(grid.count), sweep.parts(grid.count)
+    of_volume = parts.prod(axis=1)
+    num_blocks = int(of_volume.sum())
+    if num_blocks > MOST_BLOCKS:
+        raise ConfigError(
+            f"{grid.num_tiles} patches in {num_blocks} blocks, must be at most {MOST_BLOCKS} blocks: an epoch is "
+            f"planned block by block, in memory; take wider columns (width = {sweep.width}), larger patches or fewer "
+            "volumes"
+        )
+    # one entry per block from here on
+    volume = np.repeat(np.arange(len(of_volume)), of_volume)
+    number = np.arange(num_blocks) - np.repeat(np.cumsum(of_volume) - of_volume, of_volume)
+    begin = np.empty((num_blocks, dimensions), dtype=np.int64)
+    count = np.empty_like(begin)
+    column, begin[:, axis] = np.divmod(number, parts[volume, axis])
+    count[:, axis] = 1
+    columns = of_volume // np.maximum(1, parts[:, axis])
+    run = (np.cumsum(columns) - columns)[volume] + column
+    for d in reversed(range(dimensions)):
+        if d == axis:
+            continue
+        cut, units = parts[volume, d], num_units[volume, d]
+        column, part = np.divmod(column, cut)
+        begin[:, d] = part * units // cut * sweep.units[d]
+        end = (part + 1) * units // cut * sweep.units[d]
+        count[:, d] = np.minimum(end, grid.count[volume, d]) - begin[:, d]
+    first = np.concatenate(([0], np.cumsum(count.prod(axis=1))))
+    return TileBlocks(grid, sweep, volume, begin, count, first, run)
