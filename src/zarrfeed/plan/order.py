@@ -146,19 +146,11 @@ class Order:
     def places(self, epoch: int) -> Int64:
         """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,).
 
-        Random keys are sorted with the block's place in their low bits: no two are equal, so that the result depends
-        on the keys alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose
-        stream numpy guarantees to stay as it is. Strips of several blocks are permuted in this way.
+        Strips of several blocks are permuted as one.
         """
         places = np.arange(self.num_blocks, dtype=np.int64)
         if self.shuffle:
-            strips = np.arange(-(-self.num_blocks // self.strip), dtype=np.uint64)
-            low_bits = np.uint64((1 << max(1, (len(strips) - 1).bit_length())) - 1)
-            # 128-bit key: seed and epoch side by side, so that no two pairs share one
-            keys = Philox(key=self.seed | (epoch << 64)).random_raw(len(strips))
-            keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | strips
-            keys.sort()
-            first = (keys & low_bits).astype(np.int64) * self.strip
+            first = permuted(-(-self.num_blocks // self.strip), self.seed, epoch) * self.strip
             places = (first[:, None] + np.arange(self.strip)).ravel()
             places = places[places < self.num_blocks]
         elif self.first_block:
@@ -286,6 +278,22 @@ class Order:
 
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
+
+
+def permuted(count: int, seed: int, epoch: int) -> Int64:
+    """Return 0, 1, ..., count - 1 in a random order, which depends on a seed and an epoch alone.
+
+    Random keys are sorted with the numbers in their low bits: no two are equal, so that the result depends on the keys
+    alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose stream numpy guarantees
+    to stay as it is.
+    """
+    numbers = np.arange(count, dtype=np.uint64)
+    low_bits = np.uint64((1 << max(1, (count - 1).bit_length())) - 1)
+    # 128-bit key: seed and epoch side by side, so that no two pairs share one
+    keys = Philox(key=seed | (epoch << 64)).random_raw(count)
+    keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | numbers
+    keys.sort()
+    return (keys & low_bits).astype(np.int64)
 
 
 def make_order(

@@ -1,0 +1,146 @@
+"""The epoch order of patches: columns are permuted, and the layers of a column stay together.
+
+What holds, and what tests check:
+
+- **Columns stay together.** A lane goes through a column layer by layer, so that chunks that two layers share are
+  carried from one group to the next, and decoded once.
+- **Rotation.** Each column is begun at a random layer, keyed by (seed, epoch, column), and goes on with layer 0 behind
+  its last one. Otherwise all lanes would stand at the same height of their columns most of the time.
+- **Epochs differ in length.** Tiles have another phase in each epoch, so each epoch has an order of its own, with
+  blocks of its own. Their lanes are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.plan.keyed_random import below, keys_of
+from zarrfeed.plan.order import Order, permuted
+from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of
+from zarrfeed.plan.tiling import Tiling
+
+_ROTATION = 0x726F74617465
+#: The epoch that is read, and the next one, which may be planned meanwhile.
+_EPOCHS_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptOrder(Order):
+    """The epoch order of the blocks of one epoch; `selection` has the samples that are read.
+
+    Attributes
+    ----------
+    tiles
+        Where the samples lie.
+    tiles_epoch
+        Which epoch they are of. None: of any.
+    """
+
+    tiles: TileBlocks = field(compare=False)
+    tiles_epoch: int | None = None
+
+    @classmethod
+    def of(cls, tiles: TileBlocks, *, shuffle: bool, seed: int, lanes: int, epoch: int | None = None) -> SweptOrder:
+        """Return the order of all tiles of some blocks."""
+        num_samples, max_rows = tiles.num_samples, tiles.max_rows
+        return cls(
+            num_samples,
+            max_rows,
+            shuffle=shuffle,
+            seed=seed,
+            lanes=lanes,
+            selection=Selection.of_range(range(num_samples), max_rows, tiles.first),
+            edges=tiles.first,
+            tiles=tiles,
+            tiles_epoch=epoch,
+        )
+
+    def places(self, epoch: int) -> Int64:
+        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,)."""
+        assert self.tiles_epoch in (None, epoch), (self.tiles_epoch, epoch)
+        if not self.shuffle:
+            return super().places(epoch)
+        assert self.selection is not None
+        # one entry per column that has samples
+        run = self.tiles.run[self.selection.blocks]
+        begin = np.flatnonzero(np.diff(run, prepend=-1))
+        layers = np.diff(begin, append=len(run))
+        first_layer = below(keys_of(_ROTATION, self.seed, epoch, run[begin]), layers)
+        column = permuted(len(begin), self.seed, epoch)
+        # one entry per block from here on
+        layers = layers[column]
+        layer = np.arange(len(run)) - np.repeat(np.cumsum(layers) - layers, layers)
+        layer = (layer + np.repeat(first_layer[column], layers)) % np.repeat(layers, layers)
+        places: Int64 = np.repeat(begin[column], layers) + layer
+        return places
+
+
+@dataclass(frozen=True)
+class PatchOrder:
+    """The orders of all epochs: what they depend on, except for the number of the epoch.
+
+    Attributes
+    ----------
+    tiling
+        The tiles of each epoch.
+    sweep
+        How they are cut into columns.
+    shuffle
+        Whether columns and rows are permuted; False: tiles keep their order.
+    seed
+        Key of the permutations, in [0, 2**64). That of the phases is `tiling.seed`.
+    lanes
+        L; no order has more lanes than the shortest epoch has samples.
+    phase
+        Whether epochs have a phase; False: all have that of 0.
+    """
+
+    tiling: Tiling
+    sweep: Sweep
+    shuffle: bool = True
+    seed: int = 0
+    lanes: int = 1
+    phase: bool = True
+    _orders: dict[int, SweptOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def at(self, epoch: int) -> SweptOrder:
+        """Return the order of an epoch; those of the last two that were asked for are kept."""
+        key = epoch if self.changes else 0
+        order = self._orders.get(key)
+        if order is None:
+            tiles = blocks_of(self.tiling.at(epoch, phase=self.phase), self.sweep)
+            of_epoch = epoch if self.changes else None
+            lanes = min(self.lanes, self.shortest)
+            order = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
+            kept = list(self._orders.items())[1 - _EPOCHS_KEPT :]
+            self._orders.clear()
+            self._orders.update([*kept, (key, order)])
+        return order
+
+    def length(self, epoch: int) -> int:
+        """Return how many samples an epoch has, without its order."""
+        return self.tiling.length(epoch, phase=self.phase)
+
+    @property
+    def changes(self) -> bool:
+        """Whether epochs have different tiles."""
+        return self.phase and bool((self.tiling.num_phases > 1).any())
+
+    @cached_property
+    def longest(self) -> int:
+        """Samples of an epoch, at most."""
+        return self.tiling.longest if self.changes else self.length(0)
+
+    @cached_property
+    def shortest(self) -> int:
+        """Samples of an epoch, at least."""
+        return self.tiling.shortest if self.changes else self.length(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the orders that are kept: they follow from the rest."""
+        return {**self.__dict__, "_orders": {}}
