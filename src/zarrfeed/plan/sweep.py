@@ -2,7 +2,8 @@
 
 A volume is cut into columns along all dimensions but one, the sweep axis. A column is read layer by layer along that
 axis, and each layer of its tiles is a block. So neighbouring blocks share chunks, which a lane decodes once and carries
-on, and only the walls between columns cost chunks that are decoded twice.
+on, and only the walls between columns cost chunks that are decoded twice. A run is a column, or some of its layers: the
+blocks that stay together when an epoch is shuffled.
 
 What holds:
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.validate import check_int
+from zarrfeed.base.validate import check_counts, check_int
 from zarrfeed.plan.order import MOST_BLOCKS
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.tiling import TileGrid
@@ -39,6 +40,8 @@ class Sweep:
     unit
         Columns are cut at multiples of so many tiles, which divides `width`: it is for tiles that end with their chunk.
         None: at any tile.
+    layers
+        Layers of a run, at most; a column of more is cut into several runs, which are shuffled apart. None: any number.
 
     Raises
     ------
@@ -49,11 +52,13 @@ class Sweep:
     axis: int
     width: tuple[int, ...]
     unit: tuple[int, ...] | None = None
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         if self.unit is None:
             object.__setattr__(self, "unit", (1,) * len(self.width))
         check_int("axis", self.axis, 0, len(self.width) - 1)
+        check_counts(layers=self.layers)
         if len(self.units) != len(self.width):
             raise ConfigError(f"unit = {self.unit}, must have one integer for each of {len(self.width)} dimensions")
         for width, unit in zip(self.width, self.units, strict=True):
@@ -96,7 +101,7 @@ class TileBlocks:
     first
         Number of the first sample of each block, and the number of samples at the end, shape (B + 1,).
     run
-        Which column each block is of, numbered from 0 over all volumes, shape (B,).
+        Which run each block is of, numbered from 0 over all volumes, shape (B,).
     """
 
     grid: TileGrid
@@ -153,6 +158,20 @@ class TileBlocks:
         return found
 
 
+def num_parts(count: int, width: int, unit: int) -> int:
+    """Return into how many parts one dimension of `count` tiles is cut."""
+    units = -(-count // unit)
+    return -(-units // (width // unit))
+
+
+def cut_edges(count: int, width: int, unit: int, most: int | None = None) -> Int64:
+    """Return where one dimension of `count` tiles is cut into parts, or into its first `most` ones: (parts + 1,)."""
+    units, parts = -(-count // unit), num_parts(count, width, unit)
+    shown = parts if most is None else min(parts, most)
+    edges: Int64 = np.minimum(np.arange(shown + 1) * units // parts * unit, count)
+    return edges
+
+
 def blocks_of(grid: TileGrid, sweep: Sweep) -> TileBlocks:
     """Cut the tiles of an epoch into blocks.
 
@@ -180,8 +199,8 @@ def blocks_of(grid: TileGrid, sweep: Sweep) -> TileBlocks:
     count = np.empty_like(begin)
     column, begin[:, axis] = np.divmod(number, parts[volume, axis])
     count[:, axis] = 1
-    columns = of_volume // np.maximum(1, parts[:, axis])
-    run = (np.cumsum(columns) - columns)[volume] + column
+    begins_run = begin[:, axis] % (sweep.layers or MOST_BLOCKS) == 0  # no column has as many layers as that
+    run = np.cumsum(begins_run) - 1
     for d in reversed(range(dimensions)):
         if d == axis:
             continue

@@ -1,11 +1,11 @@
-"""The epoch order of patches: columns are permuted, and the layers of a column stay together.
+"""The epoch order of patches: runs are permuted, and the layers of a run stay together.
 
 What holds, and what tests check:
 
-- **Columns stay together.** A lane goes through a column layer by layer, so that chunks that two layers share are
-  carried from one group to the next, and decoded once.
-- **Rotation.** Each column is begun at a random layer, keyed by (seed, epoch, column), and goes on with layer 0 behind
-  its last one. Otherwise all lanes would stand at the same height of their columns most of the time.
+- **Runs stay together.** A lane goes through a run, which is a column or a part of one, layer by layer, so that chunks
+  that two layers share are carried from one group to the next, and decoded once.
+- **Rotation.** Each run is begun at a random layer, keyed by (seed, epoch, run), and goes on with its first layer
+  behind its last one. Otherwise all lanes would stand at the same height of their columns most of the time.
 - **Epochs differ in length.** Tiles have another phase in each epoch, so each epoch has an order of its own, with
   blocks of its own. Their lanes are the same.
 """
@@ -66,17 +66,17 @@ class SweptOrder(Order):
         if not self.shuffle:
             return super().places(epoch)
         assert self.selection is not None
-        # one entry per column that has samples
+        # one entry per run that has samples
         run = self.tiles.run[self.selection.blocks]
         begin = np.flatnonzero(np.diff(run, prepend=-1))
         layers = np.diff(begin, append=len(run))
         first_layer = below(keys_of(_ROTATION, self.seed, epoch, run[begin]), layers)
-        column = permuted(len(begin), self.seed, epoch)
+        order = permuted(len(begin), self.seed, epoch)
         # one entry per block from here on
-        layers = layers[column]
+        layers = layers[order]
         layer = np.arange(len(run)) - np.repeat(np.cumsum(layers) - layers, layers)
-        layer = (layer + np.repeat(first_layer[column], layers)) % np.repeat(layers, layers)
-        places: Int64 = np.repeat(begin[column], layers) + layer
+        layer = (layer + np.repeat(first_layer[order], layers)) % np.repeat(layers, layers)
+        places: Int64 = np.repeat(begin[order], layers) + layer
         return places
 
 
@@ -91,7 +91,7 @@ class PatchOrder:
     sweep
         How they are cut into columns.
     shuffle
-        Whether columns and rows are permuted; False: tiles keep their order.
+        Whether runs and rows are permuted; False: tiles keep their order.
     seed
         Key of the permutations, in [0, 2**64). That of the phases is `tiling.seed`.
     lanes

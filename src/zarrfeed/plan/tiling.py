@@ -87,9 +87,10 @@ class TileGrid:
         clipped: Int64 = np.minimum(np.maximum(start, self.first[volume]), self.last[volume])
         return clipped
 
-    def starts_along(self, volume: int, dimension: int) -> Int64:
-        """Return the first voxel along one dimension of all tiles of a volume, shape (count,)."""
-        index = np.arange(self.count[volume, dimension])
+    def starts_along(self, volume: int, dimension: int, index: Int64 | None = None) -> Int64:
+        """Return the first voxel along one dimension of tiles of a volume, shape (n,); without `index` of all tiles."""
+        if index is None:
+            index = np.arange(self.count[volume, dimension])
         start = self.origin[volume, dimension] + index * self.step[dimension]
         clipped: Int64 = np.clip(start, self.first[volume, dimension], self.last[volume, dimension])
         return clipped
@@ -162,7 +163,7 @@ class Tiling:
             self._check_stride()
         check_int("seed", self.seed, 0, 2**64 - 1)
         self._check_fits()
-        tiles = sum(math.prod(of_volume) for of_volume in self._most_tiles.tolist())
+        tiles = sum(math.prod(of_volume) for of_volume in self.most_tiles.tolist())
         if tiles >= 2**62:
             raise ConfigError(f"size = {self.size} makes {tiles} patches, must be less than {2**62}")
 
@@ -179,7 +180,7 @@ class Tiling:
     @property
     def longest(self) -> int:
         """Tiles of an epoch, at most."""
-        return int(self._most_tiles.prod(axis=1).sum())
+        return int(self.most_tiles.prod(axis=1).sum())
 
     @property
     def shortest(self) -> int:
@@ -218,6 +219,11 @@ class Tiling:
         """Voxels from one tile to the next, for each dimension."""
         return self.size if self.stride is None else self.stride
 
+    @property
+    def most_tiles(self) -> Int64:
+        """Tiles of each volume along each dimension, at most, shape (V, D)."""
+        return np.maximum(*self._extreme_counts)
+
     def _with_phase(self, phase: Int64) -> TileGrid:
         size, step, extents = np.array(self.size), np.array(self.step), self.extents
         border = np.array(self.border)
@@ -243,10 +249,6 @@ class Tiling:
     def _extreme_counts(self) -> tuple[Int64, Int64]:
         """Tiles with the first phase and with the last one: no other phase has more than both, or fewer."""
         return self._with_phase(np.zeros_like(self.extents)).count, self._with_phase(self.num_phases - 1).count
-
-    @property
-    def _most_tiles(self) -> Int64:
-        return np.maximum(*self._extreme_counts)
 
     def _check_stride(self) -> None:
         if self.sampling != "grid":

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.unit.plan.test_tiling import tilings
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of
+from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of, cut_edges
 from zarrfeed.plan.tiling import Tiling
 
 SETTINGS = examples(150)
@@ -26,7 +26,8 @@ def blocks(draw: st.DrawFn) -> TileBlocks:
     axis = draw(st.integers(0, tiling.num_dimensions - 1))
     unit = [1 if d == axis else draw(st.integers(1, 3)) for d in range(tiling.num_dimensions)]
     width = [1 if d == axis else unit[d] * draw(st.integers(1, 4)) for d in range(tiling.num_dimensions)]
-    return blocks_of(tiling.at(draw(st.integers(0, 9))), Sweep(axis, tuple(width), tuple(unit)))
+    layers = draw(st.none() | st.integers(1, 4))
+    return blocks_of(tiling.at(draw(st.integers(0, 9))), Sweep(axis, tuple(width), tuple(unit), layers))
 
 
 def listed(made: TileBlocks) -> list[tuple[int, ...]]:
@@ -67,8 +68,8 @@ def test_samples_are_numbered_block_by_block_in_c_order(made: TileBlocks) -> Non
 
 @SETTINGS
 @given(blocks())
-def test_a_run_is_a_column_and_its_blocks_are_the_layers_in_order(made: TileBlocks) -> None:
-    axis, width = made.sweep.axis, np.array(made.sweep.width)
+def test_runs_are_the_layers_of_a_column_in_order(made: TileBlocks) -> None:
+    axis, width, layers = made.sweep.axis, np.array(made.sweep.width), made.sweep.layers
     assert np.array_equal(np.unique(made.run), np.arange(made.run[-1] + 1))
     assert (np.diff(made.run) >= 0).all()
     across = np.arange(len(width)) != axis
@@ -76,7 +77,9 @@ def test_a_run_is_a_column_and_its_blocks_are_the_layers_in_order(made: TileBloc
         of_run = np.flatnonzero(made.run == run)
         volume = made.volume[of_run[0]]
         assert (made.volume[of_run] == volume).all()
-        assert made.begin[of_run, axis].tolist() == list(range(made.grid.count[volume, axis]))
+        begin, count = int(made.begin[of_run[0], axis]), int(made.grid.count[volume, axis])
+        assert begin % (layers or count) == 0
+        assert made.begin[of_run, axis].tolist() == list(range(begin, min(count, begin + (layers or count))))
         assert (made.count[of_run, axis] == 1).all()
         for column in (made.begin, made.count):
             assert (column[of_run][:, across] == column[of_run[0], across]).all()
@@ -91,6 +94,13 @@ def test_columns_are_nearly_equal() -> None:
     made = blocks_of(grid, Sweep(1, (1, 1, 24), (1, 1, 12)))
     assert made.count[::33, 2].tolist() == [12, 24, 14]  # cut at multiples of 12
     assert made.begin[::33, 2].tolist() == [0, 12, 36]
+
+
+def test_the_parts_of_a_dimension_are_those_of_the_blocks() -> None:
+    for count, width, unit in ((33, 32, 1), (50, 24, 12), (7, 9, 3), (1, 4, 2), (12, 1, 1)):
+        grid = Tiling(np.array([[5, count]]), (5, 1)).at(0, phase=False)
+        made = blocks_of(grid, Sweep(0, (1, width), (1, unit)))
+        assert cut_edges(count, width, unit).tolist() == [*made.begin[:, 1].tolist(), count]
 
 
 def test_ten_million_tiles_take_no_memory_each() -> None:
@@ -115,6 +125,8 @@ def test_ten_million_tiles_take_no_memory_each() -> None:
         ({"width": (1, 2.5)}, "width = 2.5, must be an integer"),
         ({"unit": (1, 3)}, "width = 4, must be a multiple of the unit, 3"),
         ({"unit": (1, 0)}, "unit = 0, must be at least 1"),
+        ({"layers": 0}, "layers = 0, must be at least 1"),
+        ({"layers": 2.0}, "layers = 2.0, must be an integer"),
         ({"unit": (1,)}, r"unit = \(1,\), must have one integer for each of 2"),
     ],
 )

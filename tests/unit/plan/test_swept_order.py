@@ -1,4 +1,4 @@
-"""The epoch order of patches: whole columns, each sample once, for any number of ranks and workers."""
+"""The epoch order of patches: whole runs, each sample once, for any number of ranks and workers."""
 
 from __future__ import annotations
 
@@ -45,19 +45,18 @@ def orders(draw: st.DrawFn, *, shuffle: bool | None = None) -> SweptOrder:
 
 @SETTINGS
 @given(orders(shuffle=True), st.integers(0, 2**63 - 1))
-def test_columns_stay_together_and_begin_at_a_random_layer(order: SweptOrder, epoch: int) -> None:
+def test_runs_stay_together_and_begin_at_a_random_layer(order: SweptOrder, epoch: int) -> None:
     places = order.places(epoch)
     assert np.array_equal(np.sort(places), np.arange(order.num_blocks))
     assert np.array_equal(places, order.places(epoch))
     tiles = order.tiles
-    runs = tiles.run[places]
-    columns = np.split(places, np.flatnonzero(np.diff(runs)) + 1)
-    assert len(columns) == tiles.run[-1] + 1
-    assert np.array_equal([tiles.run[column[0]] for column in columns], permuted(len(columns), order.seed, epoch))
-    for column in columns:
-        layers = tiles.begin[column, tiles.sweep.axis]
-        first = key_of(0x726F74617465, order.seed, epoch, int(tiles.run[column[0]])) * len(column) >> 64
-        assert layers.tolist() == np.roll(np.arange(len(column)), -first).tolist()
+    runs = np.split(places, np.flatnonzero(np.diff(tiles.run[places])) + 1)
+    assert len(runs) == tiles.run[-1] + 1
+    assert np.array_equal([tiles.run[run[0]] for run in runs], permuted(len(runs), order.seed, epoch))
+    for run in runs:
+        layers = tiles.begin[run, tiles.sweep.axis]
+        first = key_of(0x726F74617465, order.seed, epoch, int(tiles.run[run[0]])) * len(run) >> 64
+        assert (layers - layers.min()).tolist() == np.roll(np.arange(len(run)), -first).tolist()
 
 
 @SETTINGS
