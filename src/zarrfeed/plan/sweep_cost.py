@@ -1,0 +1,264 @@
+"""How often chunks are decoded for patches: a formula for what is planned, and a count for what was planned.
+
+What costs decodes, for columns that are swept layer by layer (sweep.py):
+
+- **Walls.** A chunk that a wall between two columns cuts is decoded for both. For each dimension but the sweep axis,
+  add up the chunks that its parts touch. The product of the sums is what one layer costs.
+- **Runs.** A run is begun at any of its layers, and the chunks that this layer shares with the one before it are
+  decoded twice. So are those that a run shares with the next one of its column.
+- **Cuts.** The end of a lane cuts a block into two pieces, each with its share of the tiles. A chunk that t tiles of
+  the block touch is missed by one of the pieces with the probability 2 / (t + 1).
+
+A chunk here is one place of the chunk grid over the patched dimensions, with everything that is stored at this place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.native import core
+from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.sweep import Sweep, cut_edges, num_parts
+from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.tiling import TileGrid
+
+Float64 = npt.NDArray[np.float64]
+
+#: Of more volumes than these, so many stand for all.
+_MOST_VOLUMES = 64
+#: Of more tiles along a dimension than these, so many stand for all: what they share with chunks repeats.
+_MOST_TILES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Along:
+    """What one field costs along one dimension of one volume.
+
+    Attributes
+    ----------
+    chunks
+        Chunks of the volume.
+    of_tile
+        Chunks that a tile touches, on average.
+    of_parts
+        For each way to cut the dimension: chunks that its parts touch, all together.
+    swept
+        Chunks that are decoded if this is the sweep axis, for one column.
+    shared
+        Chunks that a layer shares with the one before it, on average.
+    """
+
+    chunks: int
+    of_tile: float
+    of_parts: Float64
+    swept: float
+    shared: float
+
+    @classmethod
+    def of(
+        cls,
+        grid: TileGrid,
+        volume: int,
+        dimension: int,
+        chunk: int,
+        cuts: Sequence[tuple[int, int]],
+        layers: int | None,
+        *,
+        shuffle: bool,
+    ) -> Along:
+        """Return it for a field with chunks of a length, cut as (width, unit) say, or swept in runs of some layers."""
+        chunks = int(-(-grid.extents[volume, dimension] // chunk))
+        count = int(grid.count[volume, dimension])
+
+        def chunks_of(first: Int64, last: Int64) -> tuple[Int64, Int64]:
+            start = grid.starts_along(volume, dimension, first)
+            end = grid.starts_along(volume, dimension, last) + grid.size[dimension]
+            return grid.chunks(np.full(len(first), volume), dimension, start, end, chunk)
+
+        of_parts = []
+        for width, unit in cuts:
+            edges = cut_edges(count, width, unit, _MOST_TILES)
+            low, high = chunks_of(edges[:-1], edges[1:] - 1)
+            of_parts.append(np.minimum(high - low + 1, chunks).mean() * num_parts(count, width, unit))
+        of_run = layers or 1
+        seen = min(count, _MOST_TILES // of_run * of_run or _MOST_TILES)
+        low, high = chunks_of(np.arange(seen), np.arange(seen))
+        turn = chunks if grid.wraps[dimension] and seen == count and layers is None else None
+        sizes = np.minimum(high - low + 1, chunks)
+        shared = np.minimum(sizes, _shared_with_before(low, high, layers or count, turn, shuffle=shuffle))
+        swept = (sizes.sum() - shared.sum()) * count / seen
+        return cls(chunks, float(sizes.mean()), np.array(of_parts), float(swept), float(shared.sum() / seen))
+
+
+def _shared_with_before(low: Int64, high: Int64, layers: int, turn: int | None, *, shuffle: bool) -> Float64:
+    """Return how many chunks each layer of a column shares with the layer that is read before it, on average.
+
+    Parameters
+    ----------
+    low, high
+        The first and the last chunk of each layer, shape (layers of the column,).
+    layers
+        Of a run.
+    turn
+        Chunks of the dimension, if the first layer lies behind the last one. None: it does not.
+    shuffle
+        Whether a run begins at any of its layers.
+    """
+    before = np.arange(len(low)) - 1
+    begin = np.arange(0, len(low), layers)
+    size = np.diff(begin, append=len(low))
+    if shuffle:  # what is read before the first layer of a run is its last layer
+        before[begin] = begin + size - 1
+    before_low, before_high = low[before], high[before]
+    if turn is not None:
+        before_low[0] -= turn
+        before_high[0] -= turn
+    shared: Float64 = np.maximum(0.0, np.minimum(high, before_high) - np.maximum(low, before_low) + 1)
+    if shuffle:  # one of the layers of a run is read first, each as often as another one
+        shared *= 1 - 1 / np.repeat(size, size)
+    else:
+        shared[0] = 0
+    return shared
+
+
+def representatives(grid: TileGrid) -> tuple[Int64, Int64]:
+    """Return volumes that stand for all, and how many each stands for."""
+    tiles = grid.count.prod(axis=1)
+    if len(tiles) <= _MOST_VOLUMES:
+        return np.arange(len(tiles)), np.ones_like(tiles)
+    by_tiles = np.lexsort((*grid.count.T, tiles))
+    edges = np.linspace(0, len(tiles), _MOST_VOLUMES + 1).astype(np.int64)
+    return by_tiles[(edges[:-1] + edges[1:]) // 2], np.diff(edges)
+
+
+def decodes_of_sweeps(
+    grid: TileGrid,
+    chunk: Sequence[int],
+    axis: int,
+    cuts: Sequence[Sequence[tuple[int, int]]],
+    layers: int | None,
+    *,
+    shuffle: bool,
+) -> tuple[Float64, Float64, int]:
+    """Return what sweeps along an axis decode of a field, for all combinations of cuts of the other dimensions.
+
+    Parameters
+    ----------
+    grid
+        The tiles.
+    chunk
+        The field's chunk along each dimension.
+    axis
+        The sweep axis.
+    cuts
+        For each dimension, ways to cut it, as (width, unit); one along the sweep axis.
+    layers
+        Layers of a run. None: all of a column.
+    shuffle
+        Whether runs are shuffled, and begin at random layers.
+
+    Returns
+    -------
+    Decodes of one lane, and decodes that each lane more adds, both with an axis for each dimension; and the number of
+    chunks.
+    """
+    shape = tuple(len(of_dimension) for of_dimension in cuts)
+    decodes, added, num_chunks = np.zeros(shape), np.zeros(shape), 0
+    volumes, weights = representatives(grid)
+    tiles_of_all = int((weights * grid.count[volumes].prod(axis=1)).sum())
+    for volume, weight in zip(volumes.tolist(), weights.tolist(), strict=True):
+        if not grid.count[volume].all():
+            continue
+        along = [Along.of(grid, volume, d, chunk[d], cuts[d], layers, shuffle=shuffle) for d in range(len(cuts))]
+        walls, rows, cross = np.ones(shape), np.ones(shape), np.ones(shape)
+        for d, of_dimension in enumerate(along):
+            if d == axis:
+                continue
+            count = int(grid.count[volume, d])
+            parts = np.array([num_parts(count, *cut) for cut in cuts[d]])
+            as_axis = [-1 if d == other else 1 for other in range(len(shape))]
+            walls = walls * of_dimension.of_parts.reshape(as_axis)
+            rows = rows * (count / parts).reshape(as_axis)
+            cross = cross * (of_dimension.of_parts / parts).reshape(as_axis)
+        decodes += weight * walls * along[axis].swept
+        of_block = cross * along[axis].of_tile
+        times = rows * np.prod([one.of_tile for one in along]) / of_block  # tiles of a block that touch a chunk of it
+        of_cut = of_block * (1 - 2 / (times + 1)) + 2 * cross * along[axis].shared / (times + 1)
+        added += weight * grid.count[volume].prod() / tiles_of_all * of_cut
+        num_chunks += weight * int(np.prod([one.chunks for one in along]))
+    return decodes, added, num_chunks
+
+
+def amplification(grid: TileGrid, chunk: Sequence[int], sweep: Sweep, lanes: int, *, shuffle: bool = True) -> float:
+    """Return how often a chunk of a field is decoded in an epoch, on average over the volumes' chunks: the formula."""
+    cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
+    decodes, added, num_chunks = decodes_of_sweeps(grid, chunk, sweep.axis, cuts, sweep.layers, shuffle=shuffle)
+    return float((decodes + (lanes - 1) * added).item() / max(1, num_chunks))
+
+
+def count_decodes(order: SweptOrder, epoch: int, chunks: Sequence[Sequence[int]], *, stride: int = 1) -> list[int]:
+    """Count the chunks that all consumers decode in an epoch, sample by sample, for fields with chunks of some shapes.
+
+    A group decodes the chunks that its samples touch, but for those that the group before it in its lane had. It takes
+    about a second and 200 MB for a million samples.
+
+    Parameters
+    ----------
+    order, epoch
+        The epoch order, with its lanes.
+    chunks
+        Of each field: its chunk along each dimension.
+    stride
+        How many consumers share the epoch.
+    """
+    counts = [0] * len(chunks)
+    for first in range(min(stride, order.length)):
+        plan = order.plan(epoch, first=first, stride=stride)
+        sample, group, goes_on = _groups_of_samples(plan)
+        volume, start = order.tiles.starts(sample)
+        for number, chunk in enumerate(chunks):
+            num_cells, pairs = _cells_of_groups(order.tiles.grid, chunk, volume, start, group)
+            # of a pair that a lane goes on with: whether the group before has the chunk, too
+            before = pairs[goes_on[pairs // num_cells]] - num_cells
+            found = np.searchsorted(pairs, before)
+            counts[number] += len(pairs) - int((pairs[found] == before).sum())
+    return counts
+
+
+def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bool_]]:
+    """Return the samples of a consumer, which group each is in, and whether each group goes on with the one before."""
+    sample: Int64 = core.sample_order(plan.to_core())
+    lanes, length = plan.order.lanes, plan.order.length
+    by_lane = np.lexsort((plan.group_offset, plan.group_lane))
+    begin = (plan.group_lane * length + plan.group_offset)[by_lane]
+    position = plan.first + plan.stride * np.arange(len(sample))
+    group = np.searchsorted(begin, position % lanes * length + position // lanes, side="right") - 1
+    return sample, group, np.diff(plan.group_lane[by_lane], prepend=-1) == 0
+
+
+def _cells_of_groups(
+    grid: TileGrid, chunk: Sequence[int], volume: Int64, start: Int64, group: Int64
+) -> tuple[int, Int64]:
+    """Return the number of chunks of all volumes, and group x number + chunk for the chunks of each group, sorted."""
+    shape = -(-grid.extents // np.array(chunk))
+    of_volume = shape.prod(axis=1)
+    num_cells = int(of_volume.sum())
+    ends = start + grid.size
+    bounds = [grid.chunks(volume, d, start[:, d], ends[:, d], one) for d, one in enumerate(chunk)]
+    spans = [range(int((high - low).max(initial=0)) + 1) for low, high in bounds]
+    found = []
+    for offsets in itertools.product(*spans):
+        cell = np.zeros_like(volume)
+        touched = np.ones(len(volume), dtype=bool)
+        for d, ((low, high), offset) in enumerate(zip(bounds, offsets, strict=True)):
+            cell = cell * shape[volume, d] + (low + offset) % shape[volume, d]
+            touched &= low + offset <= high
+        pairs = group * num_cells + (np.cumsum(of_volume) - of_volume)[volume] + cell
+        found.append(np.unique(pairs[touched]))
+    return num_cells, np.unique(np.concatenate(found))
