@@ -1,0 +1,396 @@
+"""The sweep axis, the width of columns and the lanes that patches are read with, where the user names none.
+
+What holds: the choice is a function of the layout and of the memory. It depends neither on the seed nor on the world
+size. It is never an error for want of memory: columns become narrower, down to one tile, then lanes become fewer, down
+to one.
+
+Wide columns have few walls, and decode little twice; but a lane has to hold two blocks of a column and the chunks that
+one layer hands to the next. More lanes mix better, and leave each less memory. So the search goes over all axes and
+widths for each number of lanes, and takes the most lanes that decode at most a tenth more than few lanes do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_counts, check_int
+from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH
+from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.sweep import Sweep, num_parts
+from zarrfeed.plan.sweep_cost import Float64, decodes_of_sweeps, representatives
+from zarrfeed.plan.tiling import Tiling
+
+#: Lanes to start from: few of them if more would decode more than so many times as much, as where few lanes have room
+#: for whole cross-sections of the volume and more lanes have not.
+_WANTED_LANES, _FEW_LANES, _MOST_FOR_WANTED = 8, 4, 1.2
+#: Still more lanes may multiply what is decoded by so much.
+_MOST_FOR_LANES = 1.1
+#: Sweeps whose decodes differ by so much are as good as each other: the one with most runs mixes best.
+_AS_GOOD = 1.005
+#: Cutting columns into runs may add so much to what is decoded.
+_MOST_FOR_RUNS = 0.01
+#: What `good_bytes` is the memory for.
+GOOD_AMPLIFICATION = 1.2
+#: Planning takes about 460 bytes a block: no sweep has more, unless all have.
+_MANY_BLOCKS = 1 << 20
+#: Widths below this are all tried, larger ones in steps of this factor.
+_SMALL_WIDTH, _WIDTH_STEP = 12, 1.15
+#: No batch is mixed better by more lanes than it has samples.
+_MOST_LANES = TYPICAL_BATCH
+
+
+@dataclass(frozen=True)
+class PatchField:
+    """What the choice depends on, of one field.
+
+    Attributes
+    ----------
+    chunk
+        Length of a chunk along each patched dimension.
+    cell_bytes
+        Decoded bytes of all chunks at one place of the chunk grid over the patched dimensions: of one chunk, times the
+        chunks that other dimensions are cut into.
+    sample_bytes
+        Bytes of a patch in a batch.
+    """
+
+    chunk: tuple[int, ...]
+    cell_bytes: int
+    sample_bytes: int
+
+
+@dataclass(frozen=True)
+class SweepChoice:
+    """How patches are read.
+
+    Attributes
+    ----------
+    sweep, lanes
+        What was chosen.
+    amplification
+        Decoded bytes of an epoch, divided by the bytes of all chunks: expected, on average over epochs.
+    block_tiles
+        Tiles of a block, at most.
+    bytes_of_lane
+        Memory of a lane at most: two blocks of samples, and the chunks that a layer hands to the next one.
+    carried_bytes
+        What of this are chunks.
+    total_bytes
+        Memory of all lanes, and of the chunks that a layer of each thread hands on while it still holds those before.
+    fits
+        Whether this is no more than the memory that there was.
+    good_bytes
+        Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
+        suffices.
+    """
+
+    sweep: Sweep
+    lanes: int
+    amplification: float
+    block_tiles: int
+    bytes_of_lane: int
+    carried_bytes: int
+    total_bytes: int
+    fits: bool
+    good_bytes: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Sweeps to choose from: one entry for each, shape (sweeps,).
+
+    Attributes
+    ----------
+    axis, width, unit, layers
+        Of each sweep; `width` and `unit` have the shape (sweeps, D), and 0 layers stands for None.
+    decodes, added
+        Decoded bytes of one lane, and what each lane more adds, divided by the bytes of all chunks.
+    runs, blocks
+        How many there are.
+    block_tiles, lane_bytes, carried_bytes
+        As of `SweepChoice`.
+    changing_bytes
+        Of the chunks that one layer hands on while it still needs those that were handed to it.
+    """
+
+    axis: Int64
+    width: Int64
+    unit: Int64
+    layers: Int64
+    decodes: Float64
+    added: Float64
+    runs: Float64
+    blocks: Float64
+    block_tiles: Float64
+    lane_bytes: Float64
+    carried_bytes: Float64
+    changing_bytes: Float64
+
+    @classmethod
+    def join(cls, parts: Sequence[_Candidates]) -> _Candidates:
+        """Return those of several axes; those of too many blocks are left out, if there are others."""
+        joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)}
+        kept = joined["blocks"] <= max(_MANY_BLOCKS, joined["blocks"].min())
+        return cls(**{name: column[kept] for name, column in joined.items()})
+
+    def sweep(self, which: int) -> Sweep:
+        width, unit = tuple(self.width[which].tolist()), tuple(self.unit[which].tolist())
+        return Sweep(int(self.axis[which]), width, unit, int(self.layers[which]) or None)
+
+    def amplification(self, lanes: int) -> Float64:
+        return self.decodes + (lanes - 1) * self.added
+
+    def total_bytes(self, lanes: int, num_threads: int) -> Float64:
+        return lanes * self.lane_bytes + min(lanes, num_threads) * self.changing_bytes
+
+    def best(self, lanes: int, num_threads: int, memory: float) -> int | None:
+        """Return the sweep to take with so many lanes; None if none fits in the memory."""
+        fitting = np.flatnonzero(self.total_bytes(lanes, num_threads) <= memory)
+        if not len(fitting):
+            return None
+        amplification = self.amplification(lanes)[fitting]
+        good = fitting[amplification <= _AS_GOOD * amplification.min()]
+        return int(good[np.lexsort((self.lane_bytes[good], -self.runs[good]))[0]])
+
+
+def choose_sweep(
+    tiling: Tiling,
+    fields: Sequence[PatchField],
+    *,
+    memory: int,
+    num_threads: int,
+    lanes: int | None = None,
+    shuffle: bool = True,
+    crops: bool = False,
+) -> SweepChoice:
+    """Choose the sweep axis, the width of columns, and the lanes.
+
+    Parameters
+    ----------
+    tiling
+        The patches.
+    fields
+        What is read of each patch.
+    memory
+        Bytes for open batches and for chunks that are carried from layer to layer.
+    num_threads
+        Decode threads.
+    lanes
+        As the user said. None: chosen.
+    shuffle
+        Whether columns are shuffled, and begun at random layers.
+    crops
+        Whether a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of its range.
+    """
+    check_int("num_threads", num_threads, 1)
+    check_counts(lanes=lanes)
+    check_int("memory", memory, 0)
+    _check_fields(fields, tiling.num_dimensions)
+    most = tiling.most_tiles.max(axis=0).tolist()
+    cuts = [_ways_to_cut(tiling, fields, d, count) for d, count in enumerate(most)]
+    axes = range(tiling.num_dimensions)
+    made = _Candidates.join([_of_axis(tiling, fields, axis, cuts, shuffle=shuffle, crops=crops) for axis in axes])
+    lanes = _choose_lanes(made, tiling, memory, num_threads) if lanes is None else min(lanes, tiling.shortest)
+    total, amplification = made.total_bytes(lanes, num_threads), made.amplification(lanes)
+    chosen = made.best(lanes, num_threads, memory)
+    if chosen is None:
+        chosen = int(total.argmin())
+    good = total[amplification <= GOOD_AMPLIFICATION]
+    return SweepChoice(
+        sweep=made.sweep(chosen),
+        lanes=lanes,
+        amplification=float(amplification[chosen]),
+        block_tiles=int(made.block_tiles[chosen]),
+        bytes_of_lane=int(made.lane_bytes[chosen]),
+        carried_bytes=int(made.carried_bytes[chosen]),
+        total_bytes=int(total[chosen]),
+        fits=bool(total[chosen] <= memory),
+        good_bytes=int(good.min()) if len(good) else None,
+    )
+
+
+def _choose_lanes(made: _Candidates, tiling: Tiling, memory: int, num_threads: int) -> int:
+    """Return the most lanes that decode at most a tenth more than few lanes do."""
+    best: dict[int, float] = {}
+    for lanes in LANE_COUNTS:
+        found = made.best(lanes, num_threads, memory)
+        if lanes > min(_MOST_LANES, tiling.shortest) or found is None:
+            break
+        best[lanes] = float(made.amplification(lanes)[found])
+    if not best:
+        return 1
+    start = max(lanes for lanes in best if lanes <= _WANTED_LANES)
+    few = min(start, _FEW_LANES)
+    if best[start] > _MOST_FOR_WANTED * best[few]:
+        start = few
+    return max(lanes for lanes in best if lanes >= start and best[lanes] <= _MOST_FOR_LANES * best[start])
+
+
+def _of_axis(
+    tiling: Tiling,
+    fields: Sequence[PatchField],
+    axis: int,
+    cuts: Sequence[Sequence[tuple[int, int]]],
+    *,
+    shuffle: bool,
+    crops: bool,
+) -> _Candidates:
+    """Return the sweeps along an axis, for all combinations of cuts, given as (width, unit), of other dimensions."""
+    grid = tiling.typical()
+    layers = _layers_of_run(tiling, fields, axis) if shuffle else None
+    cuts = [[(1, 1)] if d == axis else of_dimension for d, of_dimension in enumerate(cuts)]
+    shape = tuple(map(len, cuts))
+    decodes, added, carried, changing, all_bytes = *(np.zeros(shape) for _ in range(4)), 0.0
+    for field in fields:
+        of_lane, of_more, num_chunks = decodes_of_sweeps(grid, field.chunk, axis, cuts, layers, shuffle=shuffle)
+        decodes += field.cell_bytes * of_lane
+        added += field.cell_bytes * of_more
+        all_bytes += field.cell_bytes * num_chunks
+        cross = [
+            [1.0] if d == axis else [_held_chunks(tiling, d, field.chunk[d], *cut, crops=crops) for cut in of_dimension]
+            for d, of_dimension in enumerate(cuts)
+        ]
+        handed_on, beside = _carried_layers(tiling, axis, field.chunk[axis])
+        carried += field.cell_bytes * handed_on * _products(cross)
+        changing += field.cell_bytes * beside * _products(cross)
+    most = tiling.most_tiles.max(axis=0).tolist()
+    tiles = _products([[min(width, m) for width, _ in one] for one, m in zip(cuts, most, strict=True)])
+    runs, blocks = np.zeros(shape), np.zeros(shape)
+    volumes, weights = representatives(grid)
+    for volume, weight in zip(grid.count[volumes].tolist(), weights.tolist(), strict=True):
+        parts = [
+            [1.0] if d == axis else [num_parts(volume[d], *cut) for cut in of_dimension]
+            for d, of_dimension in enumerate(cuts)
+        ]
+        runs += weight * _products(parts) * (1 if layers is None else -(-volume[axis] // layers))
+        blocks += weight * _products(parts) * volume[axis]
+    index = np.indices(shape).reshape(len(shape), -1)
+    chosen = np.stack([np.array(one)[i] for one, i in zip(cuts, index, strict=True)], axis=1)
+    return _Candidates(
+        axis=np.full(len(chosen), axis),
+        width=chosen[..., 0],
+        unit=chosen[..., 1],
+        layers=np.full(len(chosen), layers or 0),
+        decodes=decodes.ravel() / all_bytes,
+        added=added.ravel() / all_bytes,
+        runs=runs.ravel(),
+        blocks=blocks.ravel(),
+        block_tiles=tiles.ravel(),
+        lane_bytes=(2 * sum(field.sample_bytes for field in fields) * tiles + carried).ravel(),
+        carried_bytes=carried.ravel(),
+        changing_bytes=changing.ravel(),
+    )
+
+
+def _ways_to_cut(tiling: Tiling, fields: Sequence[PatchField], dimension: int, most: int) -> list[tuple[int, int]]:
+    """Return ways to cut `most` tiles along a dimension, as (width, unit): from all in one part down to one tile.
+
+    Where tiles end with chunks, parts are whole chunks, as far as they are not too wide.
+    """
+    unit = _tiles_of_whole_chunks(tiling, fields, dimension) or 1
+    unit = unit if unit < most else 1
+    ways = [(width * unit, unit) for width in _widths(-(-most // unit))]
+    return ways if unit == 1 else [*ways, *((width, 1) for width in _widths(unit - 1))]
+
+
+def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> int | None:
+    """Return the layers of a run: few, so that runs are many to shuffle, as far as that costs little; None for all."""
+    most = int(tiling.most_tiles[:, axis].max())
+    layers = _tiles_of_whole_chunks(tiling, fields, axis)  # runs share no chunks then
+    if layers is None:
+        chunks = min(-(-int(tiling.extents[:, axis].max()) // field.chunk[axis]) for field in fields)
+        layers = -(-most // max(1, int(chunks * _MOST_FOR_RUNS / 2)))  # a run decodes about two layers of chunks again
+    return layers if layers < most else None
+
+
+def _tiles_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimension: int) -> int | None:
+    """Return after how many tiles along a dimension a tile ends with a chunk of each field; None if that may not be."""
+    step = tiling.step[dimension]
+    if not _is_regular(tiling, dimension) or tiling.size[dimension] != step:
+        return None
+    return math.lcm(*(field.chunk[dimension] // math.gcd(field.chunk[dimension], step) for field in fields))
+
+
+def _widths(most: int) -> list[int]:
+    """Return widths that cut `most` into equal parts, from the widest to 1; of large ones a geometric series."""
+    widths = [most]
+    while widths[-1] > 1:
+        last = widths[-1]
+        wanted = last - 1 if last <= _SMALL_WIDTH else int(last / _WIDTH_STEP)
+        widths.append(-(-most // -(-most // wanted)))
+    return widths
+
+
+def _is_regular(tiling: Tiling, dimension: int) -> bool:
+    """Return whether all tiles along a dimension start at multiples of the step, in all volumes and epochs."""
+    return tiling.border[dimension] != "shift" and bool((tiling.num_phases[:, dimension] == 1).all())
+
+
+def _held_chunks(tiling: Tiling, dimension: int, chunk: int, width: int, unit: int, *, crops: bool) -> float:
+    """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
+    extent, step = int(tiling.extents[:, dimension].max()), tiling.step[dimension]
+    whole = width >= tiling.most_tiles[:, dimension].max()
+    voxels = extent if whole else min(extent, (width - 1) * step + tiling.size[dimension])
+    if crops:
+        return voxels / chunk
+    return -(-extent // chunk) if whole else _most_touched(tiling, dimension, chunk, voxels, unit * step)
+
+
+def _carried_layers(tiling: Tiling, axis: int, chunk: int) -> tuple[int, int]:
+    """Return how many layers of chunks a layer of tiles hands to the next one, and how many it may hold beside these.
+
+    It holds more if it still needs those that were handed to it: if tiles begin in one chunk and end in another.
+    """
+    if tiling.most_tiles[:, axis].max() == 1:
+        return 0, 0
+    size, step, border = tiling.size[axis], tiling.step[axis], tiling.border[axis]
+    uneven = border == "wrap" and bool((tiling.extents[:, axis] % step).any())
+    overlap = size if border == "shift" or uneven else size - step
+    if overlap:
+        layers = _most_touched(tiling, axis, chunk, overlap, step)
+        return layers, layers
+    # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in.
+    regular = _is_regular(tiling, axis)
+    if chunk == 1 or (regular and step % chunk == 0):
+        return 0, 0
+    return 1, 0 if regular and chunk % step == 0 else 1
+
+
+def _most_touched(tiling: Tiling, dimension: int, chunk: int, voxels: int, start: int) -> int:
+    """Return how many chunks a run of voxels touches at most, which starts at a multiple of `start` where it can."""
+    multiple = math.gcd(start, chunk) if _is_regular(tiling, dimension) else 1
+    touched = (chunk - multiple + voxels - 1) // chunk + 1
+    # where the dimension wraps, the chunk before the border may be a short one
+    touched += tiling.border[dimension] == "wrap" and bool((tiling.extents[:, dimension] % chunk).any())
+    return int(min(touched, -(-tiling.extents[:, dimension].max() // chunk)))
+
+
+def _products(values: Sequence[Sequence[float]]) -> Float64:
+    """Return the products of all combinations of values, an axis for each list of them."""
+    product = np.ones((1,) * len(values))
+    for d, along in enumerate(values):
+        product = product * np.array(along, dtype=np.float64).reshape([-1 if d == i else 1 for i in range(len(values))])
+    return product
+
+
+def _check_fields(fields: Sequence[PatchField], dimensions: int) -> None:
+    if not fields:
+        raise ConfigError("fields is empty, must have at least one field that is read patch by patch")
+    for field in fields:
+        if len(field.chunk) != dimensions:
+            raise ConfigError(f"chunk = {field.chunk}, must have one integer for each of {dimensions} dimensions")
+        for length in field.chunk:
+            check_int("chunk", length, 1)
+        check_int("cell_bytes", field.cell_bytes, 1)
+        check_int("sample_bytes", field.sample_bytes, 1)
