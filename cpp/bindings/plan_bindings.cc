@@ -132,10 +132,43 @@ void bind_mixtures(py::module_& m) {
           py::arg("run"), py::arg("period"), py::arg("lane"), py::arg("offset"), py::arg("rows"));
 }
 
+void bind_patches(py::module_& m) {
+  py::class_<PatchTable, std::shared_ptr<PatchTable>>(m, "PatchTable")
+      .def(py::init([](size_t num_dims, const Int64Array& step, const Int64Array& origin, const Int64Array& least,
+                       const Int64Array& last, const Int64Array& block_first, const Int64Array& block_volume,
+                       const Int64Array& block_begin, const Int64Array& block_count, const Int64Array& volume_of,
+                       const Int64Array& start_of, const Int64Array& margin, const Int64Array& period,
+                       const Int64Array& stride, const Int64Array& volume_number) {
+             auto table = std::make_shared<PatchTable>();
+             table->num_dims = num_dims;
+             table->step = copy(step);
+             table->origin = copy(origin);
+             table->least = copy(least);
+             table->last = copy(last);
+             table->block_first = copy(block_first);
+             table->block_volume = copy(block_volume);
+             table->block_begin = copy(block_begin);
+             table->block_count = copy(block_count);
+             table->volume_of = copy(volume_of);
+             table->start_of = copy(start_of);
+             table->margin = copy(margin);
+             table->period = copy(period);
+             table->stride = copy(stride);
+             table->volume_number = copy(volume_number);
+             table->check();
+             return table;
+           }),
+           py::kw_only(), py::arg("num_dims"), py::arg("step"), py::arg("origin"), py::arg("least"), py::arg("last"),
+           py::arg("block_first"), py::arg("block_volume"), py::arg("block_begin"), py::arg("block_count"),
+           py::arg("volume_of"), py::arg("start_of"), py::arg("margin"), py::arg("period"), py::arg("stride"),
+           py::arg("volume_number"));
+}
+
 }  // namespace
 
 void bind_plans(py::module_& m) {
   bind_mixtures(m);
+  bind_patches(m);
   py::class_<CarryPlan>(m, "CarryPlan")
       .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& field,
                        const Int64Array& chunk, const Int64Array& on) {
@@ -143,67 +176,73 @@ void bind_plans(py::module_& m) {
            }),
            py::kw_only(), py::arg("next_group"), py::arg("begin"), py::arg("field"), py::arg("chunk"), py::arg("on"));
   py::class_<PythonPlan>(m, "EpochPlan")
-      .def(py::init([](uint64_t seed, uint64_t epoch, bool shuffle, int64_t lanes, int64_t length, int64_t num_samples,
-                       int64_t sample_step, int64_t first, int64_t stride, int64_t begin, int64_t count, int64_t steps,
-                       const Int64Array& group_begin, const Int64Array& group_lane, const Int64Array& group_offset,
-                       const Int64Array& group_number, const Int64Array& group_turn, const Int64Array& extra_position,
-                       const Int64Array& extra_step, const Int64Array& first_step, const Int64Array& last_step,
-                       const Int64Array& selected, const Int64Array& segment_block, const Int64Array& segment_first,
-                       const Int64Array& segment_rows, const Int64Array& segment_start,
-                       const Int64Array& segment_length, int64_t run, int64_t period,
-                       const std::optional<CarryPlan>& carry, const std::optional<MixturePlan>& mixture) {
-             auto owned = std::make_shared<OwnedPlan>();
-             EpochPlan& plan = owned->plan;
-             plan.seed = seed;
-             plan.epoch = epoch;
-             plan.shuffle = shuffle;
-             plan.lanes = lanes;
-             plan.length = length;
-             plan.num_samples = num_samples;
-             plan.sample_step = sample_step;
-             plan.first = first;
-             plan.stride = stride;
-             plan.begin = begin;
-             plan.count = count;
-             plan.steps = steps;
-             plan.run = run;
-             plan.period = period;
-             owned->group_begin = copy(group_begin);
-             owned->group_lane = copy(group_lane);
-             owned->group_offset = copy(group_offset);
-             owned->group_number = copy(group_number);
-             owned->group_turn = copy(group_turn);
-             owned->extra_position = copy(extra_position);
-             owned->extra_step = copy(extra_step);
-             owned->first_step = copy(first_step);
-             owned->last_step = copy(last_step);
-             owned->selected = copy(selected);
-             owned->segment_block = copy(segment_block);
-             owned->segment_first = copy(segment_first);
-             owned->segment_rows = copy(segment_rows);
-             owned->segment_start = copy(segment_start);
-             owned->segment_length = copy(segment_length);
-             if (carry) {
-               owned->next_group = carry->next_group;
-               owned->carry_begin = carry->begin;
-               owned->carry_field = carry->field;
-               owned->carry_chunk = carry->chunk;
-               owned->carry_on = carry->on;
-             }
-             if (mixture) {
-               mixture->check(owned->group_lane.size());
-               mixture->put_into(*owned);
-             }
-             owned->bind();
-             return PythonPlan{std::move(owned)};
-           }),
-           py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("shuffle"), py::arg("lanes"), py::arg("length"),
-           py::arg("num_samples"), py::arg("sample_step"), py::arg("first"), py::arg("stride"), py::arg("begin"),
-           py::arg("count"), py::arg("steps"), py::arg("group_begin"), py::arg("group_lane"), py::arg("group_offset"),
-           py::arg("group_number"), py::arg("group_turn"), py::arg("extra_position"), py::arg("extra_step"),
-           py::arg("first_step"), py::arg("last_step"), py::arg("selected"), py::arg("segment_block"),
-           py::arg("segment_first"), py::arg("segment_rows"), py::arg("segment_start"), py::arg("segment_length"),
-           py::arg("run") = 0, py::arg("period") = 0, py::arg("carry") = py::none(), py::arg("mixture") = py::none());
+      .def(
+          py::init([](uint64_t seed, uint64_t epoch, bool shuffle, int64_t lanes, int64_t length, int64_t num_samples,
+                      int64_t sample_step, int64_t first, int64_t stride, int64_t begin, int64_t count, int64_t steps,
+                      const Int64Array& group_begin, const Int64Array& group_lane, const Int64Array& group_offset,
+                      const Int64Array& group_number, const Int64Array& group_turn, const Int64Array& extra_position,
+                      const Int64Array& extra_step, const Int64Array& first_step, const Int64Array& last_step,
+                      const Int64Array& selected, const Int64Array& segment_block, const Int64Array& segment_first,
+                      const Int64Array& segment_rows, const Int64Array& segment_start, const Int64Array& segment_length,
+                      int64_t run, int64_t period, const std::optional<CarryPlan>& carry,
+                      const std::optional<MixturePlan>& mixture, std::shared_ptr<PatchTable> patches) {
+            auto owned = std::make_shared<OwnedPlan>();
+            EpochPlan& plan = owned->plan;
+            plan.seed = seed;
+            plan.epoch = epoch;
+            plan.shuffle = shuffle;
+            plan.lanes = lanes;
+            plan.length = length;
+            plan.num_samples = num_samples;
+            plan.sample_step = sample_step;
+            plan.first = first;
+            plan.stride = stride;
+            plan.begin = begin;
+            plan.count = count;
+            plan.steps = steps;
+            plan.run = run;
+            plan.period = period;
+            owned->group_begin = copy(group_begin);
+            owned->group_lane = copy(group_lane);
+            owned->group_offset = copy(group_offset);
+            owned->group_number = copy(group_number);
+            owned->group_turn = copy(group_turn);
+            owned->extra_position = copy(extra_position);
+            owned->extra_step = copy(extra_step);
+            owned->first_step = copy(first_step);
+            owned->last_step = copy(last_step);
+            owned->selected = copy(selected);
+            owned->segment_block = copy(segment_block);
+            owned->segment_first = copy(segment_first);
+            owned->segment_rows = copy(segment_rows);
+            owned->segment_start = copy(segment_start);
+            owned->segment_length = copy(segment_length);
+            if (carry) {
+              owned->next_group = carry->next_group;
+              owned->carry_begin = carry->begin;
+              owned->carry_field = carry->field;
+              owned->carry_chunk = carry->chunk;
+              owned->carry_on = carry->on;
+            }
+            if (mixture) {
+              mixture->check(owned->group_lane.size());
+              mixture->put_into(*owned);
+            }
+            if (patches != nullptr && patches->num_samples() != num_samples) {
+              throw Error(ErrorKind::kConfig, "plan: the patch table has another number of samples");
+            }
+            owned->patches = std::move(patches);
+            owned->bind();
+            return PythonPlan{std::move(owned)};
+          }),
+          py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("shuffle"), py::arg("lanes"), py::arg("length"),
+          py::arg("num_samples"), py::arg("sample_step"), py::arg("first"), py::arg("stride"), py::arg("begin"),
+          py::arg("count"), py::arg("steps"), py::arg("group_begin"), py::arg("group_lane"), py::arg("group_offset"),
+          py::arg("group_number"), py::arg("group_turn"), py::arg("extra_position"), py::arg("extra_step"),
+          py::arg("first_step"), py::arg("last_step"), py::arg("selected"), py::arg("segment_block"),
+          py::arg("segment_first"), py::arg("segment_rows"), py::arg("segment_start"), py::arg("segment_length"),
+          py::arg("run") = 0, py::arg("period") = 0, py::arg("carry") = py::none(), py::arg("mixture") = py::none(),
+          py::arg("patches") = std::shared_ptr<PatchTable>{});
 }
 
 }  // namespace zarrfeed

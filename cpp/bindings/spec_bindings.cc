@@ -17,6 +17,7 @@
 #include "spec/codec_spec.h"
 #include "spec/conversion_spec.h"
 #include "spec/field_spec.h"
+#include "spec/patch_spec.h"
 #include "spec/shard_spec.h"
 
 namespace zarrfeed {
@@ -173,6 +174,33 @@ PadSpec make_pad(const PadTuple& pad) {
   return spec;
 }
 
+/// (dimension or -1, size, scale, shift, border, offsets) of each axis
+using PatchAxisTuple = std::tuple<int, int64_t, int64_t, int64_t, std::string, std::vector<int64_t>>;
+
+Border parse_border(const std::string& name) {
+  const std::pair<const char*, Border> known[] = {
+      {"fill", Border::kFill}, {"edge", Border::kEdge}, {"reflect", Border::kReflect}, {"wrap", Border::kWrap}};
+  for (const auto& [known_name, border] : known) {
+    if (name == known_name) return border;
+  }
+  throw Error(ErrorKind::kConfig, "there is no border " + name);
+}
+
+/// (first chunk, begin and end of its rows) of each volume
+PatchSpec make_patch(const std::vector<PatchAxisTuple>& axes, const Int64Array& volumes, const py::bytes& fill) {
+  PatchSpec spec;
+  for (const auto& [dim, size, scale, shift, border, offsets] : axes) {
+    spec.axes.push_back({dim, size, scale, shift, parse_border(border), offsets});
+  }
+  if (volumes.ndim() != 2 || volumes.shape(1) != 3) throw Error(ErrorKind::kConfig, "volumes have three numbers each");
+  for (py::ssize_t v = 0; v < volumes.shape(0); ++v) {
+    spec.volumes.push_back({volumes.at(v, 0), volumes.at(v, 1), volumes.at(v, 2)});
+  }
+  const auto bytes = static_cast<std::string_view>(fill);
+  spec.fill.assign(bytes.begin(), bytes.end());
+  return spec;
+}
+
 /// (begin, end, chunk along the sample axis, key, class of the error, errno, message)
 using BadRowsTuple = std::tuple<int64_t, int64_t, int64_t, std::string, std::string, int, std::string>;
 /// (code of the dtype as DLPack has it, bits of an item, shape of a sample)
@@ -187,9 +215,10 @@ std::optional<TensorSpec> make_tensor_spec(std::optional<TensorTuple> tensor) {
 FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
                       std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
                       const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, bool is_variant,
-                      const std::optional<LeadTuple>& lead) {
+                      const std::optional<LeadTuple>& lead, std::optional<PatchSpec> patch) {
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kStored;
+  spec.patch = std::move(patch);
   spec.array = std::move(array);
   spec.conversion = std::move(conversion);
   spec.offsets = std::move(offsets);
@@ -199,7 +228,10 @@ FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion,
   if (pad) spec.pad = make_pad(*pad);
   spec.is_variant = is_variant;
   if (lead) spec.lead = make_lead(*lead, spec.offsets.size());
-  if (is_variant && (!slot || spec.array.parts == nullptr)) {
+  if (spec.patch && (!spec.offsets.empty() || spec.row_map || spec.pad.mode != PadSpec::Mode::kNone || spec.lead)) {
+    throw Error(ErrorKind::kConfig, spec.array.name + ": patches have no windows, row maps or leads");
+  }
+  if (is_variant && (!slot || (spec.array.parts == nullptr && !spec.patch))) {
     throw Error(ErrorKind::kConfig, spec.array.name + ": a variant has parts, and a slot that others share");
   }
   return spec;
@@ -307,11 +339,13 @@ void bind_specs(py::module_& m) {
            py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
            py::arg("in_python") = false, py::arg("max_stored_bytes") = 0,
            py::arg("parts") = std::shared_ptr<ArrayParts>{});
+  py::class_<PatchSpec>(m, "PatchSpec")
+      .def(py::init(&make_patch), py::kw_only(), py::arg("axes"), py::arg("volumes"), py::arg("fill") = py::bytes());
   py::class_<FieldSpec>(m, "FieldSpec")
       .def_static("stored", &make_stored, py::arg("array"), py::kw_only(), py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
                   py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
-                  py::arg("is_variant") = false, py::arg("lead") = py::none())
+                  py::arg("is_variant") = false, py::arg("lead") = py::none(), py::arg("patch") = py::none())
       .def_static("resident", &make_resident, py::arg("address"), py::kw_only(), py::arg("row_bytes"),
                   py::arg("bad_rows") = std::vector<BadRowsTuple>{}, py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),

@@ -72,22 +72,17 @@ void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks) {
   }
 }
 
-CarriedChunks CarryTable::take(const EpochPlan& plan, size_t group) {
+CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const SharedChunk> shared) {
   CarriedChunks of_group;
-  if (plan.carry_begin.empty()) return of_group;
   if (auto node = for_later_.extract(group)) of_group = std::move(node.mapped());
   CarriedChunks to_next;
-  for (int64_t i = plan.carry_begin[group]; i < plan.carry_begin[group + 1]; ++i) {
-    const auto at = static_cast<size_t>(i);
-    const auto field = static_cast<size_t>(plan.carry_field[at]);
-    for (size_t cell = 0; cell < num_cells_[field]; ++cell) {
-      const auto key = std::tuple(field, plan.carry_chunk[at], cell);
-      auto& chunk = of_group[key];
-      if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(field, memory_);
-      if (plan.carry_on[at] != 0) to_next.emplace(key, chunk);
-    }
+  for (const SharedChunk& one : shared) {
+    const auto key = std::tuple(one.field, one.chunk, one.cell);
+    auto& chunk = of_group[key];
+    if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(one.field, memory_);
+    if (one.next) to_next.emplace(key, chunk);
   }
-  if (!to_next.empty()) for_later_.emplace(static_cast<size_t>(plan.next_group[group]), std::move(to_next));
+  if (!to_next.empty()) for_later_.emplace(static_cast<size_t>(next), std::move(to_next));
   return of_group;
 }
 

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "engine/buffer_pool.h"
+#include "engine/shared_chunks.h"
 #include "engine/task.h"
-#include "plan/row_order.h"
 
 namespace zarrfeed {
 
@@ -95,13 +95,11 @@ void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks);
 /// Invariant: a chunk that the plan lets a group share with the next one of its lane is the same object for both.
 class CarryTable {
  public:
-  /// `num_cells` has the number of cells of each field.
-  CarryTable(std::shared_ptr<CarryMemory> memory, std::vector<size_t> num_cells)
-      : memory_(std::move(memory)), num_cells_(std::move(num_cells)) {}
+  explicit CarryTable(std::shared_ptr<CarryMemory> memory) : memory_(std::move(memory)) {}
 
-  /// Returns the chunks that `group` shares, and keeps those that the next group of its lane needs. Called once for
-  /// each group, in the order of admission.
-  CarriedChunks take(const EpochPlan& plan, size_t group);
+  /// Returns the chunks that `group` shares, which find_shared() found, and keeps those that `next`, the next group of
+  /// its lane, needs. Called once for each group, in the order of admission.
+  CarriedChunks take(size_t group, int64_t next, std::span<const SharedChunk> shared);
   /// Lets go of all chunks.
   void clear() { for_later_.clear(); }
 
@@ -109,7 +107,6 @@ class CarryTable {
 
  private:
   const std::shared_ptr<CarryMemory> memory_;
-  const std::vector<size_t> num_cells_;
   std::map<size_t, CarriedChunks>
       for_later_;  ///< group that is not admitted yet -> chunks that an earlier group passes on
 };

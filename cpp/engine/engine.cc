@@ -22,6 +22,9 @@ constexpr size_t kStreamingBytes = size_t{32} << 20;
 constexpr size_t kAloneDecodedBytes = size_t{512} << 10;
 constexpr size_t kAloneCopiedBytes = size_t{4} << 20;
 
+/// Chunks of a group of patches, roughly.
+constexpr size_t kCellsOfPatches = 8;
+
 /// How long stop() waits for threads that wait for storage. An interrupt has to take effect within a second.
 constexpr std::chrono::milliseconds kStopTimeout{500};
 constexpr std::chrono::milliseconds kPollInterval{20};
@@ -55,6 +58,7 @@ void OwnedPlan::bind() {
   plan.carry_field = carry_field;
   plan.carry_chunk = carry_chunk;
   plan.carry_on = carry_on;
+  plan.patches = patches.get();
   plan.mixture = mixture.get();
   plan.group_source = group_source;
   plan.group_pass = group_pass;
@@ -74,17 +78,14 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared
   for (FieldSpec& field : fields) {
     const FieldDecoder& decoder = fields_.emplace_back(std::move(field));
     add_tensor(fields_.size() - 1);
-    group_bytes_ += decoder.decoded_bytes() * decoder.num_cells();
+    group_bytes_ += decoder.decoded_bytes() * (decoder.patches() != nullptr ? kCellsOfPatches : decoder.num_cells());
   }
   pieces_per_sample_ = TaskBuilder::pieces_per_sample(fields_);
   make_readers();
   if (options_.carry_bytes > 0) {
-    std::vector<size_t> chunk_bytes, num_cells;
-    for (const FieldDecoder& field : fields_) {
-      chunk_bytes.push_back(field.decoded_bytes());
-      num_cells.push_back(field.num_cells());
-    }
-    carry_table_.emplace(std::make_shared<CarryMemory>(chunk_bytes, options_.carry_bytes), num_cells);
+    std::vector<size_t> chunk_bytes;
+    for (const FieldDecoder& field : fields_) chunk_bytes.push_back(field.decoded_bytes());
+    carry_table_.emplace(std::make_shared<CarryMemory>(chunk_bytes, options_.carry_bytes));
   }
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
@@ -152,6 +153,10 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
                                         std::to_string(max_open_batches));
   }
   for (size_t f = 0; f < fields_.size(); ++f) {
+    if (fields_[f].patches() != nullptr) {
+      if (plan->plan.patches != nullptr) continue;
+      throw Error(ErrorKind::kConfig, "plan: it does not say where patches begin");
+    }
     const std::optional<int64_t> rows = fields_[f].num_own_rows();
     if (!rows || plan->plan.num_samples <= *rows) continue;
     throw Error(ErrorKind::kConfig, "plan: is of " + std::to_string(plan->plan.num_samples) + " samples, field " +

@@ -98,6 +98,7 @@ struct OwnedPlan {
   std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
   std::vector<int64_t> extra_position, extra_step, selected;
   std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
+  std::shared_ptr<const PatchTable> patches;
   std::shared_ptr<const Mixture> mixture;
   std::vector<int64_t> group_source, group_pass, source_lanes, source_length;
   std::vector<uint64_t> source_seed;
@@ -201,6 +202,8 @@ class Engine {
   /// The counter for the time of a decode thread without work, by the reason. The caller holds `mutex_`.
   std::atomic<uint64_t>& idle_counter();
   void admit_groups(Claim& claim);
+  /// The chunks that a group shares with others.
+  CarriedChunks take_carried(size_t group);
   void open_batch(int64_t batch);
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
@@ -236,6 +239,12 @@ class Engine {
   [[nodiscard]] bool reads_together(const Task& one, const Task& other) const;
   void scatter(Task& task, WorkerScratch& scratch);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
+  /// Copies the rows of a task from its decoded chunk; null: the chunk does not exist.
+  void scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming);
+  /// Sets `patches` from `targets`, which name samples.
+  void find_patches(WorkerScratch& scratch) const;
+  /// If samples are patches, lets the targets of the index have what the user calls each.
+  void number_patches(const FieldDecoder& field, WorkerScratch& scratch) const;
   /// Decodes a carried chunk for all tasks that share it, and copies the rows of this task. Returns false if this task
   /// does not decode a carried chunk, or if there is no memory for it.
   bool decode_carried(Task& task, WorkerScratch& scratch);

@@ -11,14 +11,7 @@
 namespace zarrfeed {
 
 void Engine::scatter_carried(Task& task, WorkerScratch& scratch) {
-  const StageTimer timer(stats_.scatter_ns);
-  const FieldDecoder& field = field_of(task);
-  find_targets(task, scratch.targets);
-  if (task.carried->bytes() == nullptr) {
-    field.scatter_fill(task.cell, scratch.targets);
-  } else {
-    field.scatter_decoded(task.chunk, task.cell, task.carried->bytes(), scratch.targets, stats_, streaming_);
-  }
+  scatter_rows(task, task.carried->bytes(), scratch, streaming_);
 }
 
 bool Engine::decode_carried(Task& task, WorkerScratch& scratch) {

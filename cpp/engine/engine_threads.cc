@@ -39,9 +39,15 @@ void Engine::admit_groups(Claim& claim) {
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
     claimed.push_back(admission_.admit([this](int64_t batch) { open_batch(batch); }));
-    claim.carried.push_back(carry_table_ ? carry_table_->take(plan_->plan, claimed.back()) : CarriedChunks{});
+    claim.carried.push_back(take_carried(claimed.back()));
     bytes += group_bytes_;
   }
+}
+
+CarriedChunks Engine::take_carried(size_t group) {
+  const EpochPlan& plan = plan_->plan;
+  if (!carry_table_ || plan.next_group.empty()) return {};
+  return carry_table_->take(group, plan.next_group[group], find_shared(plan, fields_, group));
 }
 
 void Engine::open_batch(int64_t batch) {
@@ -262,7 +268,12 @@ void Engine::scatter(Task& task, WorkerScratch& scratch) {
   if (task.pads) {
     if (task.cell == 0) {
       find_targets(task, scratch.targets);
-      field.scatter_pad(scratch.targets);
+      if (field.patches() != nullptr) {
+        find_patches(scratch);
+        field.patches()->pad(scratch.patches);
+      } else {
+        field.scatter_pad(scratch.targets);
+      }
     }
     publish(task);
     return;
@@ -287,15 +298,23 @@ void Engine::scatter(Task& task, WorkerScratch& scratch) {
     publish(task);
     return;
   }
+  if (is_missing && field.is_stored()) {
+    scatter_rows(task, nullptr, scratch, false);
+    stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+    publish(task);
+    return;
+  }
   find_targets(task, scratch.targets);
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
+    number_patches(field, scratch);
     field.scatter_resident(scratch.targets);
     if (options_.skip_bad && !field.spec().bad_rows.empty()) skip_bad_rows(task);
-  } else if (is_missing) {
-    const StageTimer timer(stats_.scatter_ns);
-    field.scatter_fill(task.cell, scratch.targets);
-    stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
+  } else if (field.patches() != nullptr) {
+    find_patches(scratch);
+    name_errors(task, [&] {
+      field.decode_and_cut({task.chunk, task.cell}, task.stored, scratch.patches, scratch, stats_);
+    });
   } else {
     name_errors(task, [&] {
       field.decode_and_scatter(task.chunk, task.cell, task.stored, scratch.targets, streaming_, scratch, stats_);
@@ -305,14 +324,34 @@ void Engine::scatter(Task& task, WorkerScratch& scratch) {
 }
 
 void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk) {
+  scatter_rows(task, chunk.bytes.get(), scratch, false);
+}
+
+void Engine::scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming) {
   const StageTimer timer(stats_.scatter_ns);
   const FieldDecoder& field = field_of(task);
   find_targets(task, scratch.targets);
-  if (chunk.bytes == nullptr) {
+  if (field.patches() != nullptr) {
+    find_patches(scratch);
+    const size_t written = field.patches()->cut({task.chunk, task.cell}, decoded, scratch.patches);
+    if (decoded != nullptr) stats_.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+  } else if (decoded == nullptr) {
     field.scatter_fill(task.cell, scratch.targets);
   } else {
-    field.scatter_decoded(task.chunk, task.cell, chunk.bytes.get(), scratch.targets, stats_);
+    field.scatter_decoded(task.chunk, task.cell, decoded, scratch.targets, stats_, streaming);
   }
+}
+
+void Engine::find_patches(WorkerScratch& scratch) const {
+  scratch.patches.clear();
+  for (const RowTarget& t : scratch.targets) {
+    scratch.patches.push_back({plan_->plan.patches->start(t.row), t.dest});
+  }
+}
+
+void Engine::number_patches(const FieldDecoder& field, WorkerScratch& scratch) const {
+  if (plan_->plan.patches == nullptr || field.spec().kind != FieldSpec::Kind::kIndex) return;
+  for (RowTarget& t : scratch.targets) t.row = plan_->plan.patches->number(t.row);
 }
 
 void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {

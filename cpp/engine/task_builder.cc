@@ -22,6 +22,9 @@ struct ChunkRow {
 }  // namespace
 
 std::optional<int64_t> TaskBuilder::pieces_per_sample(const std::vector<FieldDecoder>& fields) {
+  if (std::ranges::any_of(fields, [](const FieldDecoder& field) { return field.patches() != nullptr; })) {
+    return std::nullopt;  // each patch lies in chunks of its own
+  }
   size_t pieces = 0;
   std::map<std::pair<size_t, size_t>, size_t> cells_of_slot;  // of fields with parts: by tensor and offset in it
   for (const FieldDecoder& field : fields) {
@@ -51,6 +54,10 @@ TaskBuilder::Rows TaskBuilder::build(size_t group, ShuffleScratch& scratch, std:
 
 void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const {
   const FieldDecoder& decoder = fields_[field];
+  if (decoder.patches() != nullptr) {
+    add_patches(field, samples, begin, end, out);
+    return;
+  }
   const auto of_segment = std::span(*samples).subspan(begin, end - begin);
   if (decoder.is_direct()) {
     if (!decoder.is_stored()) {
@@ -99,6 +106,45 @@ void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, siz
     size_t to = from + 1;
     while (to < by_chunk.size() && by_chunk[to].chunk == by_chunk[from].chunk) ++to;
     add_rows(field, samples, rows, from, to, by_chunk[from].chunk, out);
+    from = to;
+  }
+}
+
+void TaskBuilder::add_patches(size_t field, const Rows& samples, size_t begin, size_t end,
+                              std::vector<Task>& out) const {
+  const PatchCopy& patches = *fields_[field].patches();
+  struct Piece {
+    PatchCell cell;
+    Placement sample;
+  };
+  std::vector<Piece> pieces;
+  std::vector<PatchCell> cells;
+  for (size_t i = begin; i < end; ++i) {
+    const Placement& sample = (*samples)[i];
+    const PatchStart start = plan_.patches->start(sample.sample);
+    if (!patches.has(start.volume)) continue;  // another field has it
+    cells.clear();
+    patches.find_cells(start, cells);
+    if (patches.reaches_out(start)) cells.push_back({kNoChunk, 0});
+    for (const PatchCell& cell : cells) pieces.push_back({cell, sample});
+  }
+  std::ranges::stable_sort(pieces, {}, &Piece::cell);
+  std::vector<Placement> sorted;
+  sorted.reserve(pieces.size());
+  for (const Piece& piece : pieces) sorted.push_back(piece.sample);
+  const auto rows = std::make_shared<const std::vector<Placement>>(std::move(sorted));
+  for (size_t from = 0; from < pieces.size();) {
+    size_t to = from + 1;
+    while (to < pieces.size() && pieces[to].cell == pieces[from].cell) ++to;
+    Task& task = out.emplace_back();
+    task.field = field;
+    task.cell = pieces[from].cell.cell;
+    task.chunk = pieces[from].cell.chunk;
+    task.rows = rows;
+    task.begin = from;
+    task.end = to;
+    task.samples = samples;
+    task.pads = task.chunk == kNoChunk;
     from = to;
   }
 }

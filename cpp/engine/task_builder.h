@@ -11,6 +11,8 @@
 //     task has all rows of a segment, and its `chunk` is 0.
 //   * Rows that are padded, which Placement::sample says by -1, are tasks of their own (`Task::pads`) if the field is
 //     stored; the task of cell 0 writes them whole.
+//   * Of patches, a task has one chunk, cell included, and each patch of the group with places in it; each patch with
+//     places in no chunk is in one task that pads.
 //   * The rows of a task are in ascending order of their steps, and of one step in the order of their cells.
 // All functions are thread-safe.
 
@@ -45,6 +47,7 @@ class TaskBuilder {
 
  private:
   void add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
+  void add_patches(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
   void add_rows(size_t field, const Rows& samples, const Rows& rows, size_t begin, size_t end, int64_t chunk,
                 std::vector<Task>& out) const;
   [[nodiscard]] std::vector<Placement> find_rows(size_t field, std::span<const Placement> samples) const;

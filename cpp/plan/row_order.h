@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "plan/mixture.h"
+#include "plan/patch_table.h"
 #include "plan/placement.h"
 
 namespace zarrfeed {
@@ -92,12 +93,14 @@ struct EpochPlan {
   std::span<const int64_t> segment_length;
 
   // Shared chunks: group i shares chunks [carry_begin[i], carry_begin[i + 1]) of the arrays below with the next group
-  // of its lane, or needs them for several of its segments. All arrays are empty if no chunk is shared.
+  // of its lane, or needs them for several of its segments. All arrays are empty if no chunk is shared. Of patches,
+  // `next_group` is enough: which chunks a group needs follows from the patches.
   std::span<const int64_t> next_group;  ///< the next group of the lane; -1: none
   std::span<const int64_t> carry_begin;
   std::span<const int64_t> carry_field;
   std::span<const int64_t> carry_chunk;
   std::span<const int64_t> carry_on;  ///< 1: the next group needs it
+  const PatchTable* patches = nullptr;  ///< where patches begin; null: samples are no patches
 
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }
 };

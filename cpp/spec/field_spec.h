@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "spec/array_spec.h"
 #include "spec/conversion_spec.h"
+#include "spec/patch_spec.h"
 
 namespace zarrfeed {
 
@@ -86,7 +87,8 @@ struct FieldSpec {
   std::optional<RowMapSpec> row_map;  ///< kStored, kResident: none: the row of a sample has its index
   std::optional<LeadSpec> lead;       ///< kStored, kResident, kPadMask, kLead: which offsets are drawn
   PadSpec pad;                        ///< kStored, kResident, kPadMask
-  int64_t num_rows = 0;  ///< kResident: rows that lie there; 0, without a row map: as many as are asked for
+  std::optional<PatchSpec> patch;     ///< kStored: samples are boxes, and nothing is said of offsets, row map and pad
+  int64_t num_rows = 0;               ///< kResident: rows that lie there
   bool is_variant =
       false;  ///< kStored: other fields of the same slot have the rows that `array.parts` lack; those that
               ///< nobody has are padded by the field that is no variant

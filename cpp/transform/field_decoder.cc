@@ -44,11 +44,16 @@ FieldDecoder::FieldDecoder(FieldSpec spec) : spec_(std::move(spec)) {
                                         " bytes, the conversion is of " +
                                         std::to_string(converter_->source_item_bytes()));
   }
-  row_bytes_ = converted(bytes_of_row(array));
   rows_per_chunk_ = array.chunk_shape[static_cast<size_t>(array.sample_axis)];
-  const auto cells = list_cells(array);
-  boxes_.reserve(cells.size());
-  for (const auto& cell : cells) boxes_.emplace_back(array, cell, converter_.get());
+  if (spec_.patch) {
+    patches_.emplace(array, *spec_.patch, converter_.get());
+    row_bytes_ = patches_->sample_bytes();
+  } else {
+    row_bytes_ = converted(bytes_of_row(array));
+    const auto cells = list_cells(array);
+    boxes_.reserve(cells.size());
+    for (const auto& cell : cells) boxes_.emplace_back(array, cell, converter_.get());
+  }
   pipeline_ = std::make_unique<CodecPipeline>(array.codecs, chunk_bytes(array));
   parts_ = array.parts.get();
 }
@@ -140,6 +145,20 @@ void FieldDecoder::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, 
   stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
   stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);
   stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
+}
+
+void FieldDecoder::decode_and_cut(PatchCell cell, Bytes stored, std::span<const PatchTarget> targets,
+                                  WorkerScratch& scratch, Stats& stats) const {
+  const size_t size = pipeline_->decoded_bytes();
+  StageTimer timer(stats.decode_ns);
+  const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
+  const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
+  timer.lap(stats.scatter_ns);
+  const size_t written = patches_->cut(cell, decoded.data(), targets);
+  stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
+  stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);
+  stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
 }
 
 DecodedChunk FieldDecoder::decode(Bytes stored, WorkerScratch& scratch, Stats& stats) const {

@@ -16,6 +16,7 @@
 #include "spec/field_spec.h"
 #include "transform/blosc_scatter.h"
 #include "transform/convert.h"
+#include "transform/patch_copy.h"
 #include "transform/scatter.h"
 
 namespace zarrfeed {
@@ -26,6 +27,7 @@ struct WorkerScratch {
   Buffer stored;   ///< chunk as read, when read by the decode thread itself
   Buffer decoded;  ///< chunk after decoding: small enough to stay in cache
   std::vector<RowTarget> targets;
+  std::vector<PatchTarget> patches;
   BloscScatterScratch blosc;
 
   /// What the buffers take, in bytes.
@@ -53,7 +55,10 @@ class FieldDecoder {
   /// Bytes of a sample in the tensor of the batch, those of other fields that share it included.
   [[nodiscard]] size_t sample_bytes() const { return slot_bytes() * num_offsets(); }
   /// Chunks that hold the parts of one row: the number of grid cells over all axes but the sample axis.
-  [[nodiscard]] size_t num_cells() const { return boxes_.size(); }
+  /// 1 for patches, each of which lies in chunks of its own.
+  [[nodiscard]] size_t num_cells() const { return patches_ ? 1 : boxes_.size(); }
+  /// What cuts patches out of chunks; null if samples are no patches.
+  [[nodiscard]] const PatchCopy* patches() const { return patches_ ? &*patches_ : nullptr; }
   /// Rows of a chunk along the sample axis; 0 if any run of samples can be taken together.
   [[nodiscard]] int64_t rows_per_chunk() const { return rows_per_chunk_; }
   /// The chunk along the sample axis that holds a row of a stored field; -1 if a part of it lacks the row.
@@ -65,7 +70,8 @@ class FieldDecoder {
   [[nodiscard]] size_t slot_offset() const { return spec_.slot ? spec_.slot->offset : 0; }
   /// Whether the row of a sample is the one with its index, without windows: nothing has to be looked up.
   [[nodiscard]] bool is_direct() const {
-    return spec_.offsets.empty() && !spec_.row_map && !spec_.lead && spec_.kind != FieldSpec::Kind::kPadMask;
+    return spec_.offsets.empty() && !spec_.row_map && !spec_.lead && !patches_ &&
+           spec_.kind != FieldSpec::Kind::kPadMask;
   }
   /// Rows that there are, where samples have the row with their index; none if nothing bounds them.
   [[nodiscard]] std::optional<int64_t> num_own_rows() const;
@@ -84,6 +90,9 @@ class FieldDecoder {
   /// `targets[i].dest` is where the row of placement i goes; targets[i].row is the global sample index and becomes the row.
   void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool streaming,
                           WorkerScratch& scratch, Stats& stats) const;
+  /// The same for patches.
+  void decode_and_cut(PatchCell cell, Bytes stored, std::span<const PatchTarget> targets, WorkerScratch& scratch,
+                      Stats& stats) const;
   /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
   DecodedChunk decode(Bytes stored, WorkerScratch& scratch, Stats& stats) const;
   /// The same to memory of the caller's, of decoded_bytes(); what is there if it throws is of no use.
@@ -104,6 +113,7 @@ class FieldDecoder {
   int64_t rows_per_chunk_ = 0;
   const ArrayParts* parts_ = nullptr;  ///< of spec_
   std::vector<BoxCopy> boxes_;
+  std::optional<PatchCopy> patches_;
   std::unique_ptr<CodecPipeline> pipeline_;
 };
 

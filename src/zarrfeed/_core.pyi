@@ -81,6 +81,15 @@ class ArraySpec:
         parts: ArrayParts | None = None,
     ) -> None: ...
 
+class PatchSpec:
+    def __init__(
+        self,
+        *,
+        axes: Sequence[tuple[int, int, int, int, str, Sequence[int]]],
+        volumes: npt.NDArray[np.int64],
+        fill: bytes = b"",
+    ) -> None: ...
+
 class FieldSpec:
     @staticmethod
     def stored(
@@ -94,6 +103,7 @@ class FieldSpec:
         pad: _Pad | None = None,
         is_variant: bool = False,
         lead: _Lead | None = None,
+        patch: PatchSpec | None = None,
     ) -> FieldSpec: ...
     @staticmethod
     def resident(
@@ -178,6 +188,27 @@ class MixturePlan:
         rows: npt.NDArray[np.int64],
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 
+class PatchTable:
+    def __init__(
+        self,
+        *,
+        num_dims: int,
+        step: npt.NDArray[np.int64],
+        origin: npt.NDArray[np.int64],
+        least: npt.NDArray[np.int64],
+        last: npt.NDArray[np.int64],
+        block_first: npt.NDArray[np.int64],
+        block_volume: npt.NDArray[np.int64],
+        block_begin: npt.NDArray[np.int64],
+        block_count: npt.NDArray[np.int64],
+        volume_of: npt.NDArray[np.int64],
+        start_of: npt.NDArray[np.int64],
+        margin: npt.NDArray[np.int64],
+        period: npt.NDArray[np.int64],
+        stride: npt.NDArray[np.int64],
+        volume_number: npt.NDArray[np.int64],
+    ) -> None: ...
+
 class EpochPlan:
     def __init__(
         self,
@@ -213,6 +244,7 @@ class EpochPlan:
         period: int = 0,
         carry: CarryPlan | None = None,
         mixture: MixturePlan | None = None,
+        patches: PatchTable | None = None,
     ) -> None: ...
 
 class EngineOptions:

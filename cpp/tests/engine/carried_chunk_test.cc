@@ -32,22 +32,15 @@ Task sharing(const std::shared_ptr<CarriedChunk>& chunk, size_t cell) {
 
 /// Four groups of one lane; each shares chunks [begin, begin + 2) of field 0, and passes the second one on.
 struct SharingPlan {
-  SharingPlan() {
-    plan.next_group = next_group;
-    plan.carry_begin = carry_begin;
-    plan.carry_field = carry_field;
-    plan.carry_chunk = carry_chunk;
-    plan.carry_on = carry_on;
+  static CarriedChunks take(CarryTable& table, size_t group, size_t num_cells) {
+    const auto chunk = static_cast<int64_t>(group);
+    std::vector<SharedChunk> shared;
+    for (size_t cell = 0; cell < num_cells; ++cell) {
+      shared.push_back({0, chunk, cell, false});
+      shared.push_back({0, chunk + 1, cell, group < 3});
+    }
+    return table.take(group, group < 3 ? chunk + 1 : -1, shared);
   }
-  SharingPlan(const SharingPlan&) = delete;
-  SharingPlan& operator=(const SharingPlan&) = delete;
-
-  std::vector<int64_t> next_group = {1, 2, 3, -1};
-  std::vector<int64_t> carry_begin = {0, 2, 4, 6, 8};
-  std::vector<int64_t> carry_field = {0, 0, 0, 0, 0, 0, 0, 0};
-  std::vector<int64_t> carry_chunk = {0, 1, 1, 2, 2, 3, 3, 4};
-  std::vector<int64_t> carry_on = {0, 1, 0, 1, 0, 1, 0, 0};
-  EpochPlan plan;
 };
 
 }  // namespace
@@ -129,12 +122,11 @@ TEST(a_chunk_with_waiting_tasks_that_nobody_decodes_any_more_is_destroyed_with_t
 }
 
 TEST(a_group_shares_chunks_with_the_next_one_of_its_lane) {
-  const SharingPlan shared;
-  CarryTable table(room_for_one(), {2});
+  CarryTable table(room_for_one());
   CarriedChunks before;
   for (size_t group = 0; group < 4; ++group) {
     const auto first = static_cast<int64_t>(group);
-    const CarriedChunks chunks = table.take(shared.plan, group);
+    const CarriedChunks chunks = SharingPlan::take(table, group, 2);
     CHECK_EQ(chunks.size(), size_t{4});  // two chunks of two cells
     for (const size_t cell : {0, 1}) {
       CHECK(chunks.contains({0, first, cell}) && chunks.contains({0, first + 1, cell}));
@@ -147,18 +139,16 @@ TEST(a_group_shares_chunks_with_the_next_one_of_its_lane) {
 }
 
 TEST(the_table_lets_go_of_chunks_that_are_for_later_groups) {
-  const SharingPlan shared;
-  CarryTable table(room_for_one(), {1});
-  const CarriedChunks chunks = table.take(shared.plan, 0);
+  CarryTable table(room_for_one());
+  const CarriedChunks chunks = SharingPlan::take(table, 0, 1);
   CHECK_EQ(chunks.at({0, 1, 0}).use_count(), 2L);
   table.clear();
   CHECK_EQ(chunks.at({0, 1, 0}).use_count(), 1L);
 }
 
 TEST(tasks_get_the_chunk_of_their_field_cell_and_number) {
-  const SharingPlan shared;
-  CarryTable table(room_for_one(), {2});
-  const CarriedChunks chunks = table.take(shared.plan, 0);
+  CarryTable table(room_for_one());
+  const CarriedChunks chunks = SharingPlan::take(table, 0, 2);
   std::vector<Task> tasks(3);
   tasks[0].chunk = 1;
   tasks[0].cell = 1;

@@ -1,0 +1,61 @@
+#pragma once
+// A field whose samples are patches: boxes of an array.
+//
+// Patches lie on a grid that all fields share: up to kMaxPatchDims dimensions, in one of several volumes. A field says
+// for each axis of its array which dimension it is, and which places along the axis belong to a patch that begins at
+// some place of the grid.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace zarrfeed {
+
+inline constexpr size_t kMaxPatchDims = 8;
+
+/// Where a patch begins: its volume, and a place along each dimension. It may begin before the first place.
+struct PatchStart {
+  int64_t volume = 0;
+  std::array<int64_t, kMaxPatchDims> at{};
+};
+
+/// What a patch has beyond the ends of a volume.
+enum class Border {
+  kFill,     ///< a number of the user's
+  kEdge,     ///< the first or last item
+  kReflect,  ///< items in reverse order, the first or last one once
+  kWrap,     ///< items from the other end
+};
+
+/// One axis of an array.
+struct PatchAxis {
+  int dim = -1;       ///< the dimension; -1: a sample has the whole axis
+  int64_t size = 0;   ///< places of a sample along the axis
+  int64_t scale = 1;  ///< places of the grid for each place of the axis
+  int64_t shift = 0;  ///< from where the patch begins to the first place of the sample, in places of the axis
+  Border border = Border::kFill;
+  std::vector<int64_t> offsets = {};  ///< `size` places relative to that; empty: 0, 1, 2, ...
+};
+
+/// What of an array is one volume: the rows [begin, end) along its sample axis, counted from the first row of a chunk.
+struct PatchVolume {
+  int64_t first_chunk = 0;  ///< the index of that chunk along the sample axis
+  int64_t begin = 0;
+  int64_t end = 0;  ///< begin: other fields have this volume
+};
+
+/// How an array is cut.
+struct PatchSpec {
+  std::vector<PatchAxis> axes;
+  std::vector<PatchVolume> volumes;
+  std::vector<uint8_t> fill;  ///< of Border::kFill: an item as it stands in the batch; empty: zeros
+
+  [[nodiscard]] bool has(int64_t volume) const {
+    if (volume < 0 || volume >= static_cast<int64_t>(volumes.size())) return false;
+    const PatchVolume& of = volumes[static_cast<size_t>(volume)];
+    return of.begin < of.end;
+  }
+};
+
+}  // namespace zarrfeed

@@ -1,0 +1,286 @@
+// PatchCopy against a loop over the places of a patch, each of which is looked up in the whole array.
+
+#include "transform/patch_copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spec/array_spec.h"
+#include "spec/patch_spec.h"
+#include "tests/support/check.h"
+#include "tests/support/plans.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+constexpr uint16_t kUntouched = 0xa5a5;
+constexpr uint16_t kPadded = 0xfffe;
+constexpr uint16_t kMissing = 0xfffd;
+
+/// The place of the array that a place beyond its ends stands for, walked to step by step; -1 if there is none.
+int64_t walk(int64_t place, int64_t extent, Border border) {
+  switch (border) {
+    case Border::kFill:
+      return place < 0 || place >= extent ? -1 : place;
+    case Border::kEdge:
+      return std::min(std::max<int64_t>(place, 0), extent - 1);
+    case Border::kWrap:
+      while (place < 0) place += extent;
+      while (place >= extent) place -= extent;
+      return place;
+    case Border::kReflect:
+      while (extent > 1 && (place < 0 || place >= extent)) place = place < 0 ? -place : 2 * (extent - 1) - place;
+      return extent == 1 ? 0 : place;
+  }
+  return -1;
+}
+
+int64_t floor_of(int64_t a, int64_t b) {
+  int64_t result = 0;
+  while (result * b > a) --result;
+  while ((result + 1) * b <= a) ++result;
+  return result;
+}
+
+struct Case {
+  explicit Case(std::mt19937_64& random) {
+    const auto axes = static_cast<size_t>(pick(random, 1, 4));
+    array.name = "volume";
+    array.item_bytes = 2;
+    array.fill = {kMissing & 0xff, kMissing >> 8};
+    array.sample_axis = static_cast<int>(pick(random, 0, static_cast<int64_t>(axes) - 1));
+    for (size_t a = 0; a < axes; ++a) {
+      array.shape.push_back(pick(random, 1, 12));
+      array.chunk_shape.push_back(pick(random, 1, 7));
+      array.storage_order.push_back(static_cast<int>(a));
+    }
+    if (random() % 2 == 0) std::shuffle(array.storage_order.begin(), array.storage_order.end(), random);
+    int dims = 0;
+    for (size_t a = 0; a < axes; ++a) {
+      PatchAxis axis;
+      const bool is_sample_axis = static_cast<int>(a) == array.sample_axis;
+      if (is_sample_axis || random() % 4 != 0) {
+        axis.dim = dims++;
+        axis.size = pick(random, 1, 9);
+        axis.border = std::array{Border::kFill, Border::kEdge, Border::kReflect, Border::kWrap}[random() % 4];
+        axis.scale = random() % 4 == 0 ? 2 : 1;
+        axis.shift = pick(random, -2, 2);
+        for (int64_t i = 0; i < axis.size && random() % 16 < 2; ++i) {
+          axis.offsets.assign(static_cast<size_t>(axis.size), 0);
+          for (int64_t& offset : axis.offsets) offset = pick(random, -4, 4);
+        }
+      } else {
+        axis.size = array.shape[a];
+      }
+      patch.axes.push_back(axis);
+    }
+    // A volume of some rows of the array, which has chunks of another one before it.
+    const int64_t rows = array.shape[static_cast<size_t>(array.sample_axis)];
+    const int64_t begin = pick(random, 0, rows - 1);
+    patch.volumes = {{}, {pick(random, 0, 3), begin, pick(random, begin + 1, rows)}};
+    patch.fill = {kPadded & 0xff, kPadded >> 8};
+    start.volume = 1;
+    for (size_t d = 0; d < kMaxPatchDims; ++d) start.at[d] = pick(random, -9, 12);
+  }
+
+  [[nodiscard]] bool is_sample_axis(size_t axis) const { return static_cast<int>(axis) == array.sample_axis; }
+  [[nodiscard]] int64_t extent(size_t axis) const {
+    return is_sample_axis(axis) ? patch.volumes[1].end - patch.volumes[1].begin : array.shape[axis];
+  }
+  [[nodiscard]] size_t items() const {
+    size_t n = 1;
+    for (const PatchAxis& axis : patch.axes) n *= static_cast<size_t>(axis.size);
+    return n;
+  }
+  /// The number of an item of the array, which is its value.
+  [[nodiscard]] uint16_t value(const std::vector<int64_t>& at) const {
+    int64_t number = 0;
+    for (size_t a = 0; a < at.size(); ++a) number = number * array.shape[a] + at[a];
+    return static_cast<uint16_t>(number);
+  }
+  /// The chunk with these indices, as decoded; what lies beyond the array has no number of the array.
+  [[nodiscard]] std::vector<uint16_t> chunk(const std::vector<int64_t>& index) const {
+    const int64_t size =
+        std::accumulate(array.chunk_shape.begin(), array.chunk_shape.end(), int64_t{1}, std::multiplies<>());
+    std::vector<uint16_t> items(static_cast<size_t>(size));
+    for (int64_t i = 0; i < size; ++i) {
+      std::vector<int64_t> at(index.size());
+      int64_t left = i;
+      bool inside = true;
+      for (size_t k = index.size(); k-- > 0;) {
+        const auto a = static_cast<size_t>(array.storage_order[k]);
+        at[a] = index[a] * array.chunk_shape[a] + left % array.chunk_shape[a];
+        left /= array.chunk_shape[a];
+        inside = inside && at[a] < array.shape[a];
+      }
+      items[static_cast<size_t>(i)] = inside ? value(at) : uint16_t{0xbad};
+    }
+    return items;
+  }
+  /// What the patch has to be; places in `missing` chunks have the fill value.
+  [[nodiscard]] std::vector<uint16_t> expected(const std::vector<PatchCell>& missing, const PatchCopy& copy) const {
+    std::vector<uint16_t> out(items());
+    for (size_t i = 0; i < out.size(); ++i) {
+      std::vector<int64_t> at(array.shape.size());
+      auto left = static_cast<int64_t>(i);
+      bool padded = false;
+      for (size_t a = at.size(); a-- > 0;) {
+        const PatchAxis& axis = patch.axes[a];
+        const int64_t place = left % axis.size;
+        left /= axis.size;
+        int64_t base = 0;
+        if (axis.dim >= 0) base = floor_of(start.at[static_cast<size_t>(axis.dim)], axis.scale) + axis.shift;
+        at[a] = walk(base + (axis.offsets.empty() ? place : axis.offsets[static_cast<size_t>(place)]), extent(a),
+                     axis.border);
+        padded = padded || at[a] < 0;
+        if (is_sample_axis(a)) at[a] += patch.volumes[1].begin;
+      }
+      out[i] = padded ? kPadded : value(at);
+      if (padded) continue;
+      std::vector<std::vector<int64_t>> index(at.size());
+      for (size_t a = 0; a < at.size(); ++a) index[a] = {at[a] / array.chunk_shape[a]};
+      std::vector<PatchCell> cell;
+      copy.add_cells(start.volume, index, cell);
+      if (std::ranges::find(missing, cell.at(0)) != missing.end()) out[i] = kMissing;
+    }
+    return out;
+  }
+  /// The indices of a chunk, from what names it.
+  [[nodiscard]] std::vector<int64_t> index_of(const PatchCell& cell) const {
+    std::vector<int64_t> index(array.shape.size());
+    size_t left = cell.cell;
+    for (size_t a = index.size(); a-- > 0;) {
+      if (static_cast<int>(a) == array.sample_axis) {
+        index[a] = cell.chunk - patch.volumes[1].first_chunk;
+        continue;
+      }
+      const auto count = static_cast<size_t>((array.shape[a] - 1) / array.chunk_shape[a] + 1);
+      index[a] = static_cast<int64_t>(left % count);
+      left /= count;
+    }
+    return index;
+  }
+
+  ArraySpec array;
+  PatchSpec patch;
+  PatchStart start;
+};
+
+/// An array of bytes in C order.
+ArraySpec bytes_of(std::vector<int64_t> shape, std::vector<int64_t> chunk_shape) {
+  ArraySpec array;
+  array.storage_order.resize(shape.size());
+  std::iota(array.storage_order.begin(), array.storage_order.end(), 0);
+  array.shape = std::move(shape);
+  array.chunk_shape = std::move(chunk_shape);
+  array.item_bytes = 1;
+  array.fill = {0};
+  return array;
+}
+
+}  // namespace
+
+TEST(a_patch_has_of_each_place_what_the_array_has) {
+  std::mt19937_64 random(1);
+  int padded = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const Context context("case " + std::to_string(i));
+    const Case c(random);
+    const PatchCopy copy(c.array, c.patch);
+    CHECK_EQ(copy.sample_bytes(), c.items() * 2);
+    std::vector<uint16_t> out(c.items(), kUntouched);
+    const PatchTarget target{c.start, reinterpret_cast<uint8_t*>(out.data())};
+    std::vector<PatchCell> cells, missing;
+    copy.find_cells(c.start, cells);
+    CHECK(std::ranges::adjacent_find(cells, std::equal_to<>()) == cells.end());
+    size_t written = 0;
+    for (const PatchCell& cell : cells) {
+      if (random() % 8 == 0) {
+        missing.push_back(cell);
+        written += copy.cut(cell, nullptr, {&target, 1});
+        continue;
+      }
+      const std::vector<uint16_t> chunk = c.chunk(c.index_of(cell));
+      const size_t bytes = copy.cut(cell, reinterpret_cast<const uint8_t*>(chunk.data()), {&target, 1});
+      CHECK(bytes > 0);  // no chunk is named in vain
+      written += bytes;
+    }
+    // Each byte is written once: what is left is what the padding writes.
+    const size_t left = static_cast<size_t>(std::ranges::count(out, kUntouched));
+    CHECK_EQ(written, (out.size() - left) * 2);
+    CHECK_EQ(copy.reaches_out(c.start), left > 0);
+    copy.pad({&target, 1});
+    padded += left > 0 ? 1 : 0;
+    CHECK(out == c.expected(missing, copy));
+  }
+  CHECK(padded > 500);
+}
+
+TEST(conversions_know_the_place_in_the_patch) {
+  // Channels last: each has its own mean, so an item that is taken for another place of the patch is another number.
+  const ArraySpec array = bytes_of({9, 8, 3}, {4, 3, 2});
+  PatchSpec patch;
+  patch.axes = {{.dim = 0, .size = 5}, {.dim = 1, .size = 4}, {.dim = -1, .size = 3}};
+  patch.volumes = {{0, 0, 9}};
+  patch.fill = {0, 0, 0xc0, 0x7f};
+  ConversionSpec conversion;
+  conversion.from = ItemType::kUint8;
+  conversion.to = ItemType::kFloat32;
+  conversion.mean = {100, 200, 300};
+  conversion.std = {1, 2, 4};
+  conversion.channel_items = 1;
+  const Converter converter(conversion);
+  const PatchCopy copy(array, patch, &converter);
+  const PatchStart start{0, {3, -1}};
+  std::vector<float> out(60, -1);
+  const PatchTarget target{start, reinterpret_cast<uint8_t*>(out.data())};
+  std::vector<PatchCell> cells;
+  copy.find_cells(start, cells);
+  for (const PatchCell& cell : cells) {
+    const int64_t z = cell.chunk * 4;
+    const auto y = static_cast<int64_t>(cell.cell / 2) * 3;
+    const auto channel = static_cast<int64_t>(cell.cell % 2) * 2;
+    std::vector<uint8_t> chunk;
+    for (int64_t i = 0; i < 24; ++i) {
+      chunk.push_back(static_cast<uint8_t>((z + i / 6) * 20 + (y + i / 2 % 3) * 3 + channel + i % 2));
+    }
+    copy.cut(cell, chunk.data(), {&target, 1});
+  }
+  copy.pad({&target, 1});
+  for (int64_t i = 0; i < 60; ++i) {
+    const int64_t z = 3 + i / 12;
+    const int64_t y = i / 3 % 4 - 1;
+    const int64_t channel = i % 3;
+    const auto value = static_cast<float>(z * 20 + y * 3 + channel);
+    const float mean = 100.0F * static_cast<float>(channel + 1);
+    const float expected = (value - mean) / static_cast<float>(1 << channel);
+    CHECK(y < 0 ? out[static_cast<size_t>(i)] != out[static_cast<size_t>(i)] : out[static_cast<size_t>(i)] == expected);
+  }
+}
+
+TEST(what_does_not_fit_the_array_is_refused) {
+  const ArraySpec array = bytes_of({4, 4}, {2, 2});
+  PatchSpec good;
+  good.axes = {{.dim = 0, .size = 2}, {.dim = 1, .size = 2}};
+  good.volumes = {{0, 0, 4}};
+  PatchCopy(array, good);
+  for (int i = 0; i < 8; ++i) {
+    PatchSpec bad = good;
+    if (i == 0) bad.axes.pop_back();
+    if (i == 1) bad.axes[0].size = 0;
+    if (i == 2) bad.axes[1].scale = 0;
+    if (i == 3) bad.axes[0].offsets = {1};
+    if (i == 4) bad.axes[0] = {.dim = -1, .size = 4};  // the sample axis, whole
+    if (i == 5) bad.axes[1] = {.dim = -1, .size = 3};
+    if (i == 6) bad.volumes.clear();
+    if (i == 7) bad.fill = {0, 0};
+    CHECK_THROWS(kConfig, "patches do not fit", PatchCopy(array, bad));
+  }
+}

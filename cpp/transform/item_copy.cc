@@ -1,0 +1,65 @@
+#include "transform/item_copy.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+namespace {
+
+template <typename Unit>
+Unit swapped(Unit value) {
+  if constexpr (sizeof(Unit) == 2) return __builtin_bswap16(value);
+  if constexpr (sizeof(Unit) == 4) return __builtin_bswap32(value);
+  if constexpr (sizeof(Unit) == 8) return __builtin_bswap64(value);
+  return value;
+}
+
+/// Copies `count` items of `kUnits` units each, `stride` bytes apart in the source, to consecutive places.
+template <typename Unit, int kUnits, bool kSwap>
+void copy_items(uint8_t* dest, const uint8_t* source, int64_t count, int64_t stride) {
+  for (int64_t i = 0; i < count; ++i) {
+    for (int u = 0; u < kUnits; ++u) {
+      Unit value;
+      std::memcpy(&value, source + static_cast<size_t>(u) * sizeof(Unit), sizeof(Unit));
+      if constexpr (kSwap) value = swapped(value);
+      std::memcpy(dest, &value, sizeof(Unit));
+      dest += sizeof(Unit);
+    }
+    source += stride;
+  }
+}
+
+}  // namespace
+
+ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
+  const auto key = [](size_t item, size_t swap) { return item * 16 + swap; };
+  switch (key(item_bytes, swap_bytes)) {
+    case key(1, 0):
+      return copy_items<uint8_t, 1, false>;
+    case key(2, 0):
+      return copy_items<uint16_t, 1, false>;
+    case key(2, 2):
+      return copy_items<uint16_t, 1, true>;
+    case key(4, 0):
+      return copy_items<uint32_t, 1, false>;
+    case key(4, 4):
+      return copy_items<uint32_t, 1, true>;
+    case key(8, 0):
+      return copy_items<uint64_t, 1, false>;
+    case key(8, 4):
+      return copy_items<uint32_t, 2, true>;
+    case key(8, 8):
+      return copy_items<uint64_t, 1, true>;
+    case key(16, 0):
+      return copy_items<uint64_t, 2, false>;
+    case key(16, 8):
+      return copy_items<uint64_t, 2, true>;
+    default:
+      throw Error(ErrorKind::kUnsupported, "items of " + std::to_string(item_bytes) +
+                                               " bytes with byte order units of " + std::to_string(swap_bytes));
+  }
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,19 @@
+#pragma once
+// Items from anywhere in a chunk to consecutive places, with their byte order made native.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zarrfeed {
+
+/// Copies `count` items, `stride` bytes apart in the source, to consecutive places.
+using ItemCopy = void (*)(uint8_t* dest, const uint8_t* source, int64_t count, int64_t stride);
+
+/// Returns the kernel for items of `item_bytes` whose units of `swap_bytes` are reversed (0: copied as they are). Throws
+/// Error(kUnsupported) for other widths than numbers have.
+ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes);
+
+/// Bytes of the largest items that can be converted.
+inline constexpr size_t kMaxConvertedItem = 8;
+
+}  // namespace zarrfeed

@@ -1,0 +1,369 @@
+#include "transform/patch_copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "transform/item_copy.h"
+
+namespace zarrfeed {
+namespace {
+
+constexpr int64_t kNowhere = -1;
+
+int64_t floor_div(int64_t a, int64_t b) {
+  return a / b - (a % b < 0 ? 1 : 0);
+}
+
+int64_t floor_mod(int64_t a, int64_t b) {
+  return a - floor_div(a, b) * b;
+}
+
+/// The item of an axis that stands at a place, which may lie beyond the axis.
+int64_t item_at(int64_t place, int64_t extent, Border border) {
+  if (place >= 0 && place < extent) return place;
+  switch (border) {
+    case Border::kFill:
+      return kNowhere;
+    case Border::kEdge:
+      return std::clamp<int64_t>(place, 0, extent - 1);
+    case Border::kWrap:
+      return floor_mod(place, extent);
+    case Border::kReflect: {
+      if (extent == 1) return 0;
+      const int64_t period = 2 * (extent - 1);
+      const int64_t at = floor_mod(place, period);
+      return at < extent ? at : period - at;
+    }
+  }
+  return kNowhere;
+}
+
+}  // namespace
+
+void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out) {
+  out.clear();
+  const int64_t base = axis.dim < 0 ? 0 : floor_div(start, axis.scale) + axis.shift;
+  if (axis.offsets.empty() && base >= 0 && base + axis.size <= extent) {
+    out.push_back({0, axis.size, base, 1});
+    return;
+  }
+  for (int64_t dest = 0; dest < axis.size; ++dest) {
+    const int64_t offset = axis.offsets.empty() ? dest : axis.offsets[static_cast<size_t>(dest)];
+    const int64_t source = item_at(base + offset, extent, axis.border);
+    if (source == kNowhere) continue;
+    if (!out.empty() && out.back().dest + out.back().count == dest) {
+      AxisRun& run = out.back();
+      const int64_t step = source - (run.source + (run.count - 1) * run.step);
+      if (run.count == 1 && step >= -1 && step <= 1) run.step = step;
+      if (step == run.step && step >= -1 && step <= 1) {
+        ++run.count;
+        continue;
+      }
+    }
+    out.push_back({dest, 1, source, 1});
+  }
+}
+
+PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converter)
+    : array_(std::move(array)),
+      patch_(std::move(patch)),
+      converter_(converter),
+      item_bytes_(array_.item_bytes),
+      dest_item_(converter != nullptr ? converter->dest_item_bytes() : array_.item_bytes),
+      source_stride_(array_.shape.size()),
+      dest_stride_(array_.shape.size()),
+      cell_stride_(array_.shape.size(), 0),
+      cell_count_(array_.shape.size(), 1) {
+  const size_t num_axes = array_.shape.size();
+  choose_copy(item_bytes_, array_.swap_bytes);  // refuses unknown widths now rather than in a thread
+  bool fits = num_axes <= kMaxAxes && patch_.axes.size() == num_axes && !array_.fill.empty() &&
+              array_.fill.size() % item_bytes_ == 0 && !patch_.volumes.empty() &&
+              (patch_.fill.empty() || patch_.fill.size() == dest_item_);
+  for (size_t a = 0; fits && a < num_axes; ++a) {
+    const PatchAxis& axis = patch_.axes[a];
+    const bool is_sample_axis = static_cast<int>(a) == array_.sample_axis;
+    fits = axis.dim < static_cast<int>(kMaxPatchDims) && axis.size >= 1 && axis.scale >= 1 &&
+           (axis.offsets.empty() || std::ssize(axis.offsets) == axis.size) &&
+           (axis.dim >= 0 || (axis.size == array_.shape[a] && !is_sample_axis));
+  }
+  for (const PatchVolume& rows : patch_.volumes) fits = fits && rows.first_chunk >= 0 && 0 <= rows.begin;
+  if (!fits) throw Error(ErrorKind::kConfig, array_.name + ": patches do not fit the array");
+  auto stride = static_cast<int64_t>(item_bytes_);
+  for (size_t i = num_axes; i-- > 0;) {
+    const auto axis = static_cast<size_t>(array_.storage_order[i]);
+    source_stride_[axis] = stride;
+    stride *= array_.chunk_shape[axis];
+  }
+  stride = static_cast<int64_t>(dest_item_);
+  size_t cells = 1;
+  for (size_t a = num_axes; a-- > 0;) {
+    dest_stride_[a] = stride;
+    stride *= patch_.axes[a].size;
+    if (static_cast<int>(a) == array_.sample_axis) continue;
+    cell_stride_[a] = cells;
+    cell_count_[a] = static_cast<size_t>((array_.shape[a] - 1) / array_.chunk_shape[a] + 1);
+    cells *= cell_count_[a];
+  }
+  sample_bytes_ = static_cast<size_t>(stride);
+}
+
+void PatchCopy::find_axis_runs(size_t axis, const PatchStart& start, std::vector<AxisRun>& out) const {
+  const PatchAxis& of = patch_.axes[axis];
+  const int64_t at = of.dim < 0 ? 0 : start.at[static_cast<size_t>(of.dim)];
+  if (static_cast<int>(axis) != array_.sample_axis) {
+    find_runs(of, at, array_.shape[axis], out);
+    return;
+  }
+  const PatchVolume& rows = volume(start.volume);
+  find_runs(of, at, rows.end - rows.begin, out);
+  for (AxisRun& run : out) run.source += rows.begin;
+}
+
+void PatchCopy::add_chunks(size_t axis, const PatchStart& start, std::vector<int64_t>& out) const {
+  std::vector<AxisRun> runs;
+  find_axis_runs(axis, start, runs);
+  const int64_t length = array_.chunk_shape[axis];
+  for (const AxisRun& run : runs) {
+    const int64_t last = run.source + (run.count - 1) * run.step;
+    for (int64_t c = std::min(run.source, last) / length; c <= std::max(run.source, last) / length; ++c) {
+      out.push_back(c);
+    }
+  }
+}
+
+void PatchCopy::add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, std::vector<PatchCell>& out) const {
+  size_t count = 1;
+  for (std::vector<int64_t>& of_axis : chunks) {
+    std::ranges::sort(of_axis);
+    of_axis.erase(std::unique(of_axis.begin(), of_axis.end()), of_axis.end());
+    count *= of_axis.size();
+  }
+  const int64_t first_chunk = volume(of).first_chunk;
+  for (size_t number = 0; number < count; ++number) {
+    PatchCell& found = out.emplace_back();
+    size_t left = number;
+    for (size_t a = chunks.size(); a-- > 0;) {
+      const int64_t index = chunks[a][left % chunks[a].size()];
+      left /= chunks[a].size();
+      if (static_cast<int>(a) == array_.sample_axis) {
+        found.chunk = first_chunk + index;
+      } else {
+        found.cell += static_cast<size_t>(index) * cell_stride_[a];
+      }
+    }
+  }
+}
+
+void PatchCopy::find_cells(const PatchStart& start, std::vector<PatchCell>& out) const {
+  std::array<std::vector<int64_t>, kMaxAxes> chunks;
+  for (size_t a = 0; a < num_axes(); ++a) add_chunks(a, start, chunks[a]);
+  add_cells(start.volume, std::span(chunks).first(num_axes()), out);
+}
+
+bool PatchCopy::reaches_out(const PatchStart& start) const {
+  std::vector<AxisRun> runs;
+  for (size_t a = 0; a < num_axes(); ++a) {
+    if (patch_.axes[a].border != Border::kFill) continue;
+    find_axis_runs(a, start, runs);
+    int64_t inside = 0;
+    for (const AxisRun& run : runs) inside += run.count;
+    if (inside < patch_.axes[a].size) return true;
+  }
+  return false;
+}
+
+template <typename Box>
+size_t PatchCopy::for_each_box(const Runs& runs, const std::array<int64_t, kMaxAxes>& origin, const Box& box) const {
+  size_t combinations = 1;
+  for (size_t a = 0; a < num_axes(); ++a) combinations *= runs[a].size();
+  size_t items = 0;
+  for (size_t number = 0; number < combinations; ++number) {
+    Loops loops;
+    int64_t dest = 0;
+    int64_t source = 0;
+    size_t left = number;
+    size_t in_box = 1;
+    for (size_t a = num_axes(); a-- > 0;) {
+      const AxisRun& run = runs[a][left % runs[a].size()];
+      left /= runs[a].size();
+      dest += run.dest * dest_stride_[a];
+      source += (run.source - origin[a]) * source_stride_[a];
+      in_box *= static_cast<size_t>(run.count);
+      if (run.count == 1) continue;
+      const Loop next{run.count, run.step * source_stride_[a], dest_stride_[a]};
+      // An axis that continues the one inside it, on both sides, is the same loop.
+      Loop* const inner = loops.depth > 0 ? &loops.of[loops.depth - 1] : nullptr;
+      if (inner != nullptr && inner->source_stride * inner->count == next.source_stride &&
+          inner->dest_stride * inner->count == next.dest_stride) {
+        inner->count *= next.count;
+      } else {
+        loops.of[loops.depth++] = next;
+      }
+    }
+    // The innermost loop becomes the run if it writes consecutive items.
+    loops.run_stride = static_cast<int64_t>(item_bytes_);
+    if (loops.depth > 0 && loops.of[0].dest_stride == static_cast<int64_t>(dest_item_)) {
+      loops.run_items = loops.of[0].count;
+      loops.run_stride = loops.of[0].source_stride;
+      std::copy(loops.of.begin() + 1, loops.of.begin() + static_cast<std::ptrdiff_t>(loops.depth), loops.of.begin());
+      --loops.depth;
+    }
+    box(loops, dest, source);
+    items += in_box;
+  }
+  return items;
+}
+
+namespace {
+
+/// Calls run(offset in the patch, offset in the chunk) for each run of nested loops; the last of `loops` is outermost.
+template <typename LoopType, typename Run>
+void for_each_run(std::span<const LoopType> loops, int64_t dest, int64_t source, const Run& run) {
+  if (loops.empty()) {
+    run(dest, source);
+    return;
+  }
+  const LoopType& loop = loops.back();
+  for (int64_t i = 0; i < loop.count; ++i) {
+    for_each_run(loops.first(loops.size() - 1), dest + i * loop.dest_stride, source + i * loop.source_stride, run);
+  }
+}
+
+/// Writes items `first`, `first + 1`, ... of a pattern that repeats.
+void write_pattern(uint8_t* dest, std::span<const uint8_t> pattern, size_t item_bytes, size_t first, size_t count) {
+  size_t from = first * item_bytes % pattern.size();
+  for (size_t left = count * item_bytes; left > 0; from = 0) {
+    const size_t n = std::min(left, pattern.size() - from);
+    std::memcpy(dest, pattern.data() + from, n);
+    dest += n;
+    left -= n;
+  }
+}
+
+}  // namespace
+
+void PatchCopy::copy_box(const Loops& loops, uint8_t* sample, int64_t dest, const uint8_t* source) const {
+  const std::span<const Loop> nested(loops.of.data(), loops.depth);
+  const bool is_ready = array_.swap_bytes == 0 && loops.run_stride == static_cast<int64_t>(item_bytes_);
+  if (converter_ == nullptr && is_ready) {
+    const size_t bytes = static_cast<size_t>(loops.run_items) * item_bytes_;
+    for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) { std::memcpy(sample + to, source + from, bytes); });
+    return;
+  }
+  const ItemCopy copy = choose_copy(item_bytes_, array_.swap_bytes);
+  if (converter_ == nullptr) {
+    for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) {
+      copy(sample + to, source + from, loops.run_items, loops.run_stride);
+    });
+    return;
+  }
+  uint8_t gathered[Converter::kBlock * kMaxConvertedItem];
+  constexpr auto kBlock = static_cast<int64_t>(Converter::kBlock);
+  for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) {
+    const size_t position = static_cast<size_t>(to) / dest_item_;
+    if (is_ready) {
+      converter_->convert(sample + to, source + from, static_cast<size_t>(loops.run_items), position);
+      return;
+    }
+    for (int64_t done = 0; done < loops.run_items; done += kBlock) {
+      const int64_t n = std::min(kBlock, loops.run_items - done);
+      copy(gathered, source + from + done * loops.run_stride, n, loops.run_stride);
+      const auto begin = static_cast<size_t>(done);
+      converter_->convert(sample + to + begin * dest_item_, gathered, static_cast<size_t>(n), position + begin);
+    }
+  });
+}
+
+void PatchCopy::fill_box(const Loops& loops, uint8_t* sample, int64_t dest) const {
+  uint8_t fills[Converter::kBlock * kMaxConvertedItem];
+  const auto run_items = static_cast<size_t>(loops.run_items);
+  for_each_run(std::span<const Loop>(loops.of.data(), loops.depth), dest, 0, [&](int64_t to, int64_t) {
+    const size_t position = static_cast<size_t>(to) / dest_item_;
+    if (converter_ == nullptr) {
+      write_pattern(sample + to, array_.fill, item_bytes_, position, run_items);
+      return;
+    }
+    for (size_t done = 0; done < run_items; done += Converter::kBlock) {
+      const size_t n = std::min(Converter::kBlock, run_items - done);
+      write_pattern(fills, array_.fill, item_bytes_, position + done, n);
+      converter_->convert(sample + to + done * dest_item_, fills, n, position + done);
+    }
+  });
+}
+
+size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets) const {
+  Runs runs;
+  std::vector<AxisRun> whole;
+  size_t items = 0;
+  for (const PatchTarget& target : targets) {
+    const int64_t first_chunk = volume(target.start.volume).first_chunk;
+    std::array<int64_t, kMaxAxes> origin{};
+    for (size_t a = 0; a < num_axes(); ++a) {
+      const bool is_sample_axis = static_cast<int>(a) == array_.sample_axis;
+      const int64_t index = is_sample_axis ? from.chunk - first_chunk
+                                           : static_cast<int64_t>(from.cell / cell_stride_[a] % cell_count_[a]);
+      const int64_t begin = index * array_.chunk_shape[a];
+      const int64_t end = begin + array_.chunk_shape[a];
+      origin[a] = begin;
+      find_axis_runs(a, target.start, whole);
+      runs[a].clear();
+      for (const AxisRun& run : whole) {  // what of it lies in the chunk
+        int64_t first = 0;
+        int64_t last = run.count - 1;
+        if (run.step == 0) {
+          if (run.source < begin || run.source >= end) continue;
+        } else if (run.step > 0) {
+          first = std::max<int64_t>(first, begin - run.source);
+          last = std::min(last, end - 1 - run.source);
+        } else {
+          first = std::max<int64_t>(first, run.source - (end - 1));
+          last = std::min(last, run.source - begin);
+        }
+        if (first > last) continue;
+        runs[a].push_back({run.dest + first, last - first + 1, run.source + first * run.step, run.step});
+      }
+    }
+    items += for_each_box(runs, origin, [&](const Loops& loops, int64_t dest, int64_t source) {
+      if (chunk == nullptr) {
+        fill_box(loops, target.dest, dest);
+      } else {
+        copy_box(loops, target.dest, dest, chunk + source);
+      }
+    });
+  }
+  return items * dest_item_;
+}
+
+void PatchCopy::pad(std::span<const PatchTarget> targets) const {
+  const std::vector<uint8_t> zero(dest_item_, 0);
+  const std::span<const uint8_t> item = patch_.fill.empty() ? zero : patch_.fill;
+  for (const PatchTarget& target : targets) {
+    // Axis by axis: what lies beyond it, inside of the axes before it.
+    Runs inside;
+    for (size_t a = 0; a < num_axes(); ++a) find_axis_runs(a, target.start, inside[a]);
+    for (size_t beyond = 0; beyond < num_axes(); ++beyond) {
+      Runs runs;
+      for (size_t a = 0; a < num_axes(); ++a) {
+        if (a < beyond) runs[a] = inside[a];
+        if (a > beyond) runs[a] = {{0, patch_.axes[a].size, 0, 1}};
+      }
+      int64_t next = 0;
+      for (const AxisRun& run : inside[beyond]) {
+        if (run.dest > next) runs[beyond].push_back({next, run.dest - next, 0, 1});
+        next = run.dest + run.count;
+      }
+      const int64_t size = patch_.axes[beyond].size;
+      if (size > next) runs[beyond].push_back({next, size - next, 0, 1});
+      for_each_box(runs, {}, [&](const Loops& loops, int64_t dest, int64_t) {
+        for_each_run(std::span<const Loop>(loops.of.data(), loops.depth), dest, 0, [&](int64_t to, int64_t) {
+          write_pattern(target.dest + to, item, item.size(), 0, static_cast<size_t>(loops.run_items));
+        });
+      });
+    }
+  }
+}
+
+}  // namespace zarrfeed
