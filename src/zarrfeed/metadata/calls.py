@@ -14,6 +14,7 @@ from zarrfeed.spec.data import (
     DenseCall,
     Expression,
     NormalizeCall,
+    PatchCall,
     SelectCall,
     SplitCall,
     StackCall,
@@ -36,6 +37,11 @@ def window_call(offsets: Any, segment_ends: Any, rows: Any, pad: Any, mask: bool
     """Return `.window(offsets, segment_ends=..., rows=..., pad=..., mask=...)`."""
     ends = freeze_rows(segment_ends)
     return WindowCall(freeze_offsets(offsets), ends, freeze_rows(rows), freeze(pad), bool(mask))
+
+
+def patch_call(size: Any, sampling: str, border: Any, stride: Any, pad: Any) -> PatchCall:
+    """Return `.patch(size, sampling=..., border=..., stride=..., pad=...)`."""
+    return PatchCall(freeze(size), str(sampling), freeze(border), freeze(stride), pad)
 
 
 def with_offsets(expression: Expression, offsets: Any) -> Expression:

@@ -79,6 +79,8 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
         if one.resolved.blend is not None:
             raise ConfigError(f"{one!r}: a mixture cannot be one of several; give its sources to one zarrfeed.mix")
+        if one.resolved.patching is not None:
+            raise ConfigError(f"{one!r}: call patch() after zarrfeed.{function}()")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(row_map_of(field) is not None for field in one.resolved.fields):

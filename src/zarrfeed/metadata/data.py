@@ -16,12 +16,14 @@ from zarrfeed.metadata.data_items import ItemMethods
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
+from zarrfeed.metadata.patching import Dim, PadVoxels, PatchRequest
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.store_table import locate_samples, source_of
 from zarrfeed.plan.labels import Method
 from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
+from zarrfeed.plan.tiling import Border, Sampling
 from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import Offsets, PadLike
 from zarrfeed.spec.data import Call, Expression, FieldInfo
@@ -224,6 +226,62 @@ class Data(ItemMethods):
         resolved = step(self.resolved)  # what is wrong with the arguments is said before they are frozen
         return self._then(calls.window_call(offsets, ends, rows, pad, mask), step, resolved)
 
+    @checks_option_names
+    def patch(
+        self,
+        size: Mapping[Dim, int],
+        *,
+        sampling: Sampling = "tiles",
+        border: Border | Mapping[Dim, Border] = "pad",
+        stride: Mapping[Dim, int] | None = None,
+        pad: PadVoxels = 0,
+    ) -> Data:
+        """Make each sample a patch: a box of the arrays, such as 64 x 64 x 64 voxels of a volume.
+
+        Parameters
+        ----------
+        size
+            Voxels of a patch along dimensions, by their names or the numbers of axes: {"z": 64, "y": 64, "x": 64}.
+            Samples have other axes, such as channels, as a whole. The sample axis need not be named: samples of images
+            over time are then (time, box), without an axis over time. All arrays must have these dimensions, of the
+            same lengths, and are cut alike.
+        sampling
+            "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
+            their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation
+            wants it.
+        border
+            What becomes of patches that reach beyond a volume; for all dimensions, or by dimension. "pad": they are
+            kept, so each voxel comes exactly once in an epoch of tiles. "drop": they are left out. "shift": they are
+            moved inside, so some voxels come several times. "wrap": the dimension is periodic, as longitude is.
+        stride
+            With "grid": voxels from one patch to the next, at most `size`. None: `size`.
+        pad
+            What voxels beyond the volume are, with border "pad": a number, as it stands in a batch; "nan"; "edge", the
+            nearest voxel inside; or "reflect", voxels mirrored at the border.
+
+        Raises
+        ------
+        ConfigError
+            If an array lacks a dimension, lengths differ, or a patch is larger than its volume and is not padded.
+
+        Notes
+        -----
+        Each store, and each run of selected samples, is a volume, which patches do not leave. Epochs differ in length,
+        as tiles lie differently: `len()` of a dataset is that of its next epoch. `return_index=True` delivers numbers
+        that say where patches begin, the same in all epochs: `locate` takes them apart.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> volume = zarr.array(np.arange(40**3).reshape(40, 40, 40), chunks=(20, 20, 20))
+        >>> data = zarrfeed.open(volume).patch({0: 16, 1: 16, 2: 16})
+        >>> dataset = zarrfeed.ZarrIterableDataset(data, batch_size=4, shuffle=True)
+        >>> next(iter(dataset)).shape
+        torch.Size([4, 16, 16, 16])
+        """
+        request = PatchRequest.parse(size, sampling, border, stride, pad)
+        return self._then(calls.patch_call(size, sampling, border, stride, pad), Step("patch", (request,)))
+
     def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Data:
         """Make windows with other offsets of the same samples, in place of those of `window`.
 
@@ -320,7 +378,9 @@ class Data(ItemMethods):
 
         Returns
         -------
-        The place of the store in `stores`, and the index in that store; arrays for an array.
+        The place of the store in `stores`, and the index in that store; arrays for an array. Of patches, in place of an
+        index where each begins along each dimension, the sample axis first: shape (dimensions,) for one patch, and
+        (patches, dimensions) for an array. It may begin before the first voxel.
 
         Examples
         --------
@@ -329,6 +389,8 @@ class Data(ItemMethods):
         >>> data.locate(5), data.locate([4, 11])
         ((1, 0), (array([0, 1]), array([4, 6])))
         """
+        if self.resolved.patching is not None:
+            return self.resolved.patching.locate(index, self.resolved.opened.stores)
         return locate_samples(self.resolved.opened.stores, self.resolved.choice.num_samples, index)
 
     def source_of(self, index: int | npt.ArrayLike) -> Any:
@@ -358,7 +420,7 @@ class Data(ItemMethods):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self.resolved.choice.length
+        return self.resolved.length
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Data):

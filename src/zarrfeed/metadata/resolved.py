@@ -18,13 +18,14 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.anndata import check_dense
+from zarrfeed.metadata.batch_parts import field_infos, part_keys, window_fields
 from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.metadata.host_memory import holds_same
+from zarrfeed.metadata.patching import Patching, PatchRequest
 from zarrfeed.metadata.stacking import (
     Stacked,
-    channels_of,
     make_stack,
     order_of,
     placed,
@@ -55,15 +56,10 @@ from zarrfeed.spec.field import (
     StoredField,
     VlenField,
     check_pad,
-    described_dtype,
-    dtype_name,
-    shape_of,
 )
 from zarrfeed.spec.images import Images
 from zarrfeed.spec.static import StaticField, is_channel
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.spec.window import Window
-from zarrfeed.spec.window_fields import LeadField, PadMaskField
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
 _USUAL_ROOM = 64 << 20
@@ -104,6 +100,8 @@ class ResolvedData:
         Which fields share a tensor.
     blend
         Of a mixture: its sources, and how they are mixed.
+    patching
+        Of samples that are patches: how they are cut.
     """
 
     opened: OpenedFields
@@ -116,6 +114,7 @@ class ResolvedData:
     statics: tuple[StaticField, ...] = ()
     stacks: tuple[Stacked, ...] = ()
     blend: Blend | None = None
+    patching: Patching | None = None
 
     @classmethod
     def of(cls, opened: OpenedFields) -> Self:
@@ -135,12 +134,22 @@ class ResolvedData:
         made = []
         for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
             items, wishes = self.opened.items_of(number), self.wishes_of(number)
+            if self.patching is not None:
+                items = tuple(self.patching.items(one, number) for one in items)
+                wishes = tuple(wish.with_axis_before() for wish in wishes)
             conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
             made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images, wishes[0].dense))
+        if self.patching is not None:
+            made = list(self.patching.cut(made))
         for number, leader in leaders(self.opened.fields, self.opened.items, self.stacks).items():
             wish = self.wishes_of(number)[0]
             made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], wish, made[leader])
         return placed(made, self.opened.items, self.stacks)
+
+    @property
+    def length(self) -> int:
+        """How many samples are chosen; of patches, how many a typical epoch has."""
+        return self.choice.length if self.patching is None else self.patching.tiling(0).typical().num_tiles
 
     def wishes_of(self, number: int) -> tuple[Wish, ...]:
         """Return what was asked for the items of a field, for each of its layouts."""
@@ -151,34 +160,7 @@ class ResolvedData:
 
     def infos(self) -> tuple[FieldInfo, ...]:
         """Return what a batch has of each array, or of several that are stacked."""
-        infos = []
-        for tensor in tensors_of(self.fields):
-            f, items = tensor.field, self.opened.items[tensor.members[0]]
-            stack = self._stack_of(items)
-            name = items.key or items.part if stack is None else stack.name or stack.part
-            channels = () if stack is None else channels_of(self.fields, self.opened.items, stack)
-            infos.append(FieldInfo(name, items.part, shape_of(f), described_dtype(f), channels=channels))
-        for side, masks in self._of_windows().items():
-            behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
-            infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, dtype_name(f)) for f in masks]
-        return (*infos, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in self.statics))
-
-    def _of_windows(self) -> dict[str, list[PadMaskField | LeadField]]:
-        """Return what a batch says of its windows, by the side that has it: padded rows, and the drawn distance."""
-        masks: dict[str, list[PadMaskField | LeadField]] = {}
-        for items, window in zip(self.opened.items, self.windows, strict=True):
-            if self.masks and window is not None and window.pad is not None:
-                stack, made = self._stack_of(items), masks.setdefault(items.part, [])
-                called = items.key or items.part if stack is None else stack.name or stack.part
-                before = [one for one in made if one.name == f"{called}_is_pad"]  # of another array of the same stack
-                if any(isinstance(one, PadMaskField) and one.window == window for one in before):
-                    continue
-                name = f"{items.key if before else called}_is_pad"
-                made.append(PadMaskField(self.choice.num_samples, window, name))
-        lead = lead_of(self.windows)
-        if lead is not None:
-            masks.setdefault("samples", []).append(LeadField(self.choice.num_samples, lead))
-        return masks
+        return field_infos(self)
 
     def stack(self, names: Sequence[str], name: str | None, spatial_axes: int | None) -> Self:
         """Write some arrays side by side into one tensor."""
@@ -210,25 +192,6 @@ class ResolvedData:
         stacks = [one.name or one.part for one in self.stacks if one.part == "samples"]
         return [*named, *stacks, *(one.name for one in self.statics)]
 
-    def _stack_of(self, items: Items) -> Stacked | None:
-        return next((one for one in self.stacks if one.part == items.part and items.key in one.keys), None)
-
-    def _parts(self) -> list[tuple[str, ...] | None]:
-        """Return the keys of the dict of each part of a batch; None for a bare tensor."""
-        parts: list[tuple[str, ...] | None] = []
-        for part, keys in zip(("samples", "targets"), self.opened.parts, strict=False):
-            items = [one for one in self.opened.items if one.part == part]
-            stacks = [self._stack_of(one) for one in items]
-            if any(stacks) and keys is not None:
-                names = [one.key if of is None else of.name or part for one, of in zip(items, stacks, strict=True)]
-                keys = tuple(dict.fromkeys(map(str, names)))
-                if len(keys) == 1 and stacks[0] is not None and stacks[0].name is None:
-                    keys = None
-            parts.append(keys)
-        if self.statics and parts[0] is None:
-            parts[0] = ("samples",)  # a single array becomes an entry of the dict that static fields are put into
-        return parts
-
     def static(self, fields: tuple[StaticField, ...]) -> Self:
         """Add arrays that are the same for all samples."""
         for one in fields:
@@ -238,6 +201,7 @@ class ResolvedData:
 
     def select(self, samples: Select) -> Self:
         """Choose samples by their positions among those that are chosen."""
+        self._check_rows("select")
         return replace(self, choice=self.choice.select(samples))
 
     def coordinate(self, name: str | None = None, given: Any = None) -> Coordinate:
@@ -269,6 +233,7 @@ class ResolvedData:
     def blocks(self, blocks: npt.ArrayLike, of: BlockUnit) -> Self:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
         check_choice("of", of, BLOCK_UNITS)
+        self._check_rows("blocks")
         planned = plan_blocks(self.fields, self.opened.num_sample_fields, block=of, aligns=False)
         return replace(self, choice=self.choice.blocks(blocks, planned.rows, of, planned.edges))
 
@@ -281,6 +246,7 @@ class ResolvedData:
         mask: bool = False,
     ) -> Self:
         """Make each sample the rows at some offsets from its own."""
+        self._check_rows("window")
         if self.choice.windowed:
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
         items = self.opened.items
@@ -314,6 +280,20 @@ class ResolvedData:
             return replace(made, choice=choice.without_gaps(made.fields))
         check_gaps_can_be_nan(made.fields)
         return replace(made, choice=choice)
+
+    def patch(self, request: PatchRequest) -> Self:
+        """Make samples boxes of the arrays."""
+        if self.patching is not None:
+            raise ConfigError("patch() was called before: call it once, with the sizes of all dimensions")
+        if self.choice.windowed or self.stacks or self.blend is not None:
+            raise ConfigError("patch: samples are windows, stacked or mixed; call patch() before stack()")
+        ends = np.zeros(0, dtype=np.int64) if self.opened.stores is None else self.opened.stores.first
+        patching = Patching.of(request, self.fields, self.opened.items, self.choice.ascending(), ends)
+        return replace(self, patching=patching)
+
+    def _check_rows(self, method: str) -> None:
+        if self.patching is not None:
+            raise ConfigError(f"{method}: samples are patches; call patch() last of what chooses samples")
 
     def with_offsets(self, offsets: Any) -> Self:
         """Make the windows of the samples anew, with other offsets and the other arguments of `window` as they were."""
@@ -381,6 +361,7 @@ class ResolvedData:
 
     def split(self, parts: Sequence[float], *, by: By, seed: int, gap: int | None) -> tuple[Self, ...]:
         """Deal the samples to parts."""
+        self._check_rows("split")
         field_set, _ = self.planned(block="shard" if by == "shard" else None, room=_USUAL_ROOM)
         unit: BlockUnit | None = "shard" if by == "shard" else self.choice.unit
         choices = self.choice.split(parts, field_set, by=by, seed=seed, gap=gap)
@@ -414,14 +395,16 @@ class ResolvedData:
         ConfigError
             If shards are to make the blocks, and there are none.
         """
+        if self.patching is not None:
+            return self._planned_patches(return_index=return_index), None
         unit = block or self.choice.unit or "chunk"
         check_choice("block", unit, BLOCK_UNITS)
         aligns = aligns and self.choice.aligned
         blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
-        fields, parts, primary = list(blocks.fields), self._parts(), blocks.primary
+        fields, parts, primary = list(blocks.fields), part_keys(self), blocks.primary
         for f in fields:
             check_pad(f)
-        for side, masks in reversed(self._of_windows().items()):
+        for side, masks in reversed(window_fields(self).items()):
             place = int(side == "targets")
             end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
             fields[end:end] = masks
@@ -435,6 +418,16 @@ class ResolvedData:
         edges = blocks.edges if self.blend is None else self.blend.edges(blocks.edges, blocks.rows)
         field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, edges)
         return field_set, self.choice.selection(blocks.rows, edges)
+
+    def _planned_patches(self, *, return_index: bool) -> FieldSet:
+        """Return the fields of patches, whose blocks an order of each epoch has."""
+        fields, parts = list(self.fields), part_keys(self)
+        for f in fields:
+            Patching.check_pad(f)
+        if return_index:
+            fields.append(IndexField(self.choice.num_samples))
+            parts.append(None)
+        return FieldSet(tuple(fields), tuple(parts), None, 1)
 
     def plain(self, numbers: Sequence[int]) -> Self:
         """Return the chosen samples of some of the fields, each its own row, decoded and not converted any further."""
@@ -463,6 +456,7 @@ class ResolvedData:
             statics=(),
             stacks=(),
             blend=None,
+            patching=None,
         )
 
     def holds_same(self, other: ResolvedData) -> bool:
@@ -480,6 +474,7 @@ class ResolvedData:
 
     def with_field(self, field: ResidentField, items: Items) -> Self:
         """Add one more array in memory to the samples."""
+        self._check_rows("other arrays in memory")
         at, first = self.opened.num_sample_fields, self.first_wishes
         return replace(
             self,

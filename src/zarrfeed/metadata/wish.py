@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
@@ -63,6 +63,10 @@ class Wish:
             images=self.images if later.images is None else later.images,
             dense=self.dense or later.dense,
         )
+
+    def with_axis_before(self) -> Wish:
+        """Return the same for items with one more axis before the others."""
+        return replace(self, axis=self.axis + 1) if isinstance(self.axis, int) and self.axis >= 0 else self
 
     @property
     def asks_nothing(self) -> bool:

@@ -20,7 +20,7 @@ from zarrfeed.plan.field_rows import chunk_finder, follows_rule
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs
 from zarrfeed.plan.windows import reach
-from zarrfeed.spec.field import Field, StoredField, VlenField, arrays_of, window_of
+from zarrfeed.spec.field import Field, StoredField, VlenField, arrays_of, has_patches, window_of
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sparse import CsrField
 
@@ -54,7 +54,7 @@ class Overlap:
                 share = f.primary.num_blocks / max(1, f.num_samples / block_rows)
                 shared = max(shared, 1 / max(1.0, share))
                 carried_bytes += _GROUPS_AT_ONCE * f.block_bytes
-            elif isinstance(f, StoredField) and carries(f):
+            elif isinstance(f, StoredField) and f.window is not None and carries(f):
                 rows = f.spec.rows_per_chunk
                 chunks = sum(-(-beyond // rows) for beyond in reach([f.window])) + (block_rows % rows != 0)
                 shared = max(shared, chunks * rows / block_rows)
@@ -72,8 +72,8 @@ class Overlap:
 
 
 def carries(field: Field) -> bool:
-    """Return whether chunks of a field may serve several blocks: its windows reach beyond a sample's own row."""
-    return (
+    """Return whether chunks of a field may serve several blocks: those of patches, and of windows of several rows."""
+    return has_patches(field) or (
         isinstance(field, StoredField)
         and not field.resident
         and field.window is not None
@@ -115,6 +115,9 @@ class CarryPlan:
 def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
     """Return what the groups of a plan share of `fields`."""
     following = next_groups(plan)
+    if any(map(has_patches, fields)):  # the engine finds which chunks are shared
+        nothing = np.zeros(0, dtype=np.int64)
+        return CarryPlan(following, np.zeros(len(following) + 1, dtype=np.int64), nothing, nothing, nothing)
     shared = [
         (group, np.full(len(group), number), chunk, on)
         for number, f, layout in arrays_of(fields)

@@ -13,13 +13,15 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.affinity import Dealing, Part, blocks_together, seed_of_node
 from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
+from zarrfeed.plan.columns import carried_by_lanes, choose_columns
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import MOST_VISITS, MixingLimits, choose_lanes, choose_mixing, choose_sources
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.partition import Consumer, Division, Even, RankInfo
 from zarrfeed.plan.runs import RunDivision
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.state import EpochState, shortest_in
+from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import FieldSet, sample_bytes
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
@@ -170,10 +172,9 @@ class Schedule:
         if self.whole_blocks:
             raise ConfigError("runs of whole blocks cannot be dealt to nodes")
         whole = self.order
-        if isinstance(whole, MixedOrder):
-            raise ConfigError(
-                "affinity = 'node' is not for mixtures: which source a step takes is the same on all nodes"
-            )
+        if isinstance(whole, MixedOrder | SweptOrder):
+            kind = "mixtures: which source a step takes" if isinstance(whole, MixedOrder) else "patches: where they lie"
+            raise ConfigError(f"affinity = 'node' is not for {kind} is the same on all nodes")
         dealing = Dealing.of(whole, num_nodes, blocks_together(self.fields, whole, num_nodes))
         fewest_blocks, shortest = dealing.fewest_blocks, whole.length // num_nodes
         lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
@@ -200,7 +201,7 @@ class Schedule:
     @property
     def engine_batch_size(self) -> int:
         """Samples of a batch of the engine: the same for all nodes."""
-        if self.batch_size is not None and isinstance(self.order, MixedOrder):
+        if self.batch_size is not None and isinstance(self.order, MixedOrder | SweptOrder):
             return self.batch_size
         length = self.part.whole.length
         if self.batch_size is not None:
@@ -241,15 +242,16 @@ class Schedule:
             lanes = order.lanes  # a rank reads none of its objects twice, whatever lane they lie in
         else:
             lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
-        leaves_some = part.long_nodes > 0 or part.longest % consumer.num_receivers != 0
+        leaves_some = part.long_nodes > 0 or self.length(state, consumer) % consumer.num_receivers != 0
         turns = not order.shuffle and even == "drop" and leaves_some
         return replace(
             state,
-            lanes=min(part.shortest, lanes),
+            lanes=min(shortest_in(part), lanes),
             mix=order.mix,
             strip=order.strip,
             first_block=state.epoch % part.fewest_blocks if turns else 0,
             nodes=part.num_nodes,
+            sweep=order.tiles.sweep if isinstance(order, SweptOrder) else None,
         )
 
     def _settle_mixture(self, order: MixedOrder, state: EpochState, consumer: Consumer) -> EpochState:
@@ -270,6 +272,8 @@ class Schedule:
 
     def length(self, state: EpochState, consumer: Consumer) -> int:
         """Return the positions of the longest part of an epoch order: of all nodes, those of the part that has most."""
+        if isinstance(self.order, SweptOrder):
+            return self.order.epochs.length(state.epoch)
         if not isinstance(self.order, MixedOrder):
             return self.part.longest
         return self.order.with_unit(self._global_batch(consumer) if state.lanes is None else state.unit).length
@@ -280,9 +284,13 @@ class Schedule:
         if isinstance(self.order, MixedOrder):
             assert state.sources is not None
             return self.order.with_sources(state.sources).with_unit(state.unit)
-        mix = self.order.mix if state.mix is None else state.mix
+        order = self.order
+        if isinstance(order, SweptOrder):
+            assert state.sweep is not None
+            order = order.epochs.with_sweep(state.sweep).at(state.epoch)
+        mix = order.mix if state.mix is None else state.mix
         return replace(
-            self.order,
+            order,
             lanes=state.lanes,
             mix=mix,
             strip=state.strip,
@@ -370,6 +378,8 @@ class Schedule:
 
     def _mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
         """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
+        if isinstance(order, SweptOrder):
+            return self._swept(order, lanes)
         if not order.permutes_rows:
             return order
         if isinstance(order, MixedOrder):
@@ -405,6 +415,12 @@ class Schedule:
             if self._memory(made, RankInfo(), RankInfo().consumer()).carry_bytes:
                 return made
         return chosen if overlap is None else choose_sources(order, self._limits(order), lanes, mix)
+
+    def _swept(self, order: SweptOrder, lanes: int | None) -> Order:
+        """Return the order of patches with the columns and the lanes that suit layout and memory."""
+        place = RankInfo()
+        memory = self._memory(order, place, place.consumer())
+        return choose_columns(order, self.fields.fields, memory, self._threads(place, place.consumer()), lanes)
 
     def _limits(self, order: Order, overlap: Overlap | None = None) -> MixingLimits:
         """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
@@ -442,6 +458,10 @@ class Schedule:
 
     def _carry_bytes(self, order: Order, consumer: Consumer, share: int) -> int:
         """Return the memory that a consumer's lanes want for chunks that neighbouring blocks share."""
+        if isinstance(order, SweptOrder):
+            lanes = lanes_of(order, self._stride(order, consumer))
+            threads = self.num_threads or usable_cores()
+            return max(carried_by_lanes(order, self.fields.fields, lanes, threads), share // _CARRY_PART)
         overlap = Overlap.of(self.fields.fields, order.block_rows) if keeps_neighbours(order) else None
         if overlap is None:
             return 0

@@ -167,6 +167,14 @@ class Order:
         following[places] = np.roll(places, -1)
         return following
 
+    def numbers(self, samples: Int64) -> Int64:
+        """Return what users call samples: their index in the array; of patches, numbers that say where they begin."""
+        return samples
+
+    def patch_table(self) -> core.PatchTable | None:
+        """Return where samples begin, if they are patches, in the form that the engine takes."""
+        return None
+
     def plan(
         self,
         epoch: int,
@@ -447,6 +455,7 @@ class EpochPlan:
             period=self.period,
             carry=carry,
             mixture=None if self.sources is None else self.sources.to_core(),
+            patches=order.patch_table(),
         )
 
 

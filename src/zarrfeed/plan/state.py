@@ -13,6 +13,8 @@ from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.progress import Cut, Progress, whole_number
 from zarrfeed.plan.runs import RunCut, RunDivision
+from zarrfeed.plan.sweep import Sweep
+from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import Field, described_dtype, window_of
 from zarrfeed.spec.version import Version
 
@@ -104,6 +106,8 @@ class EpochState:
         Of a mixture: lanes, mix and strip of each source, in place of those above.
     unit
         Of a mixture: steps in a row that are of one source.
+    sweep
+        Of patches: the columns in which they are read.
     nodes
         Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
@@ -122,6 +126,7 @@ class EpochState:
     offsets: Mapping[str, Any] | None = None
     sources: tuple[SourceLanes, ...] | None = None
     unit: int = 1
+    sweep: Sweep | None = None
 
     @property
     def used(self) -> int:
@@ -162,6 +167,8 @@ class EpochState:
             json["sources"] = [list(one) for one in self.sources]
         if self.unit != 1:
             json["unit"] = self.unit
+        if self.sweep is not None:
+            json["sweep"] = {name: value for name, value in asdict(self.sweep).items() if value is not None}
         if self.worker is not None:
             c = self.worker.consumer
             json["worker"] = {
@@ -208,7 +215,20 @@ class EpochState:
             offsets=offsets,
             sources=_sources_in(json),
             unit=whole_number(json.get("unit", 1), least=1),
+            sweep=_sweep_in(json),
         )
+
+
+def _sweep_in(json: Mapping[str, Any]) -> Sweep | None:
+    if "sweep" not in json:
+        return None
+    of = dict(json["sweep"])
+    lengths = [tuple(whole_number(one, least=1) for one in of.pop(name)) for name in ("width", "unit")]
+    others = {name: whole_number(value) for name, value in of.items()}
+    try:
+        return Sweep(width=lengths[0], unit=lengths[1], **others)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 def _sources_in(json: Mapping[str, Any]) -> tuple[SourceLanes, ...] | None:
@@ -281,12 +301,16 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
             made = replace(made, mix=mix)
             if made.nodes != part.num_nodes:
                 raise ValueError(f"nodes = {made.nodes}, must be {part.num_nodes}")
-        if made.lanes is not None and not 1 <= made.lanes <= part.shortest:
-            raise ValueError(f"lanes = {made.lanes}, must be in [1, {part.shortest}]")
+        if made.lanes is not None and not 1 <= made.lanes <= shortest_in(part):
+            raise ValueError(f"lanes = {made.lanes}, must be in [1, {shortest_in(part)}]")
         if not 1 <= made.strip <= part.fewest_blocks:
             raise ValueError(f"strip = {made.strip}, must be in [1, {part.fewest_blocks}]")
         if isinstance(part.whole, MixedOrder) and made.lanes is not None:
             part.whole.check_sources(made.sources or ())
+        if isinstance(part.whole, SweptOrder) and made.lanes is not None:
+            dimensions = part.whole.epochs.tiling.num_dimensions
+            if made.sweep is None or len(made.sweep.width) != dimensions:
+                raise ValueError(f"sweep = {made.sweep} of patches with {dimensions} dimensions")
         if made.first_block >= part.fewest_blocks:
             raise ValueError(f"first_block = {made.first_block}, must be below {part.fewest_blocks}")
     except (ValueError, KeyError, TypeError) as error:
@@ -308,13 +332,22 @@ def longest_in(json: Mapping[str, Any], part: Part) -> int:
     ValueError, KeyError, TypeError
         If it cannot be one.
     """
+    if isinstance(part.whole, SweptOrder):
+        return part.whole.epochs.length(whole_number(json["epoch"], 2**63))
     if not isinstance(part.whole, MixedOrder):
         return part.longest
     return part.whole.with_unit(whole_number(json.get("unit", 1), 2**40, least=1)).length
 
 
+def shortest_in(part: Part) -> int:
+    """Return how many lanes each epoch order of a part can have, at most."""
+    return part.whole.epochs.shortest if isinstance(part.whole, SweptOrder) else part.shortest
+
+
 def describe_order(order: Order) -> dict[str, Any]:
     """Return what the epoch order depends on, except for epoch and lanes, as JSON."""
+    if isinstance(order, SweptOrder):
+        return {"patches": order.epochs.describe(), "shuffle": order.shuffle, "seed": order.seed, "mix": order.mix}
     selection = order.selection
     digest, whole = (None, False) if selection is None else (selection.digest, selection.whole_blocks)
     return {

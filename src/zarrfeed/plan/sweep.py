@@ -26,6 +26,9 @@ from zarrfeed.plan.order import MOST_BLOCKS
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.tiling import TileGrid
 
+#: What `good_bytes` is the memory for.
+GOOD_AMPLIFICATION = 1.2
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -84,6 +87,42 @@ class Sweep:
         """Return into how many parts each dimension of volumes is cut, shape (V, D): its tiles along the sweep axis."""
         units_of_part: Int64 = np.array(self.width) // np.array(self.units)
         return -(-self.num_units(count) // units_of_part)
+
+
+@dataclass(frozen=True)
+class SweepChoice:
+    """How patches are read.
+
+    Attributes
+    ----------
+    sweep, lanes
+        What was chosen.
+    amplification
+        Decoded bytes of an epoch, divided by the bytes of all chunks: expected, on average over epochs.
+    block_tiles
+        Tiles of a block, at most.
+    bytes_of_lane
+        Memory of a lane at most: two blocks of samples, and the chunks that a layer hands to the next one.
+    carried_bytes
+        What of this are chunks.
+    total_bytes
+        Memory of all lanes, and of the chunks that a layer of each thread hands on while it still holds those before.
+    fits
+        Whether this is no more than the memory that there was.
+    good_bytes
+        Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
+        suffices.
+    """
+
+    sweep: Sweep
+    lanes: int
+    amplification: float
+    block_tiles: int
+    bytes_of_lane: int
+    carried_bytes: int
+    total_bytes: int
+    fits: bool
+    good_bytes: int | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_counts, check_int
 from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH
 from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.sweep import Sweep, num_parts
+from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, num_parts
 from zarrfeed.plan.sweep_cost import Float64, decodes_of_sweeps, representatives
 from zarrfeed.plan.tiling import Tiling
 
@@ -35,8 +35,6 @@ _MOST_FOR_LANES = 1.1
 _AS_GOOD = 1.005
 #: Cutting columns into runs may add so much to what is decoded.
 _MOST_FOR_RUNS = 0.01
-#: What `good_bytes` is the memory for.
-GOOD_AMPLIFICATION = 1.2
 #: Planning takes about 460 bytes a block: no sweep has more, unless all have.
 _MANY_BLOCKS = 1 << 20
 #: Widths below this are all tried, larger ones in steps of this factor.
@@ -63,42 +61,6 @@ class PatchField:
     chunk: tuple[int, ...]
     cell_bytes: int
     sample_bytes: int
-
-
-@dataclass(frozen=True)
-class SweepChoice:
-    """How patches are read.
-
-    Attributes
-    ----------
-    sweep, lanes
-        What was chosen.
-    amplification
-        Decoded bytes of an epoch, divided by the bytes of all chunks: expected, on average over epochs.
-    block_tiles
-        Tiles of a block, at most.
-    bytes_of_lane
-        Memory of a lane at most: two blocks of samples, and the chunks that a layer hands to the next one.
-    carried_bytes
-        What of this are chunks.
-    total_bytes
-        Memory of all lanes, and of the chunks that a layer of each thread hands on while it still holds those before.
-    fits
-        Whether this is no more than the memory that there was.
-    good_bytes
-        Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
-        suffices.
-    """
-
-    sweep: Sweep
-    lanes: int
-    amplification: float
-    block_tiles: int
-    bytes_of_lane: int
-    carried_bytes: int
-    total_bytes: int
-    fits: bool
-    good_bytes: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,3 +356,18 @@ def _check_fields(fields: Sequence[PatchField], dimensions: int) -> None:
             check_int("chunk", length, 1)
         check_int("cell_bytes", field.cell_bytes, 1)
         check_int("sample_bytes", field.sample_bytes, 1)
+
+
+def carried_bytes(tiling: Tiling, fields: Sequence[PatchField], sweep: Sweep) -> tuple[int, int]:
+    """Return the bytes of chunks that a lane hands from layer to layer, and of those that it holds beside them."""
+    of_lane, changing = 0.0, 0.0
+    for field in fields:
+        cross = math.prod(
+            _held_chunks(tiling, d, field.chunk[d], width, unit, crops=False)
+            for d, (width, unit) in enumerate(zip(sweep.width, sweep.units, strict=True))
+            if d != sweep.axis
+        )
+        layers, more_layers = _carried_layers(tiling, sweep.axis, field.chunk[sweep.axis])
+        of_lane += field.cell_bytes * layers * cross
+        changing += field.cell_bytes * more_layers * cross
+    return int(of_lane), int(changing)

@@ -12,16 +12,19 @@ What holds, and what tests check:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from zarrfeed.base.native import core
 from zarrfeed.plan.keyed_random import below, keys_of
 from zarrfeed.plan.order import Order, permuted
+from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.selection import Int64, Selection
-from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of
+from zarrfeed.plan.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
 from zarrfeed.plan.tiling import Tiling
 
 _ROTATION = 0x726F74617465
@@ -39,10 +42,13 @@ class SweptOrder(Order):
         Where the samples lie.
     tiles_epoch
         Which epoch they are of. None: of any.
+    of_epochs
+        The orders of all epochs, of which this is one.
     """
 
     tiles: TileBlocks = field(compare=False)
     tiles_epoch: int | None = None
+    of_epochs: PatchOrder | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, tiles: TileBlocks, *, shuffle: bool, seed: int, lanes: int, epoch: int | None = None) -> SweptOrder:
@@ -58,6 +64,49 @@ class SweptOrder(Order):
             edges=tiles.first,
             tiles=tiles,
             tiles_epoch=epoch,
+        )
+
+    @property
+    def epochs(self) -> PatchOrder:
+        """The orders of all epochs, of which this is one."""
+        assert self.of_epochs is not None
+        return self.of_epochs
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """What patches are called."""
+        return Numbering.of(self.tiles.grid.extents, self.tiles.grid.size)
+
+    @property
+    def periods(self) -> Int64:
+        """The extent of each volume along periodic dimensions, 0 along others, shape (V, D)."""
+        return np.where(self.tiles.grid.wraps, self.tiles.grid.extents, 0)
+
+    def numbers(self, samples: Int64) -> Int64:
+        """Return what samples are called in every epoch."""
+        volume, start = self.tiles.starts(samples)
+        period = self.periods[volume]
+        return self.numbering.number(volume, np.where(period > 0, start % np.maximum(period, 1), start))
+
+    def patch_table(self) -> core.PatchTable:
+        """Return where samples begin, in the form that the engine takes."""
+        grid, tiles, numbering, nothing = self.tiles.grid, self.tiles, self.numbering, np.zeros(0, dtype=np.int64)
+        return core.PatchTable(
+            num_dims=len(grid.size),
+            step=grid.step,
+            origin=grid.origin,
+            least=grid.first,
+            last=grid.last,
+            block_first=tiles.first,
+            block_volume=tiles.volume,
+            block_begin=tiles.begin,
+            block_count=tiles.count,
+            volume_of=nothing,
+            start_of=nothing,
+            margin=numbering.margin,
+            period=self.periods,
+            stride=numbering.stride,
+            volume_number=numbering.first[:-1],
         )
 
     def places(self, epoch: int) -> Int64:
@@ -98,6 +147,8 @@ class PatchOrder:
         L; no order has more lanes than the shortest epoch has samples.
     phase
         Whether epochs have a phase; False: all have that of 0.
+    choice
+        Why the columns are so. None: nothing was chosen.
     """
 
     tiling: Tiling
@@ -106,7 +157,24 @@ class PatchOrder:
     seed: int = 0
     lanes: int = 1
     phase: bool = True
+    choice: SweepChoice | None = field(default=None, compare=False, repr=False)
     _orders: dict[int, SweptOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def with_sweep(self, sweep: Sweep) -> PatchOrder:
+        """Return the same orders with other columns."""
+        return self if sweep == self.sweep else replace(self, sweep=sweep)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the patches of the epochs depend on, beside the seed, as JSON."""
+        tiling = self.tiling
+        extents = np.ascontiguousarray(tiling.extents.astype("<i8"))
+        return {
+            "volumes": f"{tiling.num_volumes} ({hashlib.sha256(extents.tobytes()).hexdigest()[:16]})",
+            "size": list(tiling.size),
+            "sampling": tiling.sampling,
+            "border": list(tiling.border),
+            "stride": list(tiling.step),
+        }
 
     def at(self, epoch: int) -> SweptOrder:
         """Return the order of an epoch; those of the last two that were asked for are kept."""
@@ -116,7 +184,8 @@ class PatchOrder:
             tiles = blocks_of(self.tiling.at(epoch, phase=self.phase), self.sweep)
             of_epoch = epoch if self.changes else None
             lanes = min(self.lanes, self.shortest)
-            order = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
+            made = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
+            order = replace(made, of_epochs=self)
             kept = list(self._orders.items())[1 - _EPOCHS_KEPT :]
             self._orders.clear()
             self._orders.update([*kept, (key, order)])

@@ -13,14 +13,17 @@ from zarrfeed.engine.image_reader import batches_ahead
 from zarrfeed.engine.images import library_name
 from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.carry import carries, chunk_reads
+from zarrfeed.plan.columns import patch_reads
 from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import perfect_mix
 from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
+from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.sparse_explain import explain_csr
 from zarrfeed.report.store_shares import StoreShares
@@ -68,6 +71,7 @@ class Explanation(Page):
     `statics` are the arrays of `Data.static`, which are the same for all samples.
     `stores` says which samples each of several stores has; None for a single store, or for a join.
     `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
+    `patches` says where the boxes of arrays lie that are samples, and in which columns they are read; None for none.
     `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
@@ -106,6 +110,7 @@ class Explanation(Page):
     statics: tuple[StaticField, ...] = ()
     stores: StoreShares | None = None
     sources: SourceShares | None = None
+    patches: PatchExplanation | None = None
 
     @property
     def num_threads(self) -> int:
@@ -121,13 +126,16 @@ class Explanation(Page):
         """Return the rows of the page."""
         memory = self.memory
         selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
+        where = "patches in this epoch" if self.patches is not None else "in the array"
         rows = [
             (
                 "samples",
-                f"{self.num_samples} in the array, {selected}{self.steps} delivered in batches of {self.batch_size}",
+                f"{self.num_samples} {where}, {selected}{self.steps} delivered in batches of {self.batch_size}",
             ),
             *(("", str(reason)) for reason in self.left_out),
         ]
+        if self.patches is not None:
+            rows += self.patches.rows()
         if self.sources is not None:
             rows += self.sources.rows(None if self.stores is None else self.stores.table)
         if self.stores is not None and (self.sources is None or len(self.stores.selected) > len(self.sources.sources)):
@@ -152,7 +160,9 @@ class Explanation(Page):
         rows.append(("order", f"{order}: {blocks}{lanes}"))
         if self.strip > 1:
             rows.append(("", f"strips of {self.strip} neighbouring blocks stay together, since they share chunks"))
-        if self.primary is None:
+        if self.patches is not None:
+            rows.append(("", "blocks are layers of columns"))
+        elif self.primary is None:
             rows.append(("", "blocks are runs of samples, as all fields are in memory"))
         elif self.primary != "samples" or self.block == "shard":
             rows.append(("", f"blocks are the {self.block}s of {self.primary}"))
@@ -244,6 +254,7 @@ def explain(
         num_nodes=part.num_nodes,
         statics=statics,
         sources=sources,
+        patches=PatchExplanation.of(order) if isinstance(order, SweptOrder) else None,
     )
 
 
@@ -269,7 +280,10 @@ def _explain_field(
     spec = field.spec
     chunks = sum(layout.num_chunks * layout.spec.num_cells for layout in field.layouts)
     resident = isinstance(field, StoredField) and field.resident
-    reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
+    if isinstance(plan.order, SweptOrder):
+        reads, used = patch_reads(plan.order, plan.epoch, field, plan.stride)
+    else:
+        reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
     if isinstance(field, VlenField):
         reads = used
     order = (
@@ -336,6 +350,8 @@ def _requested_by(field: StoredField | VlenField) -> str:
 
 
 def _choice(field: StoredField | VlenField, block_rows: int, driven: FieldSet | None) -> str:
+    if isinstance(field, StoredField) and field.patch is not None:
+        return f"cut into {field.patch}"
     rows = field.spec.rows_per_chunk
     if driven is not None:
         chunks, about = -(-block_rows // rows), ""

@@ -202,6 +202,21 @@ class WindowCall(Call):
 
 
 @dataclass(frozen=True)
+class PatchCall(Call):
+    """`.patch(size, sampling=..., border=..., stride=..., pad=...)`."""
+
+    size: Hashable
+    sampling: str = "tiles"
+    border: Hashable = "pad"
+    stride: Hashable = None
+    pad: Hashable = 0
+
+    def function(self) -> str:
+        """Return what is called."""
+        return ".patch"
+
+
+@dataclass(frozen=True)
 class CastCall(Call):
     """`.cast(dtype)`, with the names of dtypes."""
 

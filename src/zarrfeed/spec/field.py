@@ -19,6 +19,7 @@ from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import encode_item, item_bytes
 from zarrfeed.spec.images import Images
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.patch import FieldPatch
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
 from zarrfeed.spec.sparse import CsrField
@@ -58,6 +59,8 @@ class StoredField:
         Which row a sample has. None: the one with its index.
     stack
         Where its rows go in a tensor that it shares with other fields. None: it has a tensor for itself.
+    patch
+        How samples are cut out of the array; they are the rows of the field then. None: a sample is a row, or several.
     """
 
     name: str
@@ -71,6 +74,7 @@ class StoredField:
     others: tuple[Layout, ...] = ()
     rows: RowMap | None = None
     stack: StackPlace | None = None
+    patch: FieldPatch | None = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -84,8 +88,8 @@ class StoredField:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the array: of what has one index on the sample axis."""
-        return self.spec.sample_shape
+        """Shape of one row of the array: of what has one index on the sample axis; of patches, that of a sample."""
+        return self.spec.sample_shape if self.patch is None else self.patch.shape
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -126,6 +130,7 @@ class StoredField:
                 pad=_pad_to_core(self),
                 is_variant=place > 0,
                 lead=lead_to_core(self.window),
+                patch=None if self.patch is None else self.patch.to_core(dtype_name(self), layout.parts),
             )
             for place, layout in enumerate(self.layouts)
         ]
@@ -428,6 +433,11 @@ def with_path(field: Field) -> str:
 def resident_bytes(field: StoredField) -> int:
     """Return what a field takes if it is kept in memory, in bytes."""
     return field.num_samples * math.prod(field.row_shape) * item_bytes_of(field)
+
+
+def has_patches(field: Field) -> bool:
+    """Return whether samples of a field are boxes of its array."""
+    return isinstance(field, StoredField) and field.patch is not None
 
 
 @dataclass(frozen=True)

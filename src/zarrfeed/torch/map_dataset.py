@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
+from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, UnsupportedError, ZarrfeedError
 from zarrfeed.base.suggestions import refuses_moved_names
 from zarrfeed.base.system import physical_bytes, usable_cores
 from zarrfeed.base.units import format_bytes, parse_bytes
@@ -127,6 +127,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, self._policy), self._policy)
+        if self._data.resolved.patching is not None:
+            raise UnsupportedError("ZarrDataset reads no patches by index; read them with ZarrIterableDataset")
         if self._data.resolved.blend is not None:
             raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
         self._policy = faults_for(self._data, self._policy)

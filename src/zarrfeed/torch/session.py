@@ -26,6 +26,7 @@ from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
+from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.static import StaticField
@@ -176,7 +177,10 @@ class Session:
     def num_batches(self) -> int:
         """Return the number of batches (samples, without a batch size) of an epoch on this rank."""
         place = self._place()
-        division = self._schedule_of(place).division(EpochState(0), place.consumer())
+        schedule = self._schedule_of(place)
+        # Epochs of patches differ in length.
+        state = EpochState(self.upcoming().epoch if isinstance(schedule.order, SweptOrder) else 0)
+        division = schedule.division(state, place.consumer())
         return division.batches(place.rank, place.node)
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:

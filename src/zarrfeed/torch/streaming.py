@@ -122,8 +122,9 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         if epoch is None:
             epoch = self._session.upcoming().epoch
         check_int("epoch", epoch, 0, _INT64_MAX)
-        order: Int64 = core.sample_order(self._session.plan_of_rank(int(epoch)).to_core())
-        return order
+        plan = self._session.plan_of_rank(int(epoch))
+        order: Int64 = core.sample_order(plan.to_core())
+        return plan.order.numbers(order)
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""

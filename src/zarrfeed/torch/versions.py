@@ -16,11 +16,14 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.optional_torch import imported
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.growth import Growth
+from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule, ScheduleOptions
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.sweep import Sweep
+from zarrfeed.plan.swept_order import PatchOrder
 from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import FieldSet, HostRows
 from zarrfeed.spec.version import Version
@@ -62,6 +65,8 @@ class Planning:
             block=self.mixing.block,
             aligns=self.aligns,
         )
+        if resolved.patching is not None:
+            return fields, self._patch_order(resolved.patching)
         order = make_order(
             fields.num_samples,
             fields.block_rows,
@@ -77,6 +82,15 @@ class Planning:
             if order.is_per_batch and self.options.batch_size is None:
                 raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
         return fields, order
+
+    def _patch_order(self, patching: Patching) -> Order:
+        """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""
+        if self.mixing.block is not None or self.mixing.mix is not None:
+            raise ConfigError("mixing: blocks of patches are layers of columns, and have no block unit and no mix")
+        tiling = patching.tiling(self.seed)
+        sweep = Sweep(0, (1,) * tiling.num_dimensions)
+        lanes = self.mixing.lanes or 1 if self.shuffle else 1
+        return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=self.shuffle).at(0)
 
 
 class Versions:

@@ -17,8 +17,8 @@ from tests.unit.plan.test_tiling import tilings
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.mixing import LANE_COUNTS
 from zarrfeed.plan.order import MOST_BLOCKS
-from zarrfeed.plan.sweep import Sweep
-from zarrfeed.plan.sweep_choice import GOOD_AMPLIFICATION, PatchField, SweepChoice, choose_sweep
+from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice
+from zarrfeed.plan.sweep_choice import PatchField, choose_sweep
 from zarrfeed.plan.sweep_cost import count_decodes
 from zarrfeed.plan.swept_order import PatchOrder
 from zarrfeed.plan.tiling import Tiling

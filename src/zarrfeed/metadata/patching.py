@@ -1,0 +1,303 @@
+"""`Data.patch`: which axes of which arrays patches are cut along, and which patches there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.base.validate import check_choice, check_int
+from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.plan.patch_numbers import Numbering
+from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, SAMPLINGS, Border, Sampling, Tiling
+from zarrfeed.spec.dtypes import encode_item
+from zarrfeed.spec.field import Field, StoredField, dtype_name, with_path
+from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
+
+#: The name of a dimension, or the number of an axis.
+Dim: TypeAlias = str | int
+#: What padded voxels are: a number, the nearest voxel inside, or voxels mirrored at the border.
+PadVoxels: TypeAlias = float | str
+
+
+@dataclass(frozen=True)
+class PatchRequest:
+    """What a user says of patches; see `Data.patch`."""
+
+    size: tuple[tuple[Dim, int], ...]
+    sampling: Sampling = "tiles"
+    border: Border | tuple[tuple[Dim, Border], ...] = "pad"
+    stride: tuple[tuple[Dim, int], ...] | None = None
+    pad: PadVoxels = 0
+
+    @classmethod
+    def parse(cls, size: Any, sampling: Any, border: Any, stride: Any, pad: Any) -> PatchRequest:
+        """Return what the arguments of `Data.patch` say, as far as it does not depend on arrays."""
+        named = _numbers("size", size)
+        if len(named) >= MOST_DIMENSIONS + 1:
+            raise ConfigError(f"size = {size!r}, must name at most {MOST_DIMENSIONS} dimensions")
+        check_choice("sampling", sampling, SAMPLINGS)
+        if isinstance(border, Mapping):
+            for one in border.values():
+                check_choice("border", one, BORDERS)
+            _check_named("border", border, named)
+            border = tuple(border.items())
+        else:
+            check_choice("border", border, BORDERS)
+        strides = None if stride is None else _numbers("stride", stride)
+        if strides is not None:
+            _check_named("stride", dict(strides), named)
+            if sampling != "grid":
+                raise ConfigError(f'stride = {stride!r}, must be None with sampling = "tiles": tiles lie side by side')
+            for dim, one in strides:
+                if one > dict(named)[dim]:
+                    raise ConfigError(f"stride = {one} of {dim!r}, must be at most the size, {dict(named)[dim]}")
+        if isinstance(pad, str) and pad not in ("nan", "edge", "reflect"):
+            raise ConfigError(f"pad = {pad!r}, must be a number, 'nan', 'edge' or 'reflect'")
+        if not isinstance(pad, str | int | float | np.number):
+            raise ConfigError(f"pad = {pad!r}, must be a number, 'nan', 'edge' or 'reflect'")
+        return cls(named, sampling, border, strides, pad if isinstance(pad, str) else float(pad))
+
+    def border_of(self, dim: Dim) -> Border:
+        """Return what becomes of tiles that reach beyond a dimension."""
+        return self.border if isinstance(self.border, str) else dict(self.border).get(dim, "pad")
+
+
+@dataclass(frozen=True, eq=False)
+class Patching:
+    """Patches of some fields.
+
+    Attributes
+    ----------
+    request
+        What the user says.
+    dims
+        The dimensions of patches; the first one is along the sample axis.
+    sizes, strides, borders
+        Of each dimension.
+    extents
+        Of all but the first.
+    axes
+        For each field, the axes of its array.
+    volumes
+        Runs of samples that patches do not leave.
+    """
+
+    request: PatchRequest
+    dims: tuple[Dim, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    borders: tuple[Border, ...]
+    extents: tuple[int, ...]
+    axes: tuple[tuple[PatchAxis, ...], ...]
+    volumes: Volumes
+
+    @classmethod
+    def of(
+        cls,
+        request: PatchRequest,
+        fields: Sequence[Field],
+        items: Sequence[Items],
+        samples: range | Int64,
+        store_ends: Sequence[int] | Int64,
+    ) -> Patching:
+        """Find the axes of patches in all arrays.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError
+            If an array lacks a dimension, or arrays have different lengths along one, or cannot be cut.
+        """
+        size, first = dict(request.size), items[0]
+        for f in fields:
+            if not isinstance(f, StoredField) or f.record is not None:
+                raise UnsupportedError(f"{with_path(f)}: patches are cut out of stored arrays of numbers")
+            if f.rows is not None:
+                raise UnsupportedError(f"{with_path(f)}: patches are not cut out of joined arrays")
+        of_axes = [_dims_of_axes(one, size) for one in items]
+        named_first = of_axes[0][first.sample_axis]
+        along_samples = _sample_dim(first) if named_first is None else named_first
+        dims = (along_samples, *(dim for dim in size if dim != along_samples))
+        extents: dict[Dim, int] = {}
+        for named, one in zip(of_axes, items, strict=True):
+            if named[one.sample_axis] not in (None, along_samples):
+                raise ConfigError(f"{one.name}: its samples lie along {named[one.sample_axis]!r}, not {dims[0]!r}")
+            for dim, length in zip(named, one.shape, strict=True):
+                if dim not in (None, along_samples) and extents.setdefault(dim, length) != length:
+                    raise ConfigError(
+                        f"{one.name} has {length} items along {dim!r}, {first.name} has {extents[dim]}: arrays that "
+                        "are cut into patches must have the same length"
+                    )
+        borders = tuple(request.border_of(dim) if dim in size else "drop" for dim in dims)
+        strides = dict(request.stride or ())
+        sizes = tuple(size.get(dim, 1) for dim in dims)
+        return cls(
+            request,
+            dims,
+            sizes,
+            tuple(strides.get(dim, of_dim) for dim, of_dim in zip(dims, sizes, strict=True)),
+            borders,
+            tuple(extents[dim] for dim in dims[1:]),
+            tuple(
+                tuple(
+                    _axis(dims, sizes, borders, along_samples if a == one.sample_axis else dim, length, size, request)
+                    for a, (dim, length) in enumerate(zip(named, one.shape, strict=True))
+                )
+                for named, one in zip(of_axes, items, strict=True)
+            ),
+            Volumes.of(samples, store_ends),
+        )
+
+    def tiling(self, seed: int) -> Tiling:
+        """Return the patches of all epochs.
+
+        Raises
+        ------
+        ConfigError
+            If a volume is smaller than a patch, and may not be.
+        """
+        return Tiling(
+            self.all_extents,
+            self.sizes,
+            self.request.sampling,
+            self.borders,
+            self.strides if self.request.sampling == "grid" else None,
+            seed,
+        )
+
+    def cut(self, fields: Sequence[Field]) -> tuple[Field, ...]:
+        """Return the fields with samples that are patches."""
+        pad = self.request.pad
+        fill = float("nan") if pad == "nan" else 0.0 if isinstance(pad, str) else float(pad)
+        made = []
+        for f, axes in zip(fields, self.axes, strict=True):
+            assert isinstance(f, StoredField)
+            made.append(replace(f, resident=False, patch=FieldPatch(axes, self.volumes, fill)))
+        return tuple(made)
+
+    def locate(self, numbers: Any, stores: StoreTable | None) -> tuple[Any, Any]:
+        """Return which store patches lie in, and where they begin in it; numbers for a number, arrays for arrays.
+
+        Raises
+        ------
+        ConfigError, IndexError
+            If `numbers` are no numbers of patches.
+        """
+        wanted = np.asarray(numbers)
+        numbering = Numbering.of(self.all_extents, np.array(self.sizes))
+        if wanted.dtype.kind not in "iu":
+            raise ConfigError(f"index of dtype {wanted.dtype}, must be an integer, or an array of integers")
+        flat = wanted.ravel().astype(np.int64)
+        if len(flat) and (flat.min() < 0 or flat.max() >= numbering.first[-1]):
+            raise IndexError(
+                f"index {flat.min()} to {flat.max()}: the numbers of patches are below {numbering.first[-1]}"
+            )
+        volume, start = numbering.locate(flat)
+        first = self.volumes.begin[volume]
+        store, first_in_store = (np.zeros_like(first), first) if stores is None else stores.locate(first)
+        start[:, 0] += first_in_store
+        if wanted.ndim == 0:
+            return int(store[0]), start[0]
+        return store.reshape(wanted.shape), start.reshape(*wanted.shape, len(self.sizes))
+
+    @property
+    def all_extents(self) -> Int64:
+        """Voxels of each volume along each dimension, shape (volumes, D)."""
+        rows = self.volumes.end - self.volumes.begin
+        others = np.broadcast_to(np.array(self.extents, dtype=np.int64), (len(rows), len(self.extents)))
+        return np.concatenate([rows[:, None], others], axis=1)
+
+    @staticmethod
+    def check_pad(field: Field) -> None:
+        """Raise ConfigError if the dtype of a field cannot hold the number that patches are padded with."""
+        assert isinstance(field, StoredField)
+        assert field.patch is not None
+        try:
+            encode_item(dtype_name(field), field.patch.fill)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise ConfigError(
+                f"pad of {field.name} = {field.patch.fill:g}: batches have {dtype_name(field)}, which cannot hold it; "
+                "pad with another number, or convert the array with Data.cast"
+            ) from error
+
+    def items(self, items: Items, number: int) -> Items:
+        """Return what is known of the items of a field, with the shape of a patch behind an axis over patches."""
+        axes, dimensions = self.axes[number], items.dimensions
+        return replace(
+            items,
+            shape=(1, *(axis.size for axis in axes)),
+            sample_axis=0,
+            dimensions=None if dimensions is None else (None, *dimensions),
+        )
+
+
+def _dims_of_axes(items: Items, size: Mapping[Dim, int]) -> list[Dim | None]:
+    """Return for each axis of an array which of the named dimensions it is."""
+    named: list[Dim | None] = [None] * len(items.shape)
+    for dim in size:
+        if isinstance(dim, str):
+            if items.dimensions is None:
+                raise ConfigError(f"size of {dim!r}: {items.name} has no dimension names; give numbers of axes")
+            if dim not in items.dimensions:
+                known = did_you_mean(dim, [one for one in items.dimensions if one is not None])
+                raise ConfigError(f"size of {dim!r}: {items.name} has the dimensions {items.dimensions}{known}")
+            axis = items.dimensions.index(dim)
+        else:
+            if not -len(items.shape) <= dim < len(items.shape):
+                raise ConfigError(f"size of axis {dim}: {items.name} has {len(items.shape)} axes, {items.shape}")
+            axis = dim % len(items.shape)
+        if named[axis] is not None:
+            raise ConfigError(f"size names axis {axis} of {items.name} twice, by {named[axis]!r} and {dim!r}")
+        named[axis] = dim
+    return named
+
+
+def _sample_dim(items: Items) -> Dim:
+    name = None if items.dimensions is None else items.dimensions[items.sample_axis]
+    return "sample" if name is None else name
+
+
+def _axis(
+    dims: Sequence[Dim],
+    sizes: Sequence[int],
+    borders: Sequence[Border],
+    dim: Dim | None,
+    length: int,
+    size: Mapping[Dim, int],
+    request: PatchRequest,
+) -> PatchAxis:
+    if dim is None:
+        return PatchAxis(None, length)
+    number = dims.index(dim)
+    border: AxisBorder = "fill"
+    if borders[number] == "wrap":
+        border = "wrap"
+    elif request.pad == "edge":
+        border = "edge"
+    elif request.pad == "reflect":
+        border = "reflect"
+    return PatchAxis(number, sizes[number], border, dropped=dim not in size)
+
+
+def _numbers(name: str, value: Any) -> tuple[tuple[Dim, int], ...]:
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError(
+            f"{name} = {value!r}, must be a mapping of dimensions, or axes, to voxels: {{'y': 64, 'x': 64}}"
+        )
+    for dim, one in value.items():
+        if isinstance(dim, bool) or not isinstance(dim, str | int):
+            raise ConfigError(f"{name} of {dim!r}, must be of the name of a dimension, or the number of an axis")
+        check_int(f"{name} of {dim!r}", one, 1, 2**31)
+    return tuple((dim, int(one)) for dim, one in value.items())
+
+
+def _check_named(name: str, given: Mapping[Dim, Any], named: Sequence[tuple[Dim, int]]) -> None:
+    for dim in given:
+        if dim not in dict(named):
+            raise ConfigError(f"{name} of {dim!r}, must be of a dimension that size names: {[one for one, _ in named]}")

@@ -1,0 +1,80 @@
+"""The columns in which the patches of a dataset are read, in the memory that it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
+from zarrfeed.plan.sweep_cost import count_decodes, decodes_of_sweeps
+from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.spec.field import Field, StoredField, sample_bytes
+
+#: Up to so many patches, what an epoch decodes is counted patch by patch.
+_COUNTED = 200_000
+#: Batches that are open where patches are read, beside those that hold the blocks of all lanes.
+_SPARE_BATCHES = 2
+
+
+def choose_columns(
+    order: SweptOrder, fields: Sequence[Field], memory: MemoryPlan, num_threads: int, lanes: int | None
+) -> SweptOrder:
+    """Return the order of the first epoch, in columns and lanes that suit the layout and the memory for batches.
+
+    `lanes` is what the user said. None: chosen.
+    """
+    epochs = order.epochs
+    choice = choose_sweep(
+        epochs.tiling,
+        patch_fields(fields),
+        memory=max(0, memory.batch_room + memory.carry_bytes - _SPARE_BATCHES * memory.batch_bytes),
+        num_threads=num_threads,
+        lanes=lanes if order.shuffle else 1,
+        shuffle=order.shuffle,
+    )
+    return replace(epochs, sweep=choice.sweep, lanes=choice.lanes, choice=choice).at(0)
+
+
+def carried_by_lanes(order: SweptOrder, fields: Sequence[Field], lanes: int, num_threads: int) -> int:
+    """Return the memory that some lanes want for decoded chunks that layers of a column share."""
+    of_lane, changing = carried_bytes(order.epochs.tiling, patch_fields(fields), order.tiles.sweep)
+    return lanes * of_lane + min(lanes, num_threads) * changing
+
+
+def patch_reads(order: SweptOrder, epoch: int, field: Field, stride: int) -> tuple[int, int]:
+    """Return how many chunks an epoch decodes of a field, over all consumers, and how many there are.
+
+    They are counted, or for many patches predicted.
+    """
+    (known,) = patch_fields([field])
+    assert isinstance(field, StoredField)
+    others = known.cell_bytes // field.spec.decoded_bytes
+    grid, sweep = order.tiles.grid, order.tiles.sweep
+    cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
+    of_lane, added, cells = decodes_of_sweeps(grid, known.chunk, sweep.axis, cuts, sweep.layers, shuffle=order.shuffle)
+    if order.length <= _COUNTED:
+        (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride)
+    else:
+        decodes = round(float(of_lane.item() + (order.lanes - 1) * added.item()))
+    return decodes * others, cells * others
+
+
+def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
+    """Return the chunks and the bytes of each array that patches are cut out of; of several layouts, of the first."""
+    made = []
+    for f in fields:
+        if not isinstance(f, StoredField) or f.patch is None:
+            continue
+        spec, axes = f.spec, f.patch.axes
+        num_dims = 1 + max(axis.dim for axis in axes if axis.dim is not None)
+        chunk = [1] * num_dims
+        others = 1  # chunks along axes that samples have as a whole
+        for axis, length, whole in zip(axes, spec.chunk_shape, spec.shape, strict=True):
+            if axis.dim is None:
+                others *= -(-whole // length)
+            else:
+                chunk[axis.dim] = length
+        made.append(PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f)))
+    return made

@@ -1,0 +1,77 @@
+"""`PatchExplanation`: which boxes of arrays an epoch has, and in which columns they are read, in a few lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zarrfeed.base.page import Row
+from zarrfeed.base.units import format_bytes
+from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, SweepChoice
+from zarrfeed.plan.swept_order import SweptOrder
+
+
+@dataclass(frozen=True)
+class PatchExplanation:
+    """The patches of an epoch.
+
+    Attributes
+    ----------
+    size, stride
+        Voxels of a patch, and from one to the next, for each dimension, the sample axis first.
+    border
+        What becomes of patches that reach beyond a volume, for each dimension.
+    sampling
+        "tiles" or "grid".
+    volumes
+        How many stores, or runs of selected samples, are cut.
+    axis, width
+        The dimension that columns are swept along, and patches of a column along each dimension, at most.
+    choice
+        Why: what was expected of these columns and their lanes.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    border: tuple[str, ...]
+    sampling: str
+    volumes: int
+    axis: int
+    width: tuple[int, ...]
+    choice: SweepChoice | None
+
+    @classmethod
+    def of(cls, order: SweptOrder) -> PatchExplanation:
+        """Describe the patches of an order."""
+        tiling, sweep = order.epochs.tiling, order.tiles.sweep
+        border = (tiling.border,) * tiling.num_dimensions if isinstance(tiling.border, str) else tiling.border
+        choice = order.epochs.choice
+        return cls(
+            tiling.size,
+            tiling.step,
+            border,
+            tiling.sampling,
+            tiling.num_volumes,
+            sweep.axis,
+            sweep.width,
+            choice if choice is not None and choice.sweep == sweep else None,
+        )
+
+    def rows(self) -> list[Row]:
+        """Return the rows of a page."""
+        size = " x ".join(map(str, self.size))
+        volumes = f" of {self.volumes} volumes" * (self.volumes > 1)
+        how = "tiles, laid anew in each epoch" if self.sampling == "tiles" else "a grid"
+        if self.stride != self.size:
+            how += f", {' x '.join(map(str, self.stride))} apart"
+        borders = dict.fromkeys(one for one, length in zip(self.border, self.size, strict=True) if length > 1)
+        rows = [("patches", f"{size} voxels{volumes}: {how}; border: {', '.join(borders) or 'none'}")]
+        width = " x ".join("1" if d == self.axis else str(w) for d, w in enumerate(self.width))
+        rows.append(("", f"read along dimension {self.axis}, in columns with layers of up to {width} patches"))
+        if self.choice is not None:
+            expected = f"expected to decode each byte {self.choice.amplification:.2f} times"
+            rows.append(("", f"{expected}, in {format_bytes(self.choice.total_bytes)} for {self.choice.lanes} lanes"))
+            if self.choice.amplification > GOOD_AMPLIFICATION and self.choice.good_bytes is not None:
+                rows.append(("", f"{format_bytes(self.choice.good_bytes)} would do for {GOOD_AMPLIFICATION} times"))
+            elif self.choice.amplification > GOOD_AMPLIFICATION:
+                rows.append(("", f"with so many lanes no memory does for {GOOD_AMPLIFICATION} times"))
+        return rows

@@ -1,0 +1,137 @@
+"""`FieldPatch`: how an array is cut into patches, boxes of it that are samples.
+
+Patches lie on a grid of dimensions that all fields share. cpp/spec/patch_spec.h says what the engine makes of this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from zarrfeed.base.native import core
+from zarrfeed.spec.array_parts import ArrayParts, Int64
+from zarrfeed.spec.dtypes import encode_item
+
+#: What a patch has beyond the ends of a volume: a number, the last item inside, items in reverse order, or items from
+#: the other end.
+AxisBorder: TypeAlias = Literal["fill", "edge", "reflect", "wrap"]
+
+
+@dataclass(frozen=True)
+class PatchAxis:
+    """One axis of an array.
+
+    Attributes
+    ----------
+    dim
+        Which dimension of patches it is. None: samples have the whole axis.
+    size
+        Items of a sample along the axis.
+    border
+        What a patch has beyond its ends.
+    dropped
+        Whether samples lack the axis, since patches have one item along it.
+    """
+
+    dim: int | None
+    size: int
+    border: AxisBorder = "fill"
+    dropped: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Volumes:
+    """Runs of samples of the arrays that patches do not leave.
+
+    Attributes
+    ----------
+    begin, end
+        The samples of each, shape (volumes,) both. Each lies in one store.
+    """
+
+    begin: Int64
+    end: Int64
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Volumes)
+            and np.array_equal(self.begin, other.begin)
+            and np.array_equal(self.end, other.end)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.begin.tobytes(), self.end.tobytes()))
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @classmethod
+    def of(cls, samples: range | Int64, store_ends: Sequence[int] | Int64) -> Volumes:
+        """Return the runs of ascending samples that have no gap and lie in one store."""
+        if isinstance(samples, range) and samples.step == 1:
+            begin, end = np.array([samples.start]), np.array([samples.stop])
+        else:
+            listed = np.asarray(samples)
+            first = np.flatnonzero(np.diff(listed, prepend=listed[0] - 2) != 1)
+            begin, end = listed[first], listed[np.append(first[1:], len(listed)) - 1] + 1
+        cuts = np.asarray(store_ends, dtype=np.int64)
+        inside = [cuts[(cuts > a) & (cuts < b)] for a, b in zip(begin, end, strict=True)]
+        begins = np.concatenate([np.append(a, c) for a, c in zip(begin, inside, strict=True)])
+        ends = np.concatenate([np.append(c, b) for b, c in zip(end, inside, strict=True)])
+        return cls(begins.astype(np.int64), ends.astype(np.int64))
+
+    def rows_of(self, parts: ArrayParts | None) -> Int64:
+        """Return of each volume, in an array with some of the stores: first chunk, begin, end; 0 where it lacks it."""
+        if parts is None:
+            return np.stack([np.zeros_like(self.begin), self.begin, self.end], axis=1)
+        part = parts.part_of(self.begin)
+        first_row = np.where(part < 0, self.begin, parts.begin[part])
+        first_chunk = np.where(part < 0, 0, parts.chunk_of(first_row))
+        rows = np.stack([first_chunk, self.begin - first_row, self.end - first_row], axis=1)
+        rows[part < 0] = 0
+        return rows
+
+
+@dataclass(frozen=True)
+class FieldPatch:
+    """How the samples of a field are cut out of its array.
+
+    Attributes
+    ----------
+    axes
+        Of the array.
+    volumes
+        What patches do not leave along the sample axis.
+    fill
+        What items beyond a volume become in a batch, where the border of an axis is "fill".
+    """
+
+    axes: tuple[PatchAxis, ...]
+    volumes: Volumes = field(repr=False)
+    fill: float = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return tuple(axis.size for axis in self.axes if not axis.dropped)
+
+    @property
+    def num_items(self) -> int:
+        """Items of a sample."""
+        return math.prod(axis.size for axis in self.axes)
+
+    def to_core(self, dtype: str, parts: ArrayParts | None) -> core.PatchSpec:
+        """Return the same in the form that the engine takes, for batches of a dtype and an array with some stores."""
+        return core.PatchSpec(
+            axes=[(-1 if a.dim is None else a.dim, a.size, 1, 0, a.border, []) for a in self.axes],
+            volumes=self.volumes.rows_of(parts),
+            fill=encode_item(dtype, self.fill),
+        )
+
+    def __str__(self) -> str:
+        """Return what people are shown."""
+        return f"patches of {' x '.join(str(axis.size) for axis in self.axes if axis.dim is not None)}"

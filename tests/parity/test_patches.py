@@ -1,0 +1,345 @@
+"""Patches against NumPy slicing of the whole array: every voxel of every patch, and each voxel once in an epoch.
+
+The number of a patch says where it begins, so what it must be follows from `np.pad` of the array and that number alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import zarr
+
+import zarrfeed
+from zarrfeed import ZarrIterableDataset
+from zarrfeed.base.errors import CorruptChunkError, StoreReadError
+
+Voxels = npt.NDArray[Any]
+
+SHAPE = (30, 26, 21)
+CHUNKS = (9, 8, 7)
+SIZE = (8, 5, 7)
+
+
+def volume(shape: Sequence[int] = SHAPE, first: int = 1) -> Voxels:
+    """Return an array whose voxels say where they are."""
+    return np.arange(first, first + math.prod(shape), dtype="i4").reshape(shape)
+
+
+def stored(path: Path, array: Voxels, **options: Any) -> str:
+    zarr.create_array(path, data=array, **options)
+    return str(path)
+
+
+def patch_of(array: Voxels, start: Voxels, size: Sequence[int], pad: Any = 0, wraps: Sequence[int] = ()) -> Voxels:
+    """Return what the patch that begins there has, by np.pad."""
+    for axis, length in enumerate(size):
+        around = [(0, 0)] * array.ndim
+        around[axis] = (length, length)
+        if axis in wraps:
+            array = np.pad(array, around, mode="wrap")
+        elif isinstance(pad, str) and pad != "nan":
+            array = np.pad(array, around, mode=pad)  # type: ignore[call-overload]
+        else:
+            array = np.pad(array, around, constant_values=np.nan if pad == "nan" else pad)
+    found: Voxels = array[tuple(slice(s + p, s + 2 * p) for s, p in zip(start, size, strict=True))]
+    return found
+
+
+def read(dataset: ZarrIterableDataset) -> Iterator[tuple[Any, int]]:
+    """Return the samples of a pass, each with its number."""
+    for samples, index in dataset:
+        for place, number in enumerate(index.tolist()):
+            yield {k: t[place] for k, t in samples.items()} if isinstance(samples, dict) else samples[place], number
+
+
+def check(data: zarrfeed.Data, array: Voxels, size: Sequence[int], *, pad: Any = 0, **options: Any) -> Voxels:
+    """Read an epoch, compare its patches; return how often each voxel came."""
+    dataset = ZarrIterableDataset(data, batch_size=5, return_index=True, **options)
+    count = np.zeros(array.shape, dtype=int)
+    numbers = []
+    for patch, number in read(dataset):
+        _, start = data.locate(number)
+        np.testing.assert_array_equal(patch.numpy(), patch_of(array, start, size, pad))
+        inside = tuple(slice(max(0, s), s + p) for s, p in zip(start, size, strict=True))
+        count[inside] += 1
+        numbers.append(number)
+    assert numbers == dataset.sample_order(0).tolist()
+    assert len(dataset) == -(-len(dataset.sample_order(1)) // 5)  # of the next epoch
+    return count
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("budget", [None, "1 MiB"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chunks": CHUNKS},
+        {"chunks": (4, 26, 5), "shards": (8, 26, 15)},
+        {"chunks": (30, 6, 21), "order": "F", "zarr_format": 2},
+        {"chunks": (50, 50, 50)},
+    ],
+)
+def test_each_voxel_comes_once_and_is_that_of_the_array(
+    options: dict[str, Any], budget: str | None, shuffle: bool, tmp_path: Path
+) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume(), **options)).patch({0: 8, 1: 5, 2: 7}, pad=-3)
+    for seed in range(2):
+        count = check(data, volume(), SIZE, pad=-3, shuffle=shuffle, seed=seed, memory_budget=budget)
+        assert (count == 1).all()
+
+
+@pytest.mark.parametrize("pad", [7, "edge", "reflect"])
+def test_voxels_beyond_the_volume_are_padded(pad: Any, tmp_path: Path) -> None:
+    small = volume((5, 26, 21))  # smaller than a patch
+    data = zarrfeed.open(stored(tmp_path / "v", small, chunks=(3, 8, 7))).patch({0: 8, 1: 5, 2: 7}, pad=pad)
+    for seed in range(3):
+        assert (check(data, small, SIZE, pad=pad, shuffle=True, seed=seed) == 1).all()
+
+
+def test_padding_with_nan_is_for_floats(tmp_path: Path) -> None:
+    path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
+    with pytest.raises(zarrfeed.ConfigError, match="pad"):
+        ZarrIterableDataset(zarrfeed.open(path).patch({0: 8}, pad="nan"))
+    data = zarrfeed.open(path).cast("float32").patch({0: 8, 1: 5, 2: 7}, pad="nan")
+    assert (check(data, volume().astype("f4"), SIZE, pad="nan", shuffle=True) == 1).all()
+
+
+@pytest.mark.parametrize("border", ["drop", "shift", "wrap"])
+def test_borders_keep_to_what_they_say(border: Any, tmp_path: Path) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume(), chunks=CHUNKS)).patch({0: 8, 1: 5, 2: 7}, border=border)
+    wraps = (0, 1, 2) if border == "wrap" else ()
+    for seed in range(4):
+        dataset = ZarrIterableDataset(data, batch_size=5, shuffle=True, seed=seed, return_index=True)
+        count = np.zeros(SHAPE, dtype=int)
+        for patch, number in read(dataset):
+            _, start = data.locate(number)
+            assert border == "wrap" or ((start >= 0) & (start + SIZE <= SHAPE)).all()
+            np.testing.assert_array_equal(patch.numpy(), patch_of(volume(), start, SIZE, wraps=wraps))
+            count[np.ix_(*((s + np.arange(p)) % n for s, p, n in zip(start, SIZE, SHAPE, strict=True)))] += 1
+        assert count.max() <= {"drop": 1, "shift": 3**3, "wrap": 2**3}[border]
+        assert border == "drop" or count.min() >= 1
+        assert (count[:, :, 0:21] if border == "wrap" else count).min() >= (0 if border == "drop" else 1)
+
+
+def test_a_grid_is_the_same_in_all_epochs(tmp_path: Path) -> None:
+    path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
+    data = zarrfeed.open(path).patch(
+        {0: 8, 1: 5, 2: 7}, sampling="grid", stride={0: 4, 2: 7}, border={0: "shift", 1: "drop", 2: "pad"}
+    )
+    dataset = ZarrIterableDataset(data, batch_size=5, shuffle=True, return_index=True)
+    for epoch in range(2):
+        starts = {tuple(data.locate(number)[1].tolist()) for _, number in read(dataset)}
+        z, y, x = ([0, 4, 8, 12, 16, 20, 22], [0, 5, 10, 15, 20], [0, 7, 14])
+        assert starts == set(itertools.product(z, y, x)), epoch
+
+
+def test_arrays_are_cut_alike_whatever_their_axes_and_chunks(tmp_path: Path) -> None:
+    image = np.stack([volume(), volume() * 2, volume() * 3], axis=1)  # z, channel, y, x
+    label = volume() % 251
+    group = zarr.create_group(tmp_path / "g")
+    options: dict[str, Any] = {"dimension_names": ("z", "c", "y", "x"), "chunks": (8, 2, 10, 21)}
+    group.create_array("image", data=image, **options)
+    group.create_array("label", data=label.astype("u1"), dimension_names=("z", "y", "x"), chunks=(30, 4, 5))
+    data = zarrfeed.open(tmp_path / "g").patch({"z": 8, "y": 5, "x": 7}, pad=0)
+    data = data.normalize({"image": ([1.0, 2.0, 3.0], [2.0, 4.0, 8.0])}, axis="c")
+    assert [(one.name, one.shape) for one in data.fields] == [("image", (8, 3, 5, 7)), ("label", (8, 5, 7))]
+    mean, std = (np.array(one, dtype="f4")[:, None, None] for one in ([1, 2, 3], [2, 4, 8]))
+    dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True, seed=5)
+    for patch, number in read(dataset):
+        _, start = data.locate(number)
+        expected = patch_of(label, start, SIZE)
+        np.testing.assert_array_equal(patch["label"].numpy(), expected)
+        inside = patch_of(np.ones(SHAPE, bool), start, SIZE, pad=False)
+        channels = [patch_of(image[:, c], start, SIZE).astype("f4") for c in range(3)]
+        normalised = (np.stack(channels, axis=1) - mean) / std
+        np.testing.assert_array_equal(patch["image"].numpy(), np.where(inside[:, None], normalised, 0))
+
+
+def test_images_over_time_are_cut_without_an_axis_over_time(tmp_path: Path) -> None:
+    field = volume((12, 26, 21))
+    path = stored(tmp_path / "v", field, chunks=(5, 9, 21), dimension_names=("time", "y", "x"))
+    data = zarrfeed.open(path).isel(time=slice(2, 11)).patch({"y": 5, "x": 7}, border={"y": "pad", "x": "wrap"})
+    dataset = ZarrIterableDataset(data, batch_size=8, shuffle=True, return_index=True)
+    count = np.zeros(field.shape, dtype=int)
+    for patch, number in read(dataset):
+        _, (t, y, x) = data.locate(number)
+        assert patch.shape == (5, 7)
+        np.testing.assert_array_equal(patch.numpy(), patch_of(field[t], (y, x), (5, 7), wraps=(1,)))  # type: ignore[arg-type]
+        count[t, max(0, y) : y + 5, (x + np.arange(7)) % 21] += 1
+    assert (count[2:11] == 1).all()
+    assert (count[:2] == 0).all()
+    assert (count[11:] == 0).all()
+
+
+def test_each_store_is_a_volume_and_so_is_each_run_of_samples(tmp_path: Path) -> None:
+    first, second = volume((30, 26)), volume((11, 26), first=1000)
+    paths = [stored(tmp_path / "a", first, chunks=(8, 9)), stored(tmp_path / "b", second, chunks=(4, 26))]
+    data = zarrfeed.open(paths).select([*range(3, 20), *range(25, 41)]).patch({0: 8, 1: 5}, pad="edge")
+    assert isinstance(data.locate(0)[1], np.ndarray)
+    parts = {0: [(3, 20), (25, 30)], 1: [(0, 11)]}
+    counts = [np.zeros_like(first), np.zeros_like(second)]
+    for seed in range(3):
+        dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True, seed=seed)
+        for patch, number in read(dataset):
+            store, start = data.locate(number)
+            begin, end = next((a, b) for a, b in parts[store] if a - 8 < start[0] < b and start[0] + 8 > a)
+            array = (first, second)[store][begin:end]
+            expected = patch_of(array, start - (begin, 0), (8, 5), pad="edge")
+            np.testing.assert_array_equal(patch.numpy(), expected)
+            rows, columns = slice(max(begin, start[0]), min(end, start[0] + 8)), slice(max(0, start[1]), start[1] + 5)
+            counts[store][rows, columns] += 1
+    assert set(np.unique(counts[0][3:20])) | set(np.unique(counts[0][25:])) | set(np.unique(counts[1])) == {3}
+    assert counts[0].sum() == 3 * 26 * 22
+
+
+def test_ranks_and_resuming_share_one_order(tmp_path: Path) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume(), chunks=CHUNKS)).patch({0: 8, 1: 5, 2: 7})
+
+    def made(rank: int, world_size: int, batch_size: int) -> ZarrIterableDataset:
+        options: dict[str, Any] = {"rank": rank, "world_size": world_size, "even": "off", "return_index": True}
+        return ZarrIterableDataset(data, batch_size=batch_size, shuffle=True, **options)
+
+    for epoch in (0, 3):
+        whole = made(0, 1, 12).sample_order(epoch).tolist()
+        for world_size in (2, 3):
+            ranks = [made(rank, world_size, 12 // world_size).sample_order(epoch) for rank in range(world_size)]
+            dealt = [int(number) for one in itertools.zip_longest(*ranks) for number in one if number is not None]
+            assert dealt == whole
+        # one rank, then three, then one again
+        first = made(0, 1, 12)
+        first.set_epoch(epoch)
+        passing = iter(first)
+        seen = [number for _ in range(3) for number in next(passing)[1].tolist()]
+        state = first.state_dict()
+        three = []
+        for rank in range(3):
+            dataset = made(rank, 3, 4)
+            dataset.load_state_dict(state)
+            passing = iter(dataset)
+            three.append([next(passing)[1].tolist() for _ in range(4)])
+            later = dataset.state_dict()
+        for batches in zip(*three, strict=True):
+            seen += [number for one in zip(*batches, strict=True) for number in one]
+        last = made(0, 1, 12)
+        last.load_state_dict(later)
+        seen += [number for _, number in read(last)]
+        assert seen == whole
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_read_all_patches(num_workers: int, tmp_path: Path) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume(), chunks=CHUNKS)).patch({0: 8, 1: 5, 2: 7})
+    dataset = ZarrIterableDataset(data, batch_size=6, shuffle=True, return_index=True)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=num_workers)
+    orders = [sorted(dataset.sample_order(epoch).tolist()) for epoch in range(2)]
+    for order in orders:
+        numbers = []
+        for patches, index in loader:
+            for patch, number in zip(patches, index.tolist(), strict=True):
+                np.testing.assert_array_equal(patch.numpy(), patch_of(volume(), data.locate(number)[1], SIZE))
+                numbers.append(number)
+        assert sorted(numbers) == order
+    assert orders[0] != orders[1]
+
+
+def test_starts_are_uniform_over_epochs(tmp_path: Path) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume((20, 20)), chunks=(7, 7))).patch({0: 4, 1: 6})
+    dataset = ZarrIterableDataset(data, shuffle=True)
+    phases = np.zeros((4, 6))
+    epochs = 600
+    for epoch in range(epochs):
+        start = data.locate(dataset.sample_order(epoch)[:1])[1][0]
+        phases[start[0] % 4, start[1] % 6] += 1
+    expected = epochs / phases.size
+    assert ((phases - expected) ** 2 / expected).sum() < 49.7  # chi-square of 23 degrees of freedom, p = 0.001
+
+
+def test_missing_chunks_have_the_fill_value_and_bad_ones_are_errors_that_name_them(tmp_path: Path) -> None:
+    array = volume()
+    path = stored(tmp_path / "v", array, chunks=CHUNKS, fill_value=-9)
+    (tmp_path / "v" / "c" / "1" / "0" / "2").unlink()
+    array[9:18, 0:8, 14:21] = -9
+    data = zarrfeed.open(path).patch({0: 8, 1: 5, 2: 7}, pad=-3)
+    assert (check(data, array, SIZE, pad=-3, shuffle=True) == 1).all()
+    with pytest.raises(StoreReadError, match="c/1/0/2: is missing"):
+        list(ZarrIterableDataset(data, shuffle=True, faults={"missing": "raise"}))
+    (tmp_path / "v" / "c" / "2" / "1" / "0").write_bytes(b"no chunk at all")
+    with pytest.raises(CorruptChunkError, match="c/2/1/0"):
+        list(ZarrIterableDataset(data, shuffle=True))
+
+
+def test_a_lane_decodes_each_chunk_once_as_it_sweeps(tmp_path: Path) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume(), chunks=CHUNKS)).patch({0: 8, 1: 5, 2: 7})
+    dataset = ZarrIterableDataset(data, batch_size=6, shuffle=False)
+    list(dataset)
+    assert dataset.stats().chunks_read == 4 * 4 * 3
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"size": {}}, "size = {}"),
+    ({"size": 8}, "size = 8"),
+    ({"size": {0: 0}}, "size of 0"),
+    ({"size": {3: 4}}, "axis 3"),
+    ({"size": {"w": 4}}, "'w'"),
+    ({"size": {0: 4, -3: 5}}, "twice"),
+    ({"size": {1.5: 4}}, "size of 1.5"),
+    ({"size": {0: 8}, "sampling": "all"}, "sampling"),
+    ({"size": {0: 8}, "border": "mirror"}, "border"),
+    ({"size": {0: 8}, "border": {1: "pad"}}, "border of 1"),
+    ({"size": {0: 8}, "stride": {0: 4}}, "stride"),
+    ({"size": {0: 8}, "stride": {0: 9}, "sampling": "grid"}, "stride = 9"),
+    ({"size": {0: 8}, "stride": {1: 4}, "sampling": "grid"}, "stride of 1"),
+    ({"size": {0: 8}, "pad": "zero"}, "pad = 'zero'"),
+    ({"size": {0: 8}, "pad": None}, "pad = None"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = stored(tmp_path / "v", volume(), chunks=CHUNKS, dimension_names=("z", "y", "x"))
+    with pytest.raises(zarrfeed.ConfigError, match=message):
+        zarrfeed.open(path).patch(**arguments)
+
+
+def test_a_patch_that_is_larger_than_its_volume_is_refused_unless_it_is_padded(tmp_path: Path) -> None:
+    path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
+    for border in ("drop", "shift", "wrap"):
+        with pytest.raises(zarrfeed.ConfigError, match="at most 30"):
+            ZarrIterableDataset(zarrfeed.open(path).patch({0: 31}, border=border))
+
+
+def test_what_patches_do_not_go_with_is_said(tmp_path: Path) -> None:
+    path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
+    data = zarrfeed.open(path).patch({0: 8})
+    of_order: list[Callable[[], object]] = [
+        lambda: data.select(slice(3)),
+        lambda: data.window((0, 1)),
+        lambda: data.split((0.5, 0.5)),
+        lambda: data.blocks([0]),
+        lambda: data.patch({0: 8}),
+        lambda: zarrfeed.concat([data, data]),
+        lambda: zarrfeed.mix([data, data]),
+        lambda: zarrfeed.open(path).window((0, 1)).patch({0: 8}),
+        lambda: ZarrIterableDataset(data, mixing={"mix": 2}),
+    ]
+    for call in of_order:
+        with pytest.raises(zarrfeed.ConfigError):
+            call()
+    of_reading: list[Callable[[], object]] = [
+        lambda: zarrfeed.ZarrDataset(data),
+        lambda: zarrfeed.open(np.zeros((30, 30))).patch({0: 8}),
+        lambda: ZarrIterableDataset(data, faults={"on_error": "skip"}),
+    ]
+    for call in of_reading:
+        with pytest.raises(zarrfeed.UnsupportedError):
+            call()
+    with pytest.raises(IndexError):
+        data.locate(10**9)
