@@ -28,7 +28,10 @@ def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
     first, *others = expression.lines()
     choice = resolved.choice
     rows = [("expression", first), *(("", line) for line in others)]
-    rows += sample_rows(choice.length, choice.num_samples, choice.left_out)
+    if resolved.patching is not None:
+        rows.append(("samples", f"{resolved.patching}, about {resolved.length} an epoch"))
+    else:
+        rows += sample_rows(choice.length, choice.num_samples, choice.left_out)
     return rows + field_rows(resolved.fields, resolved.statics)
 
 

@@ -154,6 +154,12 @@ class Patching:
             Volumes.of(samples, store_ends),
         )
 
+    def __str__(self) -> str:
+        """Return what people are shown."""
+        size = " x ".join(map(str, self.sizes))
+        count = len(self.volumes)
+        return f"patches of {size} voxels" + f" of {count} volumes" * (count > 1)
+
     def tiling(self, seed: int) -> Tiling:
         """Return the patches of all epochs.
 

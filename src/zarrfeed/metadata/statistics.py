@@ -77,6 +77,7 @@ def measured(
     ConfigError
         If no array has numbers, or none has an axis.
     """
+    resolved = replace(resolved, patching=None)  # of all voxels, whichever patches they come in
     items = resolved.opened.items
     numbers = [
         n

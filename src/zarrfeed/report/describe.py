@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrfeed.plan.selection import Selection
-from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, shape_of
+from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, has_patches, shape_of
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.tensors import tensors_of
@@ -27,4 +27,6 @@ def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequ
     selects = selection is not None and selection.length < fields.num_samples
     selected = f"{selection.length} of " if selection is not None and selects else ""
     left_out = "" if selection is None else "".join(f" ({reason})" for reason in selection.left_out)
+    if any(map(has_patches, fields.fields)):
+        return f"{where}patches of {kinds[0]}"
     return f"{where}{selected}{fields.num_samples} samples of {kinds[0]}{left_out}"
