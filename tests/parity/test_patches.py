@@ -200,6 +200,33 @@ def test_each_store_is_a_volume_and_so_is_each_run_of_samples(tmp_path: Path) ->
     assert counts[0].sum() == 3 * 26 * 22
 
 
+def test_volumes_may_differ_in_size_and_chunks_if_each_is_cut(tmp_path: Path) -> None:
+    shapes = [(30, 26), (5, 40), (17, 9)]
+    arrays = [volume(shape, first=1000 * place) for place, shape in enumerate(shapes)]
+    cut = []
+    for place, array in enumerate(arrays):
+        path = stored(tmp_path / str(place), array, chunks=(4 + place, 9 - place))
+        cut.append(zarrfeed.open(path).patch({0: 8, 1: 5}, pad=-1))
+    cut[0] = zarrfeed.open(tmp_path / "0").select(slice(4, 28)).patch({0: 8, 1: 5}, pad=-1)
+    data = zarrfeed.concat(cut)
+    counts = [np.zeros_like(array) for array in arrays]
+    for seed in range(3):
+        dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True, seed=seed)
+        for patch, number in read(dataset):
+            store, start = data.locate(number)
+            rows = slice(4, 28) if store == 0 else slice(0, None)
+            expected = patch_of(arrays[store][rows], start - (rows.start, 0), (8, 5), pad=-1)
+            np.testing.assert_array_equal(patch.numpy(), expected)
+            counts[store][max(rows.start, start[0]) : start[0] + 8, max(0, start[1]) : start[1] + 5] += 1
+    counts[0][28:] = 3  # patches reach there, and have padding
+    assert all(set(np.unique(one[4 * (place == 0) :])) == {3} for place, one in enumerate(counts))
+    other = zarrfeed.open(tmp_path / "1").patch({0: 8, 1: 5}, pad=-2)
+    with pytest.raises(zarrfeed.ConfigError, match="other patches"):
+        zarrfeed.concat([cut[0], other])
+    with pytest.raises(zarrfeed.ConfigError, match="no patches"):
+        zarrfeed.concat([cut[0], zarrfeed.open(tmp_path / "1")])
+
+
 def test_ranks_and_resuming_share_one_order(tmp_path: Path) -> None:
     data = zarrfeed.open(stored(tmp_path / "v", volume(), chunks=CHUNKS)).patch({0: 8, 1: 5, 2: 7})
 
@@ -325,7 +352,6 @@ def test_what_patches_do_not_go_with_is_said(tmp_path: Path) -> None:
         lambda: data.split((0.5, 0.5)),
         lambda: data.blocks([0]),
         lambda: data.patch({0: 8}),
-        lambda: zarrfeed.concat([data, data]),
         lambda: zarrfeed.mix([data, data]),
         lambda: zarrfeed.open(path).window((0, 1)).patch({0: 8}),
         lambda: ZarrIterableDataset(data, mixing={"mix": 2}),

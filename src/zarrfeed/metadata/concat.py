@@ -20,11 +20,13 @@ from zarrfeed.metadata.concat_sparse import MatrixStores
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
+from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.store_parts import LayoutParts, Place, normalised, place_of, places_in
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.metadata.wish import Wish
 from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.field import (
     Field,
     HostRows,
@@ -224,7 +226,19 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
         (Wish(),) * len(fields),
         first.windows,
         tuple(wishes for _, _, wishes in joined),
+        patching=_patches(runs, table.first),
     )
+
+
+def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:
+    """Return the patches of all runs; None if samples are none."""
+    cut = [run.resolved.patching for run in runs]
+    if all(one is None for one in cut):
+        return None
+    if None in cut:
+        raise ConfigError(f"{runs[cut.index(None)].stores[0]}: its samples are no patches, those of others are")
+    begins = np.cumsum([0, *(len(run.stores) for run in runs)])[:-1]
+    return Patching.concat([one for one in cut if one is not None], first[begins].tolist(), [r.stores[0] for r in runs])
 
 
 def _as_delivered(resolved: ResolvedData) -> list[OpenedField]:
@@ -244,7 +258,7 @@ def _unconverted(f: OpenedField) -> OpenedField:
     if isinstance(f, CsrField):
         return with_conversion(f, [None] * len(f.data.layouts), None, dense=False)
     others = tuple(replace(layout, conversion=None) for layout in f.others)
-    return replace(f, conversion=None, spared=False, others=others)
+    return replace(f, conversion=None, spared=False, others=others, patch=None)
 
 
 def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str) -> None:

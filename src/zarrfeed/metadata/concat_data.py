@@ -30,7 +30,8 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
     data
         A `Data` each, or whatever `zarrfeed.open` takes as `samples`; URLs are opened side by side. All have arrays of
         the same names, sample shapes and dtypes, stored and chunked as they like. Each may be selected from and
-        converted before; windows have the same offsets, and are better made of the result.
+        converted before; windows have the same offsets, and are better made of the result. Where all are cut into the
+        same patches, each is a volume of its own size.
     dtype
         As of `Data.cast`, for each of `data`: makes dtypes that differ the same.
     contiguous
@@ -79,8 +80,8 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
         if one.resolved.blend is not None:
             raise ConfigError(f"{one!r}: a mixture cannot be one of several; give its sources to one zarrfeed.mix")
-        if one.resolved.patching is not None:
-            raise ConfigError(f"{one!r}: call patch() after zarrfeed.{function}()")
+        if one.resolved.patching is not None and function != "concat":
+            raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(row_map_of(field) is not None for field in one.resolved.fields):

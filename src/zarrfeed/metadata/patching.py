@@ -82,7 +82,7 @@ class Patching:
     sizes, strides, borders
         Of each dimension.
     extents
-        Of all but the first.
+        Of each volume along all dimensions but the first, shape (volumes, D - 1).
     axes
         For each field, the axes of its array.
     volumes
@@ -94,7 +94,7 @@ class Patching:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     borders: tuple[Border, ...]
-    extents: tuple[int, ...]
+    extents: Int64
     axes: tuple[tuple[PatchAxis, ...], ...]
     volumes: Volumes
 
@@ -137,13 +137,15 @@ class Patching:
         borders = tuple(request.border_of(dim) if dim in size else "drop" for dim in dims)
         strides = dict(request.stride or ())
         sizes = tuple(size.get(dim, 1) for dim in dims)
+        volumes = Volumes.of(samples, store_ends)
+        others = np.array([extents[dim] for dim in dims[1:]], dtype=np.int64)
         return cls(
             request,
             dims,
             sizes,
             tuple(strides.get(dim, of_dim) for dim, of_dim in zip(dims, sizes, strict=True)),
             borders,
-            tuple(extents[dim] for dim in dims[1:]),
+            np.tile(others, (len(volumes), 1)),
             tuple(
                 tuple(
                     _axis(dims, sizes, borders, along_samples if a == one.sample_axis else dim, length, size, request)
@@ -151,8 +153,27 @@ class Patching:
                 )
                 for named, one in zip(of_axes, items, strict=True)
             ),
-            Volumes.of(samples, store_ends),
+            volumes,
         )
+
+    @classmethod
+    def concat(cls, parts: Sequence[Patching], bases: Sequence[int], names: Sequence[str]) -> Patching:
+        """Return the patches of several descriptions, whose first samples become samples `bases`.
+
+        Raises
+        ------
+        ConfigError
+            If they are not cut alike.
+        """
+        first = parts[0]
+        for other, name in zip(parts, names, strict=True):
+            if (other.request, other.dims, other.axes) != (first.request, first.dims, first.axes):
+                raise ConfigError(f"{name}: is cut into other patches than {names[0]}")
+        volumes = Volumes(
+            np.concatenate([one.volumes.begin + base for one, base in zip(parts, bases, strict=True)]),
+            np.concatenate([one.volumes.end + base for one, base in zip(parts, bases, strict=True)]),
+        )
+        return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes)
 
     def __str__(self) -> str:
         """Return what people are shown."""
@@ -215,9 +236,7 @@ class Patching:
     @property
     def all_extents(self) -> Int64:
         """Voxels of each volume along each dimension, shape (volumes, D)."""
-        rows = self.volumes.end - self.volumes.begin
-        others = np.broadcast_to(np.array(self.extents, dtype=np.int64), (len(rows), len(self.extents)))
-        return np.concatenate([rows[:, None], others], axis=1)
+        return np.concatenate([(self.volumes.end - self.volumes.begin)[:, None], self.extents], axis=1)
 
     @staticmethod
     def check_pad(field: Field) -> None:
