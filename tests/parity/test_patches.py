@@ -179,6 +179,28 @@ def test_images_over_time_are_cut_without_an_axis_over_time(tmp_path: Path) -> N
     assert (count[11:] == 0).all()
 
 
+def test_windows_of_boxes_have_the_rows_of_each_window(tmp_path: Path) -> None:
+    first, second = volume((12, 26, 21)), volume((9, 26, 21), first=50_000)
+    names: dict[str, Any] = {"dimension_names": ("time", "y", "x")}
+    paths = [stored(tmp_path / "a", first, chunks=(5, 9, 21), **names)]
+    paths.append(stored(tmp_path / "b", second, chunks=(2, 26, 8), **names))
+    data = zarrfeed.open(paths, paths).select(slice(2, 20))
+    data = data.window({"samples": (-2, 0), "targets": 1}).patch({"y": 8, "x": 7})
+    times = {0: range(4, 11), 1: range(2, 7)}  # those whose windows lie in the slice, and in one store
+    seen = []
+    for _ in range(2):
+        dataset = ZarrIterableDataset(data, batch_size=6, shuffle=True, return_index=True)
+        for samples, targets, index in dataset:
+            for patch, target, number in zip(samples, targets, index.tolist(), strict=True):
+                store, (t, y, x) = data.locate(number)
+                field = (first, second)[store]
+                expected = [patch_of(field[t + offset], np.array((y, x)), (8, 7)) for offset in (-2, 0, 1)]
+                np.testing.assert_array_equal(patch.numpy(), np.stack(expected[:2]))
+                np.testing.assert_array_equal(target.numpy(), expected[2])
+                seen.append((store, t))
+    assert set(seen) == {(store, t) for store in (0, 1) for t in times[store]}
+
+
 def test_each_store_is_a_volume_and_so_is_each_run_of_samples(tmp_path: Path) -> None:
     first, second = volume((30, 26)), volume((11, 26), first=1000)
     paths = [stored(tmp_path / "a", first, chunks=(8, 9)), stored(tmp_path / "b", second, chunks=(4, 26))]
@@ -223,7 +245,7 @@ def test_volumes_may_differ_in_size_and_chunks_if_each_is_cut(tmp_path: Path) ->
     other = zarrfeed.open(tmp_path / "1").patch({0: 8, 1: 5}, pad=-2)
     with pytest.raises(zarrfeed.ConfigError, match="other patches"):
         zarrfeed.concat([cut[0], other])
-    with pytest.raises(zarrfeed.ConfigError, match="no patches"):
+    with pytest.raises(zarrfeed.ConfigError, match="same shape"):
         zarrfeed.concat([cut[0], zarrfeed.open(tmp_path / "1")])
 
 
@@ -354,6 +376,7 @@ def test_what_patches_do_not_go_with_is_said(tmp_path: Path) -> None:
         lambda: data.patch({0: 8}),
         lambda: zarrfeed.mix([data, data]),
         lambda: zarrfeed.open(path).window((0, 1)).patch({0: 8}),
+        lambda: data.with_offsets((0, 1)),
         lambda: ZarrIterableDataset(data, mixing={"mix": 2}),
     ]
     for call in of_order:
@@ -362,6 +385,7 @@ def test_what_patches_do_not_go_with_is_said(tmp_path: Path) -> None:
     of_reading: list[Callable[[], object]] = [
         lambda: zarrfeed.ZarrDataset(data),
         lambda: zarrfeed.open(np.zeros((30, 30))).patch({0: 8}),
+        lambda: zarrfeed.open(path).window((0, 1), pad="edge").patch({1: 8}),
         lambda: ZarrIterableDataset(data, faults={"on_error": "skip"}),
     ]
     for call in of_reading:

@@ -243,8 +243,8 @@ class Data(ItemMethods):
         size
             Voxels of a patch along dimensions, by their names or the numbers of axes: {"z": 64, "y": 64, "x": 64}.
             Samples have other axes, such as channels, as a whole. The sample axis need not be named: samples of images
-            over time are then (time, box), without an axis over time. All arrays must have these dimensions, of the
-            same lengths, and are cut alike.
+            over time are then (time, box), without an axis over time, or with that of a window that was called before.
+            All arrays must have these dimensions, of the same lengths, and are cut alike.
         sampling
             "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
             their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation

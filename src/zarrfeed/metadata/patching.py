@@ -19,6 +19,7 @@ from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, SAMPLINGS, Border, Sa
 from zarrfeed.spec.dtypes import encode_item
 from zarrfeed.spec.field import Field, StoredField, dtype_name, with_path
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
+from zarrfeed.spec.window import Window
 
 #: The name of a dimension, or the number of an axis.
 Dim: TypeAlias = str | int
@@ -106,8 +107,9 @@ class Patching:
         items: Sequence[Items],
         samples: range | Int64,
         store_ends: Sequence[int] | Int64,
+        windows: Sequence[Window | None],
     ) -> Patching:
-        """Find the axes of patches in all arrays.
+        """Find the axes of patches in all arrays, whose samples may be windows.
 
         Raises
         ------
@@ -120,9 +122,16 @@ class Patching:
                 raise UnsupportedError(f"{with_path(f)}: patches are cut out of stored arrays of numbers")
             if f.rows is not None:
                 raise UnsupportedError(f"{with_path(f)}: patches are not cut out of joined arrays")
+        for one, window in zip(items, windows, strict=True):
+            if window is not None and (window.pad is not None or window.lead is not None):
+                raise UnsupportedError(f"{one.name}: windows of patches are neither padded nor drawn")
         of_axes = [_dims_of_axes(one, size) for one in items]
         named_first = of_axes[0][first.sample_axis]
         along_samples = _sample_dim(first) if named_first is None else named_first
+        if named_first is not None and any(windows):
+            raise ConfigError(
+                f"size names {named_first!r}, which windows are along; patches are then of other dimensions"
+            )
         dims = (along_samples, *(dim for dim in size if dim != along_samples))
         extents: dict[Dim, int] = {}
         for named, one in zip(of_axes, items, strict=True):
@@ -149,9 +158,11 @@ class Patching:
             tuple(
                 tuple(
                     _axis(dims, sizes, borders, along_samples if a == one.sample_axis else dim, length, size, request)
+                    if window is None or a != one.sample_axis
+                    else PatchAxis(0, len(window.offsets), dropped=not window.stacked, offsets=window.offsets)
                     for a, (dim, length) in enumerate(zip(named, one.shape, strict=True))
                 )
-                for named, one in zip(of_axes, items, strict=True)
+                for named, one, window in zip(of_axes, items, windows, strict=True)
             ),
             volumes,
         )

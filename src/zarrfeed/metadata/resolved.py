@@ -135,6 +135,7 @@ class ResolvedData:
         for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
             items, wishes = self.opened.items_of(number), self.wishes_of(number)
             if self.patching is not None:
+                window = None  # it is a part of the patch
                 items = tuple(self.patching.items(one, number) for one in items)
                 wishes = tuple(wish.with_axis_before() for wish in wishes)
             conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
@@ -285,11 +286,13 @@ class ResolvedData:
         """Make samples boxes of the arrays."""
         if self.patching is not None:
             raise ConfigError("patch() was called before: call it once, with the sizes of all dimensions")
-        if self.choice.windowed or self.stacks or self.blend is not None:
-            raise ConfigError("patch: samples are windows, stacked or mixed; call patch() before stack()")
+        if self.stacks or self.blend is not None:
+            raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
         ends = np.zeros(0, dtype=np.int64) if self.opened.stores is None else self.opened.stores.first
-        patching = Patching.of(request, self.fields, self.opened.items, self.choice.ascending(), ends)
-        return replace(self, patching=patching)
+        patching = Patching.of(
+            request, self.fields, self.opened.items, self.choice.ascending(), ends, windows=self.windows
+        )
+        return replace(self, patching=patching, windowing=None)
 
     def _check_rows(self, method: str) -> None:
         if self.patching is not None:

@@ -35,12 +35,15 @@ class PatchAxis:
         What a patch has beyond its ends.
     dropped
         Whether samples lack the axis, since patches have one item along it.
+    offsets
+        Of a window: the rows of a sample, as distances from its own. Empty: items side by side.
     """
 
     dim: int | None
     size: int
     border: AxisBorder = "fill"
     dropped: bool = False
+    offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +87,18 @@ class Volumes:
         ends = np.concatenate([np.append(c, b) for b, c in zip(end, inside, strict=True)])
         return cls(begins.astype(np.int64), ends.astype(np.int64))
 
-    def rows_of(self, parts: ArrayParts | None) -> Int64:
-        """Return of each volume, in an array with some of the stores: first chunk, begin, end; 0 where it lacks it."""
+    def rows_of(self, parts: ArrayParts | None, offsets: Sequence[int] = ()) -> Int64:
+        """Return of each volume, in an array with some of the stores: first chunk, begin, end; 0 where it lacks it.
+
+        With the offsets of windows, these are the rows that the windows of its samples have.
+        """
+        before, behind = min(offsets, default=0), max(offsets, default=0)
         if parts is None:
-            return np.stack([np.zeros_like(self.begin), self.begin, self.end], axis=1)
+            return np.stack([np.zeros_like(self.begin), self.begin + before, self.end + behind], axis=1)
         part = parts.part_of(self.begin)
         first_row = np.where(part < 0, self.begin, parts.begin[part])
         first_chunk = np.where(part < 0, 0, parts.chunk_of(first_row))
-        rows = np.stack([first_chunk, self.begin - first_row, self.end - first_row], axis=1)
+        rows = np.stack([first_chunk, self.begin + before - first_row, self.end + behind - first_row], axis=1)
         rows[part < 0] = 0
         return rows
 
@@ -126,9 +133,13 @@ class FieldPatch:
 
     def to_core(self, dtype: str, parts: ArrayParts | None) -> core.PatchSpec:
         """Return the same in the form that the engine takes, for batches of a dtype and an array with some stores."""
+        offsets = [offset for axis in self.axes for offset in axis.offsets]
         return core.PatchSpec(
-            axes=[(-1 if a.dim is None else a.dim, a.size, 1, 0, a.border, []) for a in self.axes],
-            volumes=self.volumes.rows_of(parts),
+            axes=[
+                (-1 if a.dim is None else a.dim, a.size, 1, -min(a.offsets, default=0), a.border, a.offsets)
+                for a in self.axes
+            ],
+            volumes=self.volumes.rows_of(parts, offsets),
             fill=encode_item(dtype, self.fill),
         )
 

@@ -14,7 +14,7 @@ from zarrfeed import ZarrIterableDataset
 
 def opened(folder: Path) -> zarrfeed.Data:
     options = {"chunks": (16, 16, 16), "dimension_names": ("z", "y", "x")}
-    zarr.create_array(folder / "v", data=np.zeros((96, 80, 64), dtype="u1"), **options)  # type: ignore[arg-type]
+    zarr.create_array(folder / "v", data=np.ones((96, 80, 64), dtype="u1"), **options)  # type: ignore[arg-type]
     return zarrfeed.open(folder / "v")
 
 
