@@ -34,6 +34,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         "unit/plan/test_mixed_order.py",
         "unit/plan/test_tiling.py",
     ),
+    "torch/stitched.py": ("unit/metadata/test_stitching.py",),
     "plan/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patching.py": ("parity/test_patches.py",),
     "metadata/batch_parts.py": ("unit/metadata/test_fields.py", "parity/test_padding.py"),

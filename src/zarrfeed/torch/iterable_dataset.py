@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,12 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import disposable_in, hold_opened
+from zarrfeed.metadata.stitching import PatchWeights
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
+from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
@@ -39,6 +41,7 @@ from zarrfeed.torch.options import (
 from zarrfeed.torch.rollouts import Rollouts
 from zarrfeed.torch.session import Session, SessionOptions
 from zarrfeed.torch.statics import StaticTensors
+from zarrfeed.torch.stitched import first_patched, stitch
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.transform import Transform, prepare_transform
 from zarrfeed.torch.versions import Planning, Versions
@@ -265,6 +268,79 @@ class ZarrIterableDataset(StreamingDataset):
             if window is not None
         }
         self._data = self._session.set_offsets(named)
+
+    def stitch(
+        self,
+        outputs: Iterable[Any],
+        store: Any,
+        *,
+        weights: PatchWeights = "flat",
+        dtype: str = "float32",
+        memory: int | str = "256 MiB",
+        overwrite: bool = False,
+    ) -> Any:
+        """Put together what a model predicts for patches, in a Zarr array over the whole volume.
+
+        Parameters
+        ----------
+        outputs
+            What the model returns for each batch of one epoch, in order: shape (batch, *channels, *patch), any number
+            of channel axes. Usually a generator over this dataset. Or (outputs, index) pairs with the numbers that
+            `return_index=True` delivers, in any order, such as from a DataLoader with workers.
+        store
+            Where the array is written: a path, or what `zarr.create_array` takes.
+        weights
+            Where patches overlap, a voxel is the mean of what they predict. "flat": all count alike. "hann": a patch
+            counts less near its faces, by sin**2 along each dimension, so that no seams show.
+        dtype
+            Of the array, floating point.
+        overwrite
+            Whether an array that is there is replaced.
+        memory
+            For chunks of the array that patches are still added to.
+
+        Returns
+        -------
+        The array, of shape (*channels, *volume); axes that patches lack, such as time, come first. It is chunked as the
+        first array of the patches. Voxels without a patch are NaN.
+
+        Raises
+        ------
+        ConfigError
+            If samples are no patches, or of several volumes or ranks, or if outputs do not fit in number or shape.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> volume = zarr.array(np.arange(64.0).reshape(8, 8), chunks=(4, 4))
+        >>> data = zarrfeed.open(volume).patch({0: 4, 1: 4}, sampling="grid", stride={0: 2, 1: 2})
+        >>> dataset = zarrfeed.ZarrIterableDataset(data, batch_size=3)
+        >>> stitched = dataset.stitch((2 * batch for batch in dataset), {}, weights="hann")
+        >>> bool(np.allclose(stitched[:], 2 * volume[:]))
+        True
+        """
+        patching, state = self._data.resolved.patching, self._session.upcoming()
+        if patching is None:
+            raise ConfigError("stitch is for samples that are patches: Data.patch")
+        order = self._session.plan_of_rank(state.epoch).order
+        numbers = self.sample_order(state.epoch)
+        assert isinstance(order, SweptOrder)
+        if state.used or len(numbers) != order.length:
+            raise ConfigError(
+                f"stitch: this rank reads {len(numbers)} of {order.length} patches, must read all of them"
+            )
+        return stitch(
+            outputs,
+            store,
+            patching=patching,
+            field=first_patched(self._data.resolved.fields),
+            order=order,
+            numbers=numbers,
+            weights=weights,
+            dtype=dtype,
+            memory=memory,
+            overwrite=overwrite,
+        )
 
     def explain(self) -> Explanation:
         """Describe how this dataset is read: arrays, blocks, lanes, amplification, memory, quality of the shuffle.

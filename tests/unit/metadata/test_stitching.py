@@ -1,0 +1,119 @@
+"""Outputs for patches in one array, against sums over the whole volume in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+import zarrfeed
+from zarrfeed import ZarrIterableDataset
+
+
+def opened(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], **options: Any) -> zarrfeed.Data:
+    array = np.random.default_rng(0).random(shape, dtype="f4")
+    zarr.create_array(folder / "v", data=array, chunks=chunks, **options)
+    return zarrfeed.open(folder / "v")
+
+
+def noise(count: int, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(count).random((count, *shape), dtype="f4"))
+
+
+def means(
+    shape: tuple[int, int], starts: Any, outputs: Any, *, hann: bool = False, wraps: bool = False
+) -> np.ndarray[Any, Any]:
+    """Return the weighted means of outputs with channels before two dimensions."""
+    size = outputs.shape[-2:]
+    window = [np.sin(np.pi * (np.arange(p) + 0.5) / p) ** 2 if hann else np.ones(p) for p in size]
+    total, weight = np.zeros((*outputs.shape[1:-2], *shape)), np.zeros(shape)
+    for start, output in zip(starts, outputs, strict=True):
+        for i in range(size[0]):
+            for j in range(size[1]):
+                y, x = start[0] + i, start[1] + j
+                if wraps:
+                    y, x = y % shape[0], x % shape[1]
+                if 0 <= y < shape[0] and 0 <= x < shape[1]:
+                    w = window[0][i] * window[1][j]
+                    total[..., y, x] += w * output[..., i, j]
+                    weight[y, x] += w
+    with np.errstate(invalid="ignore"):
+        return total / weight
+
+
+@pytest.mark.parametrize("memory", ["1 B", "1 MiB"])
+@pytest.mark.parametrize("weights", ["flat", "hann"])
+@pytest.mark.parametrize("border", ["pad", "drop", "shift", "wrap"])
+def test_a_voxel_is_the_weighted_mean_of_its_patches(border: Any, weights: Any, memory: str, tmp_path: Path) -> None:
+    data = opened(tmp_path, (19, 14), (5, 6)).patch({0: 6, 1: 5}, sampling="grid", stride={0: 4, 1: 3}, border=border)
+    dataset = ZarrIterableDataset(data, batch_size=4, return_index=True)
+    made: list[Any] = []
+
+    def outputs() -> Iterator[torch.Tensor]:
+        for _, index in dataset:
+            made.append((data.locate(index)[1], noise(len(index), 2, 6, 5)))
+            yield made[-1][1]
+
+    stitched = dataset.stitch(outputs(), str(tmp_path / "out"), weights=weights, memory=memory, dtype="float64")
+    starts, given = (np.concatenate([one[side] for one in made]) for side in (0, 1))
+    expected = means((19, 14), starts, given, hann=weights == "hann", wraps=border == "wrap")
+    assert stitched.chunks == (2, 5, 6)
+    written: Any = zarr.open_array(str(tmp_path / "out"))[:]
+    np.testing.assert_allclose(written, expected)
+    assert np.isnan(expected).any() == (border == "drop")
+
+
+def test_pairs_with_numbers_come_in_any_order(tmp_path: Path) -> None:
+    data = opened(tmp_path, (19, 14), (5, 6)).patch({0: 6, 1: 5})
+    dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
+    stitched = dataset.stitch(((samples, index) for samples, index in loader), {})
+    stored: Any = zarr.open_array(tmp_path / "v")[:]
+    np.testing.assert_allclose(stitched[:], stored, rtol=1e-6)
+
+
+def test_axes_that_patches_lack_come_first(tmp_path: Path) -> None:
+    names = ("time", "c", "y", "x")
+    data = opened(tmp_path, (7, 3, 12, 9), (2, 3, 5, 9), dimension_names=names).isel(time=slice(1, 6))
+    data = data.patch({"y": 5, "x": 4}, sampling="grid")
+    dataset = ZarrIterableDataset(data, batch_size=4)
+    stitched = dataset.stitch((batch.mul(2) for batch in dataset), {})
+    assert stitched.shape == (5, 3, 12, 9)
+    stored: Any = zarr.open_array(tmp_path / "v")[:]
+    np.testing.assert_allclose(stitched[:], 2 * stored[1:6], rtol=1e-6)
+
+
+def test_outputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    source = opened(tmp_path, (19, 14), (5, 6))
+    data = source.patch({0: 6, 1: 5}, sampling="grid")
+    dataset = ZarrIterableDataset(data, batch_size=4)
+    count = len(dataset.sample_order())
+    for outputs, message in (
+        ([noise(count, 6, 4)], "must end with"),
+        ([noise(count - 1, 6, 5)], f"must be one for each of {count}"),
+        ([noise(count, 6, 5), noise(2, 6, 5)], "must be one for each"),
+        ([noise(4, 6, 5), noise(count - 4, 1, 6, 5)], "before"),
+        ([], "0 outputs"),
+    ):
+        with pytest.raises(zarrfeed.ConfigError, match=message):
+            dataset.stitch(outputs, {})
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"weights": "gauss"}, "weights"),
+        ({"dtype": "int32"}, "dtype"),
+        ({"memory": "much"}, "memory"),
+        ({"overwrite": 1}, "overwrite"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(zarrfeed.ConfigError, match=message):
+            dataset.stitch([noise(count, 6, 5)], {}, **options)
+    with pytest.raises(zarrfeed.ConfigError, match="patches: Data"):
+        ZarrIterableDataset(source).stitch([], {})
+    with pytest.raises(zarrfeed.ConfigError, match="2 volumes"):
+        ZarrIterableDataset(source.select([*range(7), *range(9, 19)]).patch({0: 6})).stitch([], {})
+    with pytest.raises(zarrfeed.ConfigError, match="must read all"):
+        ZarrIterableDataset(data, rank=0, world_size=2).stitch([], {})
