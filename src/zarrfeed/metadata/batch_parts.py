@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.stacking import Stacked, channels_of
+from zarrfeed.plan.sample_choice import SampleChoice
 from zarrfeed.plan.windows import lead_of
 from zarrfeed.spec.data import FieldInfo
-from zarrfeed.spec.field import described_dtype, dtype_name, shape_of
+from zarrfeed.spec.field import Field, described_dtype, dtype_name, shape_of
+from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.tensors import tensors_of
+from zarrfeed.spec.window import Window
 from zarrfeed.spec.window_fields import LeadField, PadMaskField
 
-if TYPE_CHECKING:
-    from zarrfeed.metadata.resolved import ResolvedData
+
+class _Described(Protocol):
+    """What a batch depends on; `ResolvedData` has it."""
+
+    @property
+    def opened(self) -> OpenedFields: ...
+    @property
+    def choice(self) -> SampleChoice: ...
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+    @property
+    def windows(self) -> tuple[Window | None, ...]: ...
+    @property
+    def masks(self) -> bool: ...
+    @property
+    def statics(self) -> tuple[StaticField, ...]: ...
+    @property
+    def stacks(self) -> tuple[Stacked, ...]: ...
 
 
-def field_infos(data: ResolvedData) -> tuple[FieldInfo, ...]:
+def field_infos(data: _Described) -> tuple[FieldInfo, ...]:
     """Return what a batch has of each array, or of several that are stacked."""
     infos = []
     for tensor in tensors_of(data.fields):
@@ -31,7 +51,7 @@ def field_infos(data: ResolvedData) -> tuple[FieldInfo, ...]:
     return (*infos, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in data.statics))
 
 
-def window_fields(data: ResolvedData) -> dict[str, list[PadMaskField | LeadField]]:
+def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]:
     """Return what a batch says of its windows, by the side that has it: padded rows, and the drawn distance."""
     masks: dict[str, list[PadMaskField | LeadField]] = {}
     for items, window in zip(data.opened.items, data.windows, strict=True):
@@ -49,7 +69,7 @@ def window_fields(data: ResolvedData) -> dict[str, list[PadMaskField | LeadField
     return masks
 
 
-def part_keys(data: ResolvedData) -> list[tuple[str, ...] | None]:
+def part_keys(data: _Described) -> list[tuple[str, ...] | None]:
     """Return the keys of the dict of each part of a batch; None for a bare tensor."""
     parts: list[tuple[str, ...] | None] = []
     for part, keys in zip(("samples", "targets"), data.opened.parts, strict=False):
@@ -66,6 +86,6 @@ def part_keys(data: ResolvedData) -> list[tuple[str, ...] | None]:
     return parts
 
 
-def stack_with(data: ResolvedData, items: Items) -> Stacked | None:
+def stack_with(data: _Described, items: Items) -> Stacked | None:
     """Return the tensor that an array shares with others; None if it has one for itself."""
     return next((one for one in data.stacks if one.part == items.part and items.key in one.keys), None)

@@ -271,7 +271,7 @@ class ZarrIterableDataset(StreamingDataset):
 
     def stitch(
         self,
-        outputs: Iterable[Any],
+        outputs: Iterable[tuple[Any, Any]],
         store: Any,
         *,
         weights: PatchWeights = "flat",
@@ -284,9 +284,9 @@ class ZarrIterableDataset(StreamingDataset):
         Parameters
         ----------
         outputs
-            What the model returns for each batch of one epoch, in order: shape (batch, *channels, *patch), any number
-            of channel axes. Usually a generator over this dataset. Or (outputs, index) pairs with the numbers that
-            `return_index=True` delivers, in any order, such as from a DataLoader with workers.
+            Pairs of what the model returns for a batch, shape (batch, *channels, *patch) with any number of channel
+            axes, and of the batch's index, as `return_index=True` delivers it; of one epoch, in any order, also from a
+            DataLoader with workers.
         store
             Where the array is written: a path, or what `zarr.create_array` takes.
         weights
@@ -307,35 +307,26 @@ class ZarrIterableDataset(StreamingDataset):
         Raises
         ------
         ConfigError
-            If samples are no patches, or of several volumes or ranks, or if outputs do not fit in number or shape.
+            If samples are no patches of a grid, or of several volumes, or if outputs do not fit in number or shape.
 
         Examples
         --------
         >>> import numpy as np, zarr, zarrfeed
         >>> volume = zarr.array(np.arange(64.0).reshape(8, 8), chunks=(4, 4))
         >>> data = zarrfeed.open(volume).patch({0: 4, 1: 4}, sampling="grid", stride={0: 2, 1: 2})
-        >>> dataset = zarrfeed.ZarrIterableDataset(data, batch_size=3)
-        >>> stitched = dataset.stitch((2 * batch for batch in dataset), {}, weights="hann")
+        >>> dataset = zarrfeed.ZarrIterableDataset(data, batch_size=3, return_index=True)
+        >>> stitched = dataset.stitch(((2 * batch, index) for batch, index in dataset), {}, weights="hann")
         >>> bool(np.allclose(stitched[:], 2 * volume[:]))
         True
         """
-        patching, state = self._data.resolved.patching, self._session.upcoming()
-        if patching is None:
+        order = self._session.schedule.order
+        if not isinstance(order, SweptOrder):
             raise ConfigError("stitch is for samples that are patches: Data.patch")
-        order = self._session.plan_of_rank(state.epoch).order
-        numbers = self.sample_order(state.epoch)
-        assert isinstance(order, SweptOrder)
-        if state.used or len(numbers) != order.length:
-            raise ConfigError(
-                f"stitch: this rank reads {len(numbers)} of {order.length} patches, must read all of them"
-            )
         return stitch(
             outputs,
             store,
-            patching=patching,
-            field=first_patched(self._data.resolved.fields),
+            field=first_patched(self._session.schedule.fields.fields),
             order=order,
-            numbers=numbers,
             weights=weights,
             dtype=dtype,
             memory=memory,

@@ -12,10 +12,7 @@ import torch
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags
-from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.stitching import PATCH_WEIGHTS, Canvas, PatchWeights, check_output
-from zarrfeed.plan.patch_numbers import Numbering
-from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import Field, StoredField
 
@@ -23,24 +20,22 @@ _DTYPES = ("float16", "float32", "float64")
 
 
 def stitch(
-    outputs: Iterable[Any],
+    outputs: Iterable[tuple[Any, Any]],
     store: Any,
     *,
-    patching: Patching,
     field: StoredField,
     order: SweptOrder,
-    numbers: Int64,
     weights: PatchWeights,
     dtype: str,
     memory: int | str,
     overwrite: bool,
 ) -> Any:
-    """Write outputs to a Zarr array; `numbers` are those of the patches in the order in which they are delivered.
+    """Write the outputs for the patches of an order, each with their numbers, to a Zarr array with the axes of a field.
 
     Raises
     ------
     ConfigError
-        If there are several volumes, or outputs do not fit the patches in number or shape.
+        If there are several volumes, or epochs have other patches, or outputs do not fit the patches.
     """
     check_choice("weights", weights, PATCH_WEIGHTS)
     check_flags(overwrite=overwrite)
@@ -50,15 +45,19 @@ def stitch(
     grid = order.tiles.grid
     if len(grid.extents) > 1:
         raise ConfigError(f"stitch: the patches are of {len(grid.extents)} volumes; stitch each of them by itself")
+    if order.epochs.changes:
+        raise ConfigError('stitch: each epoch has other patches, must be those of a grid: patch(..., sampling="grid")')
     assert field.patch is not None
     shown = [(axis, chunk) for axis, chunk in zip(field.patch.axes, field.spec.chunk_shape, strict=True)]
     dims = [axis.dim for axis, _ in shown if axis.dim is not None and not axis.dropped]
     chunk = {axis.dim: length for axis, length in shown}
-    numbering, canvas, done = Numbering.of(patching.all_extents, np.array(patching.sizes)), None, 0
+    numbers, canvas = np.sort(order.numbers(np.arange(order.length))), None
+    is_done = np.zeros(len(numbers), dtype=bool)
     spatial = tuple(int(grid.size[d]) for d in dims)
     for one in outputs:
-        made, of_batch = one if isinstance(one, tuple) else (one, None)
-        values = _as_numpy(made)
+        if not isinstance(one, tuple) or len(one) != 2:
+            raise ConfigError(f"stitch: got a {type(one).__name__}, must be pairs (outputs, index)")
+        values, index = _as_numpy(one[0]), np.asarray(one[1])
         check_output(values.shape[1:], spatial)
         if canvas is None:
             canvas = Canvas(
@@ -72,19 +71,23 @@ def stitch(
                 memory=limit,
                 overwrite=overwrite,
             )
-        taken = numbers[done : done + len(values)] if of_batch is None else np.asarray(of_batch)
-        if len(taken) != len(values):
-            raise ConfigError(f"stitch: {done + len(values)} outputs, must be one for each of {len(numbers)} patches")
+        place = np.minimum(np.searchsorted(numbers, index), len(numbers) - 1)
+        if index.shape != values.shape[:1] or (numbers[place] != index).any():
+            raise ConfigError(
+                f"stitch: index of shape {index.shape} for {len(values)} outputs, must be of these patches"
+            )
+        if is_done[place].any() or len(np.unique(place)) < len(place):
+            raise ConfigError("stitch: an output for a patch came twice")
+        is_done[place] = True
         if values.shape[1:] != canvas.output_shape:
             raise ConfigError(
                 f"outputs have the shape {values.shape[1:]} for a patch, had {canvas.output_shape} before"
             )
-        _, starts = numbering.locate(taken)
+        _, starts = order.numbering.locate(index)
         for start, output in zip(starts, values, strict=True):
             canvas.add(start, output)
-        done += len(values)
-    if canvas is None or done != len(numbers):
-        raise ConfigError(f"stitch: {done} outputs, must be one for each of {len(numbers)} patches")
+    if canvas is None or not is_done.all():
+        raise ConfigError(f"stitch: {is_done.sum()} outputs, must be one for each of {len(numbers)} patches")
     return canvas.close()
 
 

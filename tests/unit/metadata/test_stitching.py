@@ -54,10 +54,10 @@ def test_a_voxel_is_the_weighted_mean_of_its_patches(border: Any, weights: Any, 
     dataset = ZarrIterableDataset(data, batch_size=4, return_index=True)
     made: list[Any] = []
 
-    def outputs() -> Iterator[torch.Tensor]:
+    def outputs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _, index in dataset:
             made.append((data.locate(index)[1], noise(len(index), 2, 6, 5)))
-            yield made[-1][1]
+            yield made[-1][1], index
 
     stitched = dataset.stitch(outputs(), str(tmp_path / "out"), weights=weights, memory=memory, dtype="float64")
     starts, given = (np.concatenate([one[side] for one in made]) for side in (0, 1))
@@ -68,8 +68,8 @@ def test_a_voxel_is_the_weighted_mean_of_its_patches(border: Any, weights: Any, 
     assert np.isnan(expected).any() == (border == "drop")
 
 
-def test_pairs_with_numbers_come_in_any_order(tmp_path: Path) -> None:
-    data = opened(tmp_path, (19, 14), (5, 6)).patch({0: 6, 1: 5})
+def test_outputs_come_in_any_order(tmp_path: Path) -> None:
+    data = opened(tmp_path, (19, 14), (5, 6)).patch({0: 6, 1: 5}, sampling="grid")
     dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True)
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
     stitched = dataset.stitch(((samples, index) for samples, index in loader), {})
@@ -81,8 +81,8 @@ def test_axes_that_patches_lack_come_first(tmp_path: Path) -> None:
     names = ("time", "c", "y", "x")
     data = opened(tmp_path, (7, 3, 12, 9), (2, 3, 5, 9), dimension_names=names).isel(time=slice(1, 6))
     data = data.patch({"y": 5, "x": 4}, sampling="grid")
-    dataset = ZarrIterableDataset(data, batch_size=4)
-    stitched = dataset.stitch((batch.mul(2) for batch in dataset), {})
+    dataset = ZarrIterableDataset(data, batch_size=4, return_index=True)
+    stitched = dataset.stitch(((batch.mul(2), index) for batch, index in dataset), {})
     assert stitched.shape == (5, 3, 12, 9)
     stored: Any = zarr.open_array(tmp_path / "v")[:]
     np.testing.assert_allclose(stitched[:], 2 * stored[1:6], rtol=1e-6)
@@ -92,14 +92,20 @@ def test_outputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     source = opened(tmp_path, (19, 14), (5, 6))
     data = source.patch({0: 6, 1: 5}, sampling="grid")
     dataset = ZarrIterableDataset(data, batch_size=4)
-    count = len(dataset.sample_order())
-    for outputs, message in (
-        ([noise(count, 6, 4)], "must end with"),
-        ([noise(count - 1, 6, 5)], f"must be one for each of {count}"),
-        ([noise(count, 6, 5), noise(2, 6, 5)], "must be one for each"),
-        ([noise(4, 6, 5), noise(count - 4, 1, 6, 5)], "before"),
+    index = dataset.sample_order()
+    count = len(index)
+    bad: list[tuple[list[Any], str]] = [
+        ([noise(count, 6, 5)], "pairs"),
+        ([(noise(count, 6, 4), index)], "must end with"),
+        ([(noise(count - 1, 6, 5), index[1:])], f"{count - 1} outputs, must be one for each of {count}"),
+        ([(noise(count, 6, 5), index), (noise(2, 6, 5), index[:2])], "twice"),
+        ([(noise(2, 6, 5), index[[0, 0]])], "twice"),
+        ([(noise(2, 6, 5), index[:3])], "of these patches"),
+        ([(noise(2, 6, 5), index[:2] + 1)], "of these patches"),
+        ([(noise(4, 6, 5), index[:4]), (noise(count - 4, 1, 6, 5), index[4:])], "before"),
         ([], "0 outputs"),
-    ):
+    ]
+    for outputs, message in bad:
         with pytest.raises(zarrfeed.ConfigError, match=message):
             dataset.stitch(outputs, {})
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -110,10 +116,10 @@ def test_outputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ]
     for options, message in wrong:
         with pytest.raises(zarrfeed.ConfigError, match=message):
-            dataset.stitch([noise(count, 6, 5)], {}, **options)
+            dataset.stitch([(noise(count, 6, 5), index)], {}, **options)
     with pytest.raises(zarrfeed.ConfigError, match="patches: Data"):
         ZarrIterableDataset(source).stitch([], {})
     with pytest.raises(zarrfeed.ConfigError, match="2 volumes"):
         ZarrIterableDataset(source.select([*range(7), *range(9, 19)]).patch({0: 6})).stitch([], {})
-    with pytest.raises(zarrfeed.ConfigError, match="must read all"):
-        ZarrIterableDataset(data, rank=0, world_size=2).stitch([], {})
+    with pytest.raises(zarrfeed.ConfigError, match="each epoch"):
+        ZarrIterableDataset(source.patch({0: 6, 1: 5}), shuffle=True).stitch([], {})
