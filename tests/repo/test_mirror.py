@@ -38,6 +38,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "plan/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patching.py": ("parity/test_patches.py",),
     "metadata/batch_parts.py": ("unit/metadata/test_fields.py", "parity/test_padding.py"),
+    "plan/listed_order.py": ("unit/plan/test_positions.py",),
+    "metadata/patch_positions.py": ("parity/test_patch_positions.py",),
     "plan/field_rows.py": ("parity/test_many_stores.py",),
     "metadata/concat.py": ("parity/test_many_stores.py",),
     "metadata/concat_data.py": ("parity/test_many_stores.py",),

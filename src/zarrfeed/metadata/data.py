@@ -16,14 +16,14 @@ from zarrfeed.metadata.data_items import ItemMethods
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
-from zarrfeed.metadata.patching import Dim, PadVoxels, PatchRequest
+from zarrfeed.metadata.patching import Dim, PadVoxels, PatchRequest, PatchSampling
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.store_table import locate_samples, source_of
 from zarrfeed.plan.labels import Method
 from zarrfeed.plan.selection import Select
 from zarrfeed.plan.split import By
-from zarrfeed.plan.tiling import Border, Sampling
+from zarrfeed.plan.tiling import Border
 from zarrfeed.plan.window_rows import WindowRows
 from zarrfeed.plan.windows import Offsets, PadLike
 from zarrfeed.spec.data import Call, Expression, FieldInfo
@@ -231,10 +231,11 @@ class Data(ItemMethods):
         self,
         size: Mapping[Dim, int],
         *,
-        sampling: Sampling = "tiles",
+        sampling: PatchSampling = "tiles",
         border: Border | Mapping[Dim, Border] = "pad",
         stride: Mapping[Dim, int] | None = None,
         pad: PadVoxels = 0,
+        positions: npt.ArrayLike | None = None,
     ) -> Data:
         """Make each sample a patch: a box of the arrays, such as 64 x 64 x 64 voxels of a volume.
 
@@ -248,7 +249,7 @@ class Data(ItemMethods):
         sampling
             "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
             their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation
-            wants it.
+            wants it. "positions": patches begin at `positions`, each once in an epoch, in shuffled order.
         border
             What becomes of patches that reach beyond a volume; for all dimensions, or by dimension. "pad": they are
             kept, so each voxel comes exactly once in an epoch of tiles. "drop": they are left out. "shift": they are
@@ -258,11 +259,17 @@ class Data(ItemMethods):
         pad
             What voxels beyond the volume are, with border "pad": a number, as it stands in a batch; "nan"; "edge", the
             nearest voxel inside; or "reflect", voxels mirrored at the border.
+        positions
+            With "positions": the first voxel of each patch, integers of shape (patches, dimensions), as `locate` has
+            it. The sample axis comes first, named in `size` or not, then the others in the order of `size`. Of several
+            stores, a first column has the number of the store. Patches may begin before the first voxel and end beyond
+            the last one; `border` is "pad" or "wrap". Equal positions are patches of their own.
 
         Raises
         ------
         ConfigError
-            If an array lacks a dimension, lengths differ, or a patch is larger than its volume and is not padded.
+            If an array lacks a dimension, lengths differ, a patch is larger than its volume and is not padded, or a
+            position is that of a patch without a voxel of a volume.
 
         Notes
         -----
@@ -279,8 +286,9 @@ class Data(ItemMethods):
         >>> next(iter(dataset)).shape
         torch.Size([4, 16, 16, 16])
         """
-        request = PatchRequest.parse(size, sampling, border, stride, pad)
-        return self._then(calls.patch_call(size, sampling, border, stride, pad), Step("patch", (request,)))
+        request = PatchRequest.parse(size, sampling, border, stride, pad, positions)
+        call = calls.patch_call(size, sampling, border, stride, pad, positions)
+        return self._then(call, Step("patch", (request,)))
 
     def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Data:
         """Make windows with other offsets of the same samples, in place of those of `window`.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -12,10 +12,12 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.patch_positions import checked_positions, place_positions
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.plan.patch_numbers import Numbering
+from zarrfeed.plan.positions import PositionSource
 from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, SAMPLINGS, Border, Sampling, Tiling
+from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, Border, Tiling
 from zarrfeed.spec.dtypes import encode_item
 from zarrfeed.spec.field import Field, StoredField, dtype_name, with_path
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
@@ -25,6 +27,9 @@ from zarrfeed.spec.window import Window
 Dim: TypeAlias = str | int
 #: What padded voxels are: a number, the nearest voxel inside, or voxels mirrored at the border.
 PadVoxels: TypeAlias = float | str
+#: Where patches lie: on a grid, with a random phase in each epoch or without one; or where the user lists them.
+PatchSampling: TypeAlias = Literal["tiles", "grid", "positions"]
+_SAMPLINGS: tuple[PatchSampling, ...] = get_args(PatchSampling)
 
 
 @dataclass(frozen=True)
@@ -32,18 +37,19 @@ class PatchRequest:
     """What a user says of patches; see `Data.patch`."""
 
     size: tuple[tuple[Dim, int], ...]
-    sampling: Sampling = "tiles"
+    sampling: PatchSampling = "tiles"
     border: Border | tuple[tuple[Dim, Border], ...] = "pad"
     stride: tuple[tuple[Dim, int], ...] | None = None
     pad: PadVoxels = 0
+    positions: Int64 | None = field(default=None, compare=False)
 
     @classmethod
-    def parse(cls, size: Any, sampling: Any, border: Any, stride: Any, pad: Any) -> PatchRequest:
+    def parse(cls, size: Any, sampling: Any, border: Any, stride: Any, pad: Any, positions: Any = None) -> PatchRequest:
         """Return what the arguments of `Data.patch` say, as far as it does not depend on arrays."""
         named = _numbers("size", size)
         if len(named) >= MOST_DIMENSIONS + 1:
             raise ConfigError(f"size = {size!r}, must name at most {MOST_DIMENSIONS} dimensions")
-        check_choice("sampling", sampling, SAMPLINGS)
+        check_choice("sampling", sampling, _SAMPLINGS)
         if isinstance(border, Mapping):
             for one in border.values():
                 check_choice("border", one, BORDERS)
@@ -55,7 +61,7 @@ class PatchRequest:
         if strides is not None:
             _check_named("stride", dict(strides), named)
             if sampling != "grid":
-                raise ConfigError(f'stride = {stride!r}, must be None with sampling = "tiles": tiles lie side by side')
+                raise ConfigError(f'stride = {stride!r}, must be None with sampling = "{sampling}": it is for a "grid"')
             for dim, one in strides:
                 if one > dict(named)[dim]:
                     raise ConfigError(f"stride = {one} of {dim!r}, must be at most the size, {dict(named)[dim]}")
@@ -63,7 +69,24 @@ class PatchRequest:
             raise ConfigError(f"pad = {pad!r}, must be a number, 'nan', 'edge' or 'reflect'")
         if not isinstance(pad, str | int | float | np.number):
             raise ConfigError(f"pad = {pad!r}, must be a number, 'nan', 'edge' or 'reflect'")
-        return cls(named, sampling, border, strides, pad if isinstance(pad, str) else float(pad))
+        if (positions is None) != (sampling != "positions"):
+            raise ConfigError(
+                f'sampling = "{sampling}" with{"out" * (positions is None)} positions: sampling = "positions" needs '
+                "them, and no other takes them"
+            )
+        listed = None if positions is None else checked_positions(positions)
+        request = cls(named, sampling, border, strides, pad if isinstance(pad, str) else float(pad), listed)
+        request._check_borders()
+        return request
+
+    def _check_borders(self) -> None:
+        if self.sampling == "positions":
+            for dim, _ in self.size:
+                if self.border_of(dim) not in ("pad", "wrap"):
+                    raise ConfigError(
+                        f'border = "{self.border_of(dim)}" of {dim!r}, must be "pad" or "wrap" with sampling = '
+                        '"positions": patches begin where they are listed'
+                    )
 
     def border_of(self, dim: Dim) -> Border:
         """Return what becomes of tiles that reach beyond a dimension."""
@@ -88,6 +111,8 @@ class Patching:
         For each field, the axes of its array.
     volumes
         Runs of samples that patches do not leave.
+    source
+        Where patches begin that lie on no grid. None: they lie on one.
     """
 
     request: PatchRequest
@@ -98,6 +123,7 @@ class Patching:
     extents: Int64
     axes: tuple[tuple[PatchAxis, ...], ...]
     volumes: Volumes
+    source: PositionSource | None = None
 
     @classmethod
     def of(
@@ -148,7 +174,7 @@ class Patching:
         sizes = tuple(size.get(dim, 1) for dim in dims)
         volumes = Volumes.of(samples, store_ends)
         others = np.array([extents[dim] for dim in dims[1:]], dtype=np.int64)
-        return cls(
+        made = cls(
             request,
             dims,
             sizes,
@@ -166,6 +192,34 @@ class Patching:
             ),
             volumes,
         )
+        return made._with_source(store_ends)
+
+    def _with_source(self, store_ends: Sequence[int] | Int64) -> Patching:
+        """Return the same with the positions that the request has."""
+        if self.request.positions is None:
+            return self
+        self.tiling(0)  # says what is too large
+        stores = np.asarray(store_ends, dtype=np.int64)
+        placed = place_positions(
+            self.request.positions,
+            self.dims,
+            self.sizes,
+            self.wraps,
+            self.all_extents,
+            self.volumes,
+            stores if len(stores) else np.array([0, 2**62]),
+        )
+        return replace(self, source=placed)
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Whether each dimension is periodic."""
+        return tuple(one == "wrap" for one in self.borders)
+
+    @property
+    def typical_length(self) -> int:
+        """How many patches a typical epoch has."""
+        return self.tiling(0).typical().num_tiles if self.source is None else self.source.num_samples
 
     @classmethod
     def concat(cls, parts: Sequence[Patching], bases: Sequence[int], names: Sequence[str]) -> Patching:
@@ -184,7 +238,10 @@ class Patching:
             np.concatenate([one.volumes.begin + base for one, base in zip(parts, bases, strict=True)]),
             np.concatenate([one.volumes.end + base for one, base in zip(parts, bases, strict=True)]),
         )
-        return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes)
+        source = (
+            None if first.source is None else first.source.concat([(one.source, len(one.volumes)) for one in parts])
+        )
+        return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, source=source)
 
     def __str__(self) -> str:
         """Return what people are shown."""
@@ -193,7 +250,7 @@ class Patching:
         return f"patches of {size} voxels" + f" of {count} volumes" * (count > 1)
 
     def tiling(self, seed: int) -> Tiling:
-        """Return the patches of all epochs.
+        """Return the patches of all epochs, if they lie on a grid.
 
         Raises
         ------
@@ -203,7 +260,7 @@ class Patching:
         return Tiling(
             self.all_extents,
             self.sizes,
-            self.request.sampling,
+            "grid" if self.request.sampling == "grid" else "tiles",
             self.borders,
             self.strides if self.request.sampling == "grid" else None,
             seed,

@@ -150,7 +150,7 @@ class ResolvedData:
     @property
     def length(self) -> int:
         """How many samples are chosen; of patches, how many a typical epoch has."""
-        return self.choice.length if self.patching is None else self.patching.tiling(0).typical().num_tiles
+        return self.choice.length if self.patching is None else self.patching.typical_length
 
     def wishes_of(self, number: int) -> tuple[Wish, ...]:
         """Return what was asked for the items of a field, for each of its layouts."""

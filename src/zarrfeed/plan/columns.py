@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
-from zarrfeed.plan.sweep_cost import count_decodes, decodes_of_sweeps
+from zarrfeed.plan.sweep_cost import count_decodes, decodes_of_sweeps, touched_chunks
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import Field, StoredField, sample_bytes
 
 #: Up to so many patches, what an epoch decodes is counted patch by patch.
 _COUNTED = 200_000
+#: The same where patches begin at any voxels, and no formula says what more patches decode.
+_COUNTED_OF_LISTED = 1_000_000
 #: Batches that are open where patches are read, beside those that hold the blocks of all lanes.
 _SPARE_BATCHES = 2
 
@@ -28,11 +30,15 @@ def choose_columns(
     epochs = order.epochs
     choice = choose_sweep(
         epochs.tiling,
-        patch_fields(fields),
+        [
+            replace(one, sample_bytes=math.ceil(one.sample_bytes * epochs.samples_of_tile))
+            for one in patch_fields(fields)
+        ],
         memory=max(0, memory.batch_room + memory.carry_bytes - _SPARE_BATCHES * memory.batch_bytes),
         num_threads=num_threads,
         lanes=lanes if order.shuffle else 1,
         shuffle=order.shuffle,
+        listed=epochs.is_listed,
     )
     return replace(epochs, sweep=choice.sweep, lanes=choice.lanes, choice=choice).at(0)
 
@@ -40,21 +46,28 @@ def choose_columns(
 def carried_by_lanes(order: SweptOrder, fields: Sequence[Field], lanes: int, num_threads: int) -> int:
     """Return the memory that some lanes want for decoded chunks that layers of a column share."""
     of_lane, changing = carried_bytes(order.epochs.tiling, patch_fields(fields), order.tiles.sweep)
+    if order.epochs.is_listed:  # blocks of one layer follow each other, and share all of its chunks
+        return lanes * (of_lane + changing)
     return lanes * of_lane + min(lanes, num_threads) * changing
 
 
 def patch_reads(order: SweptOrder, epoch: int, field: Field, stride: int) -> tuple[int, int]:
     """Return how many chunks an epoch decodes of a field, over all consumers, and how many there are.
 
-    They are counted, or for many patches predicted.
+    They are counted, or for many patches predicted: for tiles by a formula, for other patches from what the first of an
+    epoch decode. Where patches begin at any voxels, chunks that no patch touches do not count.
     """
     (known,) = patch_fields([field])
     assert isinstance(field, StoredField)
     others = known.cell_bytes // field.spec.decoded_bytes
+    counted = min(order.length, _COUNTED_OF_LISTED if order.epochs.is_listed else _COUNTED)
+    if order.epochs.is_listed:
+        (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride, samples=counted)
+        return round(decodes * order.length / counted) * others, touched_chunks(order, known.chunk) * others
     grid, sweep = order.tiles.grid, order.tiles.sweep
     cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
     of_lane, added, cells = decodes_of_sweeps(grid, known.chunk, sweep.axis, cuts, sweep.layers, shuffle=order.shuffle)
-    if order.length <= _COUNTED:
+    if order.length <= counted:
         (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride)
     else:
         decodes = round(float(of_lane.item() + (order.lanes - 1) * added.item()))

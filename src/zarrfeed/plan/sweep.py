@@ -21,8 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.base.validate import check_counts, check_int
 from zarrfeed.plan.order import MOST_BLOCKS
+from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.tiling import TileGrid
 
@@ -178,6 +180,27 @@ class TileBlocks:
         """Return the volume of samples, shape (n,), and the first voxel of their tiles, before wrapping, (n, D)."""
         volume, index = self.tiles(samples)
         return volume, self.grid.starts(volume, index)
+
+    def table(self, numbering: Numbering, periods: Int64) -> core.PatchTable:
+        """Return where samples begin, in the form that the engine takes."""
+        grid, nothing = self.grid, np.zeros(0, dtype=np.int64)
+        return core.PatchTable(
+            num_dims=len(grid.size),
+            step=grid.step,
+            origin=grid.origin,
+            least=grid.first,
+            last=grid.last,
+            block_first=self.first,
+            block_volume=self.volume,
+            block_begin=self.begin,
+            block_count=self.count,
+            volume_of=nothing,
+            start_of=nothing,
+            margin=numbering.margin,
+            period=periods,
+            stride=numbering.stride,
+            volume_number=numbering.first[:-1],
+        )
 
     def samples(self, volume: Int64, index: Int64) -> Int64:
         """Return the samples that tiles of volumes are, given their indices, shape (n, D): what `tiles` takes apart."""

@@ -130,6 +130,7 @@ def choose_sweep(
     lanes: int | None = None,
     shuffle: bool = True,
     crops: bool = False,
+    listed: bool = False,
 ) -> SweepChoice:
     """Choose the sweep axis, the width of columns, and the lanes.
 
@@ -149,6 +150,8 @@ def choose_sweep(
         Whether columns are shuffled, and begun at random layers.
     crops
         Whether a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
+    listed
+        Whether patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
 
     Raises
     ------
@@ -162,7 +165,9 @@ def choose_sweep(
     most = tiling.most_tiles.max(axis=0).tolist()
     cuts = [_ways_to_cut(tiling, fields, d, count) for d, count in enumerate(most)]
     axes = range(tiling.num_dimensions)
-    made = _Candidates.join([_of_axis(tiling, fields, axis, cuts, shuffle=shuffle, crops=crops) for axis in axes])
+    made = _Candidates.join(
+        [_of_axis(tiling, fields, axis, cuts, shuffle=shuffle, crops=crops, listed=listed) for axis in axes]
+    )
     lanes = _choose_lanes(made, tiling, memory, num_threads) if lanes is None else min(lanes, tiling.shortest)
     total, amplification = made.total_bytes(lanes, num_threads), made.amplification(lanes)
     chosen = made.best(lanes, num_threads, memory)
@@ -207,6 +212,7 @@ def _of_axis(
     *,
     shuffle: bool,
     crops: bool,
+    listed: bool,
 ) -> _Candidates:
     """Return the sweeps along an axis, for all combinations of cuts, given as (width, unit), of other dimensions."""
     grid = tiling.typical()
@@ -224,6 +230,8 @@ def _of_axis(
             for d, of_dimension in enumerate(cuts)
         ]
         handed_on, beside = _carried_layers(tiling, axis, field.chunk[axis])
+        if listed:
+            handed_on, beside = handed_on + beside, 0
         carried += field.cell_bytes * handed_on * _products(cross)
         changing += field.cell_bytes * beside * _products(cross)
     most = tiling.most_tiles.max(axis=0).tolist()

@@ -34,6 +34,8 @@ Float64 = npt.NDArray[np.float64]
 _MOST_VOLUMES = 64
 #: Of more tiles along a dimension than these, so many stand for all: what they share with chunks repeats.
 _MOST_TILES = 1 << 16
+#: Patches whose chunks are looked at together.
+_COUNTED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,14 @@ def amplification(grid: TileGrid, chunk: Sequence[int], sweep: Sweep, lanes: int
     return float((decodes + (lanes - 1) * added).item() / max(1, num_chunks))
 
 
-def count_decodes(order: SweptOrder, epoch: int, chunks: Sequence[Sequence[int]], *, stride: int = 1) -> list[int]:
+def count_decodes(
+    order: SweptOrder,
+    epoch: int,
+    chunks: Sequence[Sequence[int]],
+    *,
+    stride: int = 1,
+    samples: int | None = None,
+) -> list[int]:
     """Count the chunks that all consumers decode in an epoch, sample by sample, for fields with chunks of some shapes.
 
     A group decodes the chunks that its samples touch, but for those that the group before it in its lane had. It takes
@@ -216,10 +225,13 @@ def count_decodes(order: SweptOrder, epoch: int, chunks: Sequence[Sequence[int]]
         Of each field: its chunk along each dimension.
     stride
         How many consumers share the epoch.
+    samples
+        What the first so many decode. None: all.
     """
     counts = [0] * len(chunks)
-    for first in range(min(stride, order.length)):
-        plan = order.plan(epoch, first=first, stride=stride)
+    length = order.length if samples is None else samples
+    for first in range(min(stride, length)):
+        plan = order.plan(epoch, first=first, stride=stride, steps=-(-(length - first) // stride))
         sample, group, goes_on = _groups_of_samples(plan)
         volume, start = order.tiles.starts(sample)
         for number, chunk in enumerate(chunks):
@@ -229,6 +241,16 @@ def count_decodes(order: SweptOrder, epoch: int, chunks: Sequence[Sequence[int]]
             found = np.searchsorted(pairs, before)
             counts[number] += len(pairs) - int((pairs[found] == before).sum())
     return counts
+
+
+def touched_chunks(order: SweptOrder, chunk: Sequence[int]) -> int:
+    """Count the chunks of a field that any patch of an epoch touches, a million patches at a time."""
+    found: list[Int64] = []
+    for begin in range(0, order.length, _COUNTED_AT_ONCE):
+        volume, start = order.tiles.starts(np.arange(begin, min(begin + _COUNTED_AT_ONCE, order.length)))
+        _, cells = _cells_of_groups(order.tiles.grid, chunk, volume, start, np.zeros_like(volume))
+        found = [np.unique(np.concatenate([*found, cells]))]
+    return len(found[0])
 
 
 def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bool_]]:

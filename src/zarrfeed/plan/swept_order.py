@@ -23,6 +23,7 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.keyed_random import below, keys_of
 from zarrfeed.plan.order import Order, permuted
 from zarrfeed.plan.patch_numbers import Numbering
+from zarrfeed.plan.positions import PositionBlocks
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
 from zarrfeed.plan.tiling import Tiling
@@ -46,13 +47,15 @@ class SweptOrder(Order):
         The orders of all epochs, of which this is one.
     """
 
-    tiles: TileBlocks = field(compare=False)
+    tiles: TileBlocks | PositionBlocks = field(compare=False)
     tiles_epoch: int | None = None
     of_epochs: PatchOrder | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, tiles: TileBlocks, *, shuffle: bool, seed: int, lanes: int, epoch: int | None = None) -> SweptOrder:
-        """Return the order of all tiles of some blocks."""
+    def of(
+        cls, tiles: TileBlocks | PositionBlocks, *, shuffle: bool, seed: int, lanes: int, epoch: int | None = None
+    ) -> SweptOrder:
+        """Return the order of all patches of some blocks."""
         num_samples, max_rows = tiles.num_samples, tiles.max_rows
         return cls(
             num_samples,
@@ -90,24 +93,7 @@ class SweptOrder(Order):
 
     def patch_table(self) -> core.PatchTable:
         """Return where samples begin, in the form that the engine takes."""
-        grid, tiles, numbering, nothing = self.tiles.grid, self.tiles, self.numbering, np.zeros(0, dtype=np.int64)
-        return core.PatchTable(
-            num_dims=len(grid.size),
-            step=grid.step,
-            origin=grid.origin,
-            least=grid.first,
-            last=grid.last,
-            block_first=tiles.first,
-            block_volume=tiles.volume,
-            block_begin=tiles.begin,
-            block_count=tiles.count,
-            volume_of=nothing,
-            start_of=nothing,
-            margin=numbering.margin,
-            period=self.periods,
-            stride=numbering.stride,
-            volume_number=numbering.first[:-1],
-        )
+        return self.tiles.table(self.numbering, self.periods)
 
     def places(self, epoch: int) -> Int64:
         """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,)."""
@@ -181,7 +167,7 @@ class PatchOrder:
         key = epoch if self.changes else 0
         order = self._orders.get(key)
         if order is None:
-            tiles = blocks_of(self.tiling.at(epoch, phase=self.phase), self.sweep)
+            tiles = self.blocks(epoch)
             of_epoch = epoch if self.changes else None
             lanes = min(self.lanes, self.shortest)
             made = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
@@ -190,6 +176,30 @@ class PatchOrder:
             self._orders.clear()
             self._orders.update([*kept, (key, order)])
         return order
+
+    def blocks(self, epoch: int) -> TileBlocks | PositionBlocks:
+        """Return the blocks of an epoch."""
+        return blocks_of(self.tiling.at(epoch, phase=self.phase), self.sweep)
+
+    @property
+    def samples_of_tile(self) -> float:
+        """Samples for each tile of `tiling`."""
+        return 1.0
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether patches begin at any voxels, instead of on a grid."""
+        return False
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels of a patch, for each dimension."""
+        return self.tiling.size
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """Voxels from one patch to the next; where patches are listed, their size."""
+        return self.size if self.is_listed else self.tiling.step
 
     def length(self, epoch: int) -> int:
         """Return how many samples an epoch has, without its order."""

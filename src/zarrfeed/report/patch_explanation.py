@@ -6,8 +6,16 @@ from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.plan.listed_order import ListedOrder
 from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, SweepChoice
 from zarrfeed.plan.swept_order import SweptOrder
+
+_SAMPLINGS = {
+    "tiles": "tiles, laid anew in each epoch",
+    "grid": "a grid",
+    "positions": "listed positions",
+    "random": "drawn anew in each epoch",
+}
 
 
 @dataclass(frozen=True)
@@ -21,13 +29,15 @@ class PatchExplanation:
     border
         What becomes of patches that reach beyond a volume, for each dimension.
     sampling
-        "tiles" or "grid".
+        "tiles", "grid", "positions" or "random".
     volumes
         How many stores, or runs of selected samples, are cut.
     axis, width
         The dimension that columns are swept along, and patches of a column along each dimension, at most.
     choice
         Why: what was expected of these columns and their lanes.
+    cell
+        Of patches that begin at any voxels: voxels of a cell, which is what `width` counts then. Else None.
     """
 
     size: tuple[int, ...]
@@ -38,36 +48,41 @@ class PatchExplanation:
     axis: int
     width: tuple[int, ...]
     choice: SweepChoice | None
+    cell: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, order: SweptOrder) -> PatchExplanation:
         """Describe the patches of an order."""
-        tiling, sweep = order.epochs.tiling, order.tiles.sweep
-        border = (tiling.border,) * tiling.num_dimensions if isinstance(tiling.border, str) else tiling.border
-        choice = order.epochs.choice
+        epochs, sweep = order.epochs, order.tiles.sweep
+        tiling, choice = epochs.tiling, epochs.choice
+        border = epochs.border if isinstance(epochs, ListedOrder) else tiling.border
         return cls(
-            tiling.size,
-            tiling.step,
-            border,
-            tiling.sampling,
+            epochs.size,
+            epochs.stride,
+            (border,) * tiling.num_dimensions if isinstance(border, str) else border,
+            epochs.sampling if isinstance(epochs, ListedOrder) else tiling.sampling,
             tiling.num_volumes,
             sweep.axis,
             sweep.width,
             choice if choice is not None and choice.sweep == sweep else None,
+            tiling.step if isinstance(epochs, ListedOrder) else None,
         )
 
     def rows(self) -> list[Row]:
         """Return the rows of a page."""
         size = " x ".join(map(str, self.size))
         volumes = f" of {self.volumes} volumes" * (self.volumes > 1)
-        how = "tiles, laid anew in each epoch" if self.sampling == "tiles" else "a grid"
+        how = _SAMPLINGS[self.sampling]
         if self.stride != self.size:
             how += f", {' x '.join(map(str, self.stride))} apart"
         borders = dict.fromkeys(one for one, length in zip(self.border, self.size, strict=True) if length > 1)
         rows = [("patches", f"{size} voxels{volumes}: {how}; border: {', '.join(borders) or 'none'}")]
         width = " x ".join("1" if d == self.axis else str(w) for d, w in enumerate(self.width))
-        rows.append(("", f"read along dimension {self.axis}, in columns with layers of up to {width} patches"))
-        if self.choice is not None:
+        of = "patches"
+        if self.cell is not None:
+            of = f"cells of {' x '.join(map(str, self.cell))} voxels that patches begin in"
+        rows.append(("", f"read along dimension {self.axis}, in columns with layers of up to {width} {of}"))
+        if self.choice is not None and self.cell is None:  # the formula is for patches that are everywhere
             expected = f"expected to decode each byte {self.choice.amplification:.2f} times"
             rows.append(("", f"{expected}, in {format_bytes(self.choice.total_bytes)} for {self.choice.lanes} lanes"))
             if self.choice.amplification > GOOD_AMPLIFICATION and self.choice.good_bytes is not None:

@@ -203,13 +203,14 @@ class WindowCall(Call):
 
 @dataclass(frozen=True)
 class PatchCall(Call):
-    """`.patch(size, sampling=..., border=..., stride=..., pad=...)`."""
+    """`.patch(size, sampling=..., border=..., stride=..., pad=..., positions=...)`."""
 
     size: Hashable
     sampling: str = "tiles"
     border: Hashable = "pad"
     stride: Hashable = None
     pad: Hashable = 0
+    positions: Hashable = None
 
     def function(self) -> str:
         """Return what is called."""

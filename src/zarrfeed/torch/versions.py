@@ -18,10 +18,13 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.growth import Growth
 from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.resolved import ResolvedData
+from zarrfeed.plan.columns import patch_fields
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule, ScheduleOptions
+from zarrfeed.plan.listed_order import ListedOrder
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.positions import Cells
 from zarrfeed.plan.sweep import Sweep
 from zarrfeed.plan.swept_order import PatchOrder
 from zarrfeed.spec.feeding import Mixing
@@ -66,7 +69,7 @@ class Planning:
             aligns=self.aligns,
         )
         if resolved.patching is not None:
-            return fields, self._patch_order(resolved.patching)
+            return fields, self._patch_order(resolved.patching, fields)
         order = make_order(
             fields.num_samples,
             fields.block_rows,
@@ -83,14 +86,30 @@ class Planning:
                 raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
         return fields, order
 
-    def _patch_order(self, patching: Patching) -> Order:
+    def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
         """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""
         if self.mixing.block is not None or self.mixing.mix is not None:
             raise ConfigError("mixing: blocks of patches are layers of columns, and have no block unit and no mix")
-        tiling = patching.tiling(self.seed)
-        sweep = Sweep(0, (1,) * tiling.num_dimensions)
+        sweep = Sweep(0, (1,) * len(patching.sizes))
         lanes = self.mixing.lanes or 1 if self.shuffle else 1
-        return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=self.shuffle).at(0)
+        if patching.source is None:
+            tiling = patching.tiling(self.seed)
+            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=self.shuffle).at(0)
+        cells = Cells.of(
+            patching.source, patching.all_extents, patching.sizes, patching.wraps, patch_fields(fields.fields)[0].chunk
+        )
+        return ListedOrder(
+            cells.tiling,
+            sweep,
+            self.shuffle,
+            self.seed,
+            lanes,
+            phase=self.shuffle,
+            source=patching.source,
+            cells=cells,
+            sampling=patching.request.sampling,
+            border=patching.borders,
+        ).at(0)
 
 
 class Versions:

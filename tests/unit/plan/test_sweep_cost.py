@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.unit.plan.test_swept_order import line, orders
 from tests.unit.plan.test_tiling import voxels_of
-from zarrfeed.plan.sweep import Sweep, blocks_of
+from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of
 from zarrfeed.plan.sweep_cost import amplification, count_decodes
 from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.tiling import TileGrid, Tiling
@@ -36,6 +36,7 @@ def cells_of(grid: TileGrid, chunk: Sequence[int], volume: int, index: Iterable[
 
 def cells_of_samples(order: SweptOrder, chunk: Sequence[int], samples: Iterable[int]) -> Cells:
     found: Cells = set()
+    assert isinstance(order.tiles, TileBlocks)
     for sample in samples:
         volume, index = order.tiles.tiles(np.array([sample]))
         found |= cells_of(order.tiles.grid, chunk, int(volume[0]), index[0].tolist())
@@ -83,6 +84,7 @@ def test_without_cuts_the_formula_is_what_all_rotations_decode_on_average(
     order: SweptOrder, data: st.DataObject
 ) -> None:
     tiles, grid = order.tiles, order.tiles.grid
+    assert isinstance(tiles, TileBlocks)
     axis = tiles.sweep.axis
     chunk = [data.draw(st.integers(1, 9)) for _ in grid.size]
     if grid.wraps[axis]:

@@ -19,7 +19,7 @@ from zarrfeed.plan.keyed_random import key_of
 from zarrfeed.plan.order import permuted
 from zarrfeed.plan.partition import Consumer, Division
 from zarrfeed.plan.selection import Int64, Selection
-from zarrfeed.plan.sweep import Sweep, blocks_of
+from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of
 from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.tiling import Tiling
 
@@ -50,6 +50,7 @@ def test_runs_stay_together_and_begin_at_a_random_layer(order: SweptOrder, epoch
     assert np.array_equal(np.sort(places), np.arange(order.num_blocks))
     assert np.array_equal(places, order.places(epoch))
     tiles = order.tiles
+    assert isinstance(tiles, TileBlocks)
     runs = np.split(places, np.flatnonzero(np.diff(tiles.run[places])) + 1)
     assert len(runs) == tiles.run[-1] + 1
     assert np.array_equal([tiles.run[run[0]] for run in runs], permuted(len(runs), order.seed, epoch))
