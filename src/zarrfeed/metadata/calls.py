@@ -39,10 +39,12 @@ def window_call(offsets: Any, segment_ends: Any, rows: Any, pad: Any, mask: bool
     return WindowCall(freeze_offsets(offsets), ends, freeze_rows(rows), freeze(pad), bool(mask))
 
 
-def patch_call(size: Any, sampling: str, border: Any, stride: Any, pad: Any, positions: Any) -> PatchCall:
-    """Return `.patch(size, sampling=..., border=..., stride=..., pad=..., positions=...)`."""
+def patch_call(
+    size: Any, sampling: str, border: Any, stride: Any, pad: Any, positions: Any, n: Any, weights: FrozenArray | None
+) -> PatchCall:
+    """Return `.patch(size, sampling=..., border=..., stride=..., pad=..., positions=..., n=..., weights=...)`."""
     listed = None if positions is None else FrozenArray.of(positions)
-    return PatchCall(freeze(size), str(sampling), freeze(border), freeze(stride), pad, listed)
+    return PatchCall(freeze(size), str(sampling), freeze(border), freeze(stride), pad, listed, freeze(n), weights)
 
 
 def with_offsets(expression: Expression, offsets: Any) -> Expression:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.page import as_html
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags
@@ -16,6 +17,7 @@ from zarrfeed.metadata.data_items import ItemMethods
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
+from zarrfeed.metadata.patch_weights import PatchWeights, frozen_weights, read_weights
 from zarrfeed.metadata.patching import Dim, PadVoxels, PatchRequest, PatchSampling
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
@@ -236,6 +238,8 @@ class Data(ItemMethods):
         stride: Mapping[Dim, int] | None = None,
         pad: PadVoxels = 0,
         positions: npt.ArrayLike | None = None,
+        n: int | None = None,
+        weights: PatchWeights | None = None,
     ) -> Data:
         """Make each sample a patch: a box of the arrays, such as 64 x 64 x 64 voxels of a volume.
 
@@ -250,6 +254,7 @@ class Data(ItemMethods):
             "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
             their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation
             wants it. "positions": patches begin at `positions`, each once in an epoch, in shuffled order.
+            "random": each epoch draws `n` patches.
         border
             What becomes of patches that reach beyond a volume; for all dimensions, or by dimension. "pad": they are
             kept, so each voxel comes exactly once in an epoch of tiles. "drop": they are left out. "shift": they are
@@ -264,6 +269,16 @@ class Data(ItemMethods):
             it. The sample axis comes first, named in `size` or not, then the others in the order of `size`. Of several
             stores, a first column has the number of the store. Patches may begin before the first voxel and end beyond
             the last one; `border` is "pad" or "wrap". Equal positions are patches of their own.
+        n
+            With "random": patches of an epoch. All places are equally likely: with border "drop" those where a patch
+            lies inside, with "pad" those where it has a voxel of the volume, with "wrap" all voxels.
+        weights
+            With "random": how likely each voxel is to be in the middle of a patch, at `start + size // 2`: a mask, or
+            numbers that are not negative; an array, an array of Zarr, or its path. Its axes are those of `positions`,
+            with the samples of all stores one after another. It has a value for each voxel, or lies on a coarser grid,
+            whose shape divides that of the voxels. A patch begins at s with the probability
+            `w[(s + size // 2) // cell] / sum(w)`, where the sum is over all voxels that may be in the middle: those
+            of patches that lie inside, with border "drop"; else all. None: places are equally likely.
 
         Raises
         ------
@@ -273,6 +288,8 @@ class Data(ItemMethods):
 
         Notes
         -----
+        `weights` are read at once, and kept in memory, at most 256 MiB of them; nothing else is read.
+
         Each store, and each run of selected samples, is a volume, which patches do not leave. Epochs differ in length,
         as tiles lie differently: `len()` of a dataset is that of its next epoch. `return_index=True` delivers numbers
         that say where patches begin, the same in all epochs: `locate` takes them apart.
@@ -286,8 +303,11 @@ class Data(ItemMethods):
         >>> next(iter(dataset)).shape
         torch.Size([4, 16, 16, 16])
         """
-        request = PatchRequest.parse(size, sampling, border, stride, pad, positions)
-        call = calls.patch_call(size, sampling, border, stride, pad, positions)
+        if weights is not None and self.growth is not None:
+            raise ConfigError("weights of a store that is opened with refresh: it may grow, and weights do not")
+        read = read_weights(weights)
+        request = PatchRequest.parse(size, sampling, border, stride, pad, positions, n, read)
+        call = calls.patch_call(size, sampling, border, stride, pad, positions, n, frozen_weights(read))
         return self._then(call, Step("patch", (request,)))
 
     def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Data:

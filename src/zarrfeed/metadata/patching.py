@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.patch_positions import checked_positions, place_positions
+from zarrfeed.metadata.patch_weights import draw_positions
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.positions import PositionSource
@@ -27,8 +29,8 @@ from zarrfeed.spec.window import Window
 Dim: TypeAlias = str | int
 #: What padded voxels are: a number, the nearest voxel inside, or voxels mirrored at the border.
 PadVoxels: TypeAlias = float | str
-#: Where patches lie: on a grid, with a random phase in each epoch or without one; or where the user lists them.
-PatchSampling: TypeAlias = Literal["tiles", "grid", "positions"]
+#: Where patches lie: on a grid, with a random phase in each epoch or without one; where the user lists them; or drawn.
+PatchSampling: TypeAlias = Literal["tiles", "grid", "positions", "random"]
 _SAMPLINGS: tuple[PatchSampling, ...] = get_args(PatchSampling)
 
 
@@ -42,9 +44,21 @@ class PatchRequest:
     stride: tuple[tuple[Dim, int], ...] | None = None
     pad: PadVoxels = 0
     positions: Int64 | None = field(default=None, compare=False)
+    n: int | None = None
+    weights: npt.NDArray[Any] | None = field(default=None, compare=False)
 
     @classmethod
-    def parse(cls, size: Any, sampling: Any, border: Any, stride: Any, pad: Any, positions: Any = None) -> PatchRequest:
+    def parse(
+        cls,
+        size: Any,
+        sampling: Any,
+        border: Any,
+        stride: Any,
+        pad: Any,
+        positions: Any = None,
+        n: Any = None,
+        weights: npt.NDArray[Any] | None = None,
+    ) -> PatchRequest:
         """Return what the arguments of `Data.patch` say, as far as it does not depend on arrays."""
         named = _numbers("size", size)
         if len(named) >= MOST_DIMENSIONS + 1:
@@ -75,18 +89,29 @@ class PatchRequest:
                 "them, and no other takes them"
             )
         listed = None if positions is None else checked_positions(positions)
-        request = cls(named, sampling, border, strides, pad if isinstance(pad, str) else float(pad), listed)
+        if (n is None) != (sampling != "random"):
+            raise ConfigError(
+                f'n = {n!r} with sampling = "{sampling}": sampling = "random" needs it, and no other takes it'
+            )
+        if weights is not None and sampling != "random":
+            raise ConfigError(f'weights with sampling = "{sampling}": they are for sampling = "random"')
+        if n is not None:
+            check_int("n", n, 1, 2**31 - 1)
+            n = int(n)
+        padding = pad if isinstance(pad, str) else float(pad)
+        request = cls(named, sampling, border, strides, padding, listed, n, weights)
         request._check_borders()
         return request
 
     def _check_borders(self) -> None:
-        if self.sampling == "positions":
-            for dim, _ in self.size:
-                if self.border_of(dim) not in ("pad", "wrap"):
-                    raise ConfigError(
-                        f'border = "{self.border_of(dim)}" of {dim!r}, must be "pad" or "wrap" with sampling = '
-                        '"positions": patches begin where they are listed'
-                    )
+        refused = {"positions": ("drop", "shift"), "random": ("shift",)}.get(self.sampling, ())
+        for dim, _ in self.size:
+            if self.border_of(dim) in refused:
+                kept = " or ".join(f'"{one}"' for one in BORDERS if one not in refused)
+                raise ConfigError(
+                    f'border = "{self.border_of(dim)}" of {dim!r}, must be {kept} with sampling = "{self.sampling}": '
+                    "patches begin where they are listed, or drawn"
+                )
 
     def border_of(self, dim: Dim) -> Border:
         """Return what becomes of tiles that reach beyond a dimension."""
@@ -192,13 +217,20 @@ class Patching:
             ),
             volumes,
         )
-        return made._with_source(store_ends)
+        return made._with_source(store_ends, first.shape[first.sample_axis])
 
-    def _with_source(self, store_ends: Sequence[int] | Int64) -> Patching:
-        """Return the same with the positions that the request has."""
-        if self.request.positions is None:
+    def _with_source(self, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
+        """Return the same with the positions that the request has, or draws."""
+        if self.request.sampling not in ("positions", "random"):
             return self
         self.tiling(0)  # says what is too large
+        if self.request.n is not None:
+            shape = (num_samples, *self.extents[0].tolist())
+            n, weights = self.request.n, self.request.weights
+            first = self.volumes.begin
+            drawn = draw_positions(self.all_extents, self.sizes, self.borders, n, weights, first, shape)
+            return replace(self, source=drawn)
+        assert self.request.positions is not None
         stores = np.asarray(store_ends, dtype=np.int64)
         placed = place_positions(
             self.request.positions,

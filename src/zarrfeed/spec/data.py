@@ -203,7 +203,7 @@ class WindowCall(Call):
 
 @dataclass(frozen=True)
 class PatchCall(Call):
-    """`.patch(size, sampling=..., border=..., stride=..., pad=..., positions=...)`."""
+    """`.patch(size, sampling=..., border=..., stride=..., pad=..., positions=..., n=..., weights=...)`."""
 
     size: Hashable
     sampling: str = "tiles"
@@ -211,6 +211,8 @@ class PatchCall(Call):
     stride: Hashable = None
     pad: Hashable = 0
     positions: Hashable = None
+    n: Hashable = None
+    weights: Hashable = None
 
     def function(self) -> str:
         """Return what is called."""
