@@ -162,6 +162,29 @@ def test_a_state_is_for_the_same_positions(tmp_path: Path) -> None:
         ZarrIterableDataset(other, shuffle=True).load_state_dict(state)
 
 
+def test_windows_over_time_begin_at_positions(tmp_path: Path) -> None:
+    field = volume((12, 26, 21))
+    path = stored(tmp_path / "v", field, chunks=(5, 9, 21), dimension_names=("time", "y", "x"))
+    listed = np.array([(2, -4, 0), (10, 25, 20), (7, 3, 3), (1, 3, 3)])
+    data = zarrfeed.open(path).window((-1, 0)).patch({"y": 5, "x": 7}, sampling="positions", positions=listed)
+    seen = []
+    for patch, number in read(ZarrIterableDataset(data, batch_size=3, shuffle=True, return_index=True)):
+        _, (t, y, x) = data.locate(number)
+        expected = [patch_of(field[row], np.array((y, x)), (5, 7)) for row in (t - 1, t)]
+        np.testing.assert_array_equal(patch.numpy(), np.stack(expected))
+        seen.append((t, y, x))
+    assert sorted(seen) == sorted(map(tuple, listed))
+    with pytest.raises(zarrfeed.ConfigError, match=r"positions\[0\]"):  # it has no window
+        zarrfeed.open(path).window((-1, 0)).patch({"y": 5, "x": 7}, sampling="positions", positions=[(0, 0, 0)])
+
+
+def test_patches_that_lie_on_no_grid_are_not_stitched(tmp_path: Path) -> None:
+    data = zarrfeed.open(stored(tmp_path / "v", volume(), chunks=CHUNKS))
+    dataset = ZarrIterableDataset(data.patch(SIZES, sampling="positions", positions=positions(9)), batch_size=3)
+    with pytest.raises(zarrfeed.ConfigError, match="no grid"):
+        dataset.stitch(dataset, tmp_path / "out")
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"positions": None}, "needs them"),
     ({"positions": [[0, 0, 0]], "sampling": "tiles"}, "no other takes them"),

@@ -42,6 +42,8 @@ def stitch(
     limit = parse_bytes(memory, "memory")
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype = {dtype!r}, must be one of {', '.join(_DTYPES)}: voxels are means")
+    if order.epochs.is_listed:
+        raise ConfigError('stitch: the patches lie on no grid, must be of sampling = "grid" or "tiles"')
     grid = order.tiles.grid
     if len(grid.extents) > 1:
         raise ConfigError(f"stitch: the patches are of {len(grid.extents)} volumes; stitch each of them by itself")
