@@ -163,7 +163,7 @@ def choose_sweep(
     check_int("memory", memory, 0)
     _check_fields(fields, tiling.num_dimensions)
     most = tiling.most_tiles.max(axis=0).tolist()
-    cuts = [_ways_to_cut(tiling, fields, d, count) for d, count in enumerate(most)]
+    cuts = [_ways_to_cut(tiling, fields, d, count, listed=listed) for d, count in enumerate(most)]
     axes = range(tiling.num_dimensions)
     made = _Candidates.join(
         [_of_axis(tiling, fields, axis, cuts, shuffle=shuffle, crops=crops, listed=listed) for axis in axes]
@@ -263,12 +263,15 @@ def _of_axis(
     )
 
 
-def _ways_to_cut(tiling: Tiling, fields: Sequence[PatchField], dimension: int, most: int) -> list[tuple[int, int]]:
+def _ways_to_cut(
+    tiling: Tiling, fields: Sequence[PatchField], dimension: int, most: int, *, listed: bool
+) -> list[tuple[int, int]]:
     """Return ways to cut `most` tiles along a dimension, as (width, unit): from all in one part down to one tile.
 
-    Where tiles end with chunks, parts are whole chunks, as far as they are not too wide.
+    Where tiles end with chunks, or cells of listed patches do, parts are whole chunks, as far as they are not too wide.
     """
-    unit = _tiles_of_whole_chunks(tiling, fields, dimension) or 1
+    unit = _steps_of_whole_chunks(tiling, fields, dimension) if listed else None
+    unit = unit or _tiles_of_whole_chunks(tiling, fields, dimension) or 1
     unit = unit if unit < most else 1
     ways = [(width * unit, unit) for width in _widths(-(-most // unit))]
     return ways if unit == 1 else [*ways, *((width, 1) for width in _widths(unit - 1))]
@@ -286,9 +289,14 @@ def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> i
 
 def _tiles_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimension: int) -> int | None:
     """Return after how many tiles along a dimension a tile ends with a chunk of each field; None if that may not be."""
-    step = tiling.step[dimension]
-    if not _is_regular(tiling, dimension) or tiling.size[dimension] != step:
+    if not _is_regular(tiling, dimension) or tiling.size[dimension] != tiling.step[dimension]:
         return None
+    return _steps_of_whole_chunks(tiling, fields, dimension)
+
+
+def _steps_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimension: int) -> int:
+    """Return after how many steps along a dimension a chunk of each field ends."""
+    step = tiling.step[dimension]
     return math.lcm(*(field.chunk[dimension] // math.gcd(field.chunk[dimension], step) for field in fields))
 
 
