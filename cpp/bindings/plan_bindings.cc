@@ -136,9 +136,9 @@ void bind_patches(py::module_& m) {
   py::class_<PatchTable, std::shared_ptr<PatchTable>>(m, "PatchTable")
       .def(py::init([](size_t num_dims, const Int64Array& step, const Int64Array& origin, const Int64Array& least,
                        const Int64Array& last, const Int64Array& block_first, const Int64Array& block_volume,
-                       const Int64Array& block_begin, const Int64Array& block_count, const Int64Array& volume_of,
-                       const Int64Array& start_of, const Int64Array& margin, const Int64Array& period,
-                       const Int64Array& stride, const Int64Array& volume_number) {
+                       const Int64Array& block_begin, const Int64Array& block_count, int64_t sweep_axis,
+                       const Int64Array& volume_of, const Int64Array& start_of, const Int64Array& margin,
+                       const Int64Array& period, const Int64Array& stride, const Int64Array& volume_number) {
              auto table = std::make_shared<PatchTable>();
              table->num_dims = num_dims;
              table->step = copy(step);
@@ -149,6 +149,7 @@ void bind_patches(py::module_& m) {
              table->block_volume = copy(block_volume);
              table->block_begin = copy(block_begin);
              table->block_count = copy(block_count);
+             table->sweep_axis = sweep_axis;
              table->volume_of = copy(volume_of);
              table->start_of = copy(start_of);
              table->margin = copy(margin);
@@ -160,8 +161,8 @@ void bind_patches(py::module_& m) {
            }),
            py::kw_only(), py::arg("num_dims"), py::arg("step"), py::arg("origin"), py::arg("least"), py::arg("last"),
            py::arg("block_first"), py::arg("block_volume"), py::arg("block_begin"), py::arg("block_count"),
-           py::arg("volume_of"), py::arg("start_of"), py::arg("margin"), py::arg("period"), py::arg("stride"),
-           py::arg("volume_number"));
+           py::arg("sweep_axis"), py::arg("volume_of"), py::arg("start_of"), py::arg("margin"), py::arg("period"),
+           py::arg("stride"), py::arg("volume_number"));
 }
 
 }  // namespace

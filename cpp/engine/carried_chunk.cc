@@ -2,33 +2,40 @@
 
 namespace zarrfeed {
 
-CarryMemory::CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes) : max_bytes_(max_bytes) {
+CarryMemory::CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes)
+    : max_bytes_(max_bytes), crops_(max_bytes) {
   pools_.reserve(chunk_bytes.size());
   for (const size_t size : chunk_bytes) pools_.push_back(std::make_unique<BufferPool>(size, false));
 }
 
-uint8_t* CarryMemory::acquire(size_t field) {
+uint8_t* CarryMemory::acquire(size_t field, size_t crop_room) {
   BufferPool& pool = *pools_[field];
-  const size_t size = pool.buffer_bytes();
+  const size_t size = crop_room > 0 ? crop_room : pool.buffer_bytes();
+  uint8_t* bytes = nullptr;
   if (in_use_.fetch_add(size) + size <= max_bytes_) {
     try {
-      return pool.acquire();
+      bytes = crop_room > 0 ? crops_.acquire(crop_room) : pool.acquire();
     } catch (...) {
       in_use_ -= size;
       throw;
     }
   }
-  in_use_ -= size;
-  return nullptr;
+  if (bytes == nullptr) in_use_ -= size;
+  return bytes;
 }
 
-void CarryMemory::release(size_t field, uint8_t* bytes) {
+void CarryMemory::release(size_t field, uint8_t* bytes, size_t crop_room) {
+  if (crop_room > 0) {
+    crops_.release(bytes, crop_room);
+    in_use_ -= crop_room;
+    return;
+  }
   pools_[field]->release(bytes);
   in_use_ -= pools_[field]->buffer_bytes();
 }
 
 size_t CarryMemory::mapped_bytes() const {
-  size_t total = 0;
+  size_t total = crops_.held_bytes();
   for (const auto& pool : pools_) total += pool->mapped_bytes();
   return total;
 }
@@ -79,7 +86,7 @@ CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const Share
   for (const SharedChunk& one : shared) {
     const auto key = std::tuple(one.field, one.chunk, one.cell);
     auto& chunk = of_group[key];
-    if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(one.field, memory_);
+    if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(one, memory_);
     if (one.next) to_next.emplace(key, chunk);
   }
   if (!to_next.empty()) for_later_.emplace(static_cast<size_t>(next), std::move(to_next));

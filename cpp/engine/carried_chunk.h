@@ -10,6 +10,8 @@
 //     the chunk themselves.
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
+//   * Of a chunk that patches are cut out of, no more than a crop is kept. Every task that shares the chunk finds its
+//     places in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
 //     group that may still make one, lets go of the chunk.
 
@@ -19,26 +21,29 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "engine/buffer_pool.h"
+#include "engine/crop_memory.h"
 #include "engine/shared_chunks.h"
 #include "engine/task.h"
 
 namespace zarrfeed {
 
-/// Recycled memory for decoded chunks, at most `max_bytes` in use at a time. Thread-safe.
+/// Recycled memory for decoded chunks, at most `max_bytes` in use at a time. Thread-safe. Where a function takes
+/// `crop_room`, it is that of SharedChunk.
 class CarryMemory {
  public:
   /// `chunk_bytes` has the size of a decoded chunk of each field.
   CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Returns memory for a decoded chunk of a field; nullptr if it would be more than `max_bytes` in use.
-  uint8_t* acquire(size_t field);
-  void release(size_t field, uint8_t* bytes);
+  /// Returns memory for what is kept of a chunk of a field; nullptr if it would be more than `max_bytes` in use.
+  uint8_t* acquire(size_t field, size_t crop_room = 0);
+  void release(size_t field, uint8_t* bytes, size_t crop_room = 0);
   /// Bytes that were mapped, in use or free.
   [[nodiscard]] size_t mapped_bytes() const;
 
@@ -46,30 +51,35 @@ class CarryMemory {
   const size_t max_bytes_;
   std::atomic<size_t> in_use_{0};
   std::vector<std::unique_ptr<BufferPool>> pools_;
+  CropMemory crops_;
 };
 
 /// One decoded chunk that tasks share through Task::carried. Thread-safe. The functions on tasks are static, since a
 /// task that waits gives up its reference to the chunk.
 class CarriedChunk {
  public:
-  CarriedChunk(size_t field, std::shared_ptr<CarryMemory> memory) : field_(field), memory_(std::move(memory)) {}
+  CarriedChunk(const SharedChunk& shared, std::shared_ptr<CarryMemory> memory)
+      : field_(shared.field), crop_(shared.crop), crop_room_(shared.crop_room), memory_(std::move(memory)) {}
   CarriedChunk(const CarriedChunk&) = delete;
   CarriedChunk& operator=(const CarriedChunk&) = delete;
   ~CarriedChunk() {
-    if (bytes_ != nullptr) memory_->release(field_, bytes_);
+    if (bytes_ != nullptr) memory_->release(field_, bytes_, crop_room_);
   }
 
   /// Returns true if another task is decoding the chunk of `task`: then `task` was moved into the chunk, and finish()
   /// or give_up() of the other task returns it. If false, either the task shares no chunk, or the chunk is decoded, or
   /// this task has to decode it (Task::decodes_carried).
   static bool defer(Task& task);
-  /// Ends decoding by `task`, with the decoded bytes in memory of the chunk's CarryMemory; null: the store lacks the
+  /// Ends decoding by `task`, with the kept bytes in memory of the chunk's CarryMemory; null: the store lacks the
   /// chunk. Returns the tasks that waited.
   static std::vector<Task> finish(Task& task, uint8_t* bytes) { return end_decoding(task, State::kReady, bytes); }
   /// Ends decoding by `task` without a result. Returns the tasks that waited; none if `task` decodes no shared chunk.
   static std::vector<Task> give_up(Task& task) { return end_decoding(task, State::kIdle, nullptr); }
 
-  /// The decoded bytes, for tasks that defer() let pass because the chunk is decoded; null: the store lacks the chunk.
+  /// What is kept of the chunk; null: all of it. In CarryMemory it has crop_room().
+  [[nodiscard]] const ChunkCrop* crop() const { return crop_ ? &*crop_ : nullptr; }
+  [[nodiscard]] size_t crop_room() const { return crop_room_; }
+  /// The kept bytes, for tasks that defer() let pass because the chunk is decoded; null: the store lacks the chunk.
   [[nodiscard]] const uint8_t* bytes() const { return bytes_; }
 
  private:
@@ -78,6 +88,8 @@ class CarriedChunk {
   static std::vector<Task> end_decoding(Task& task, State state, uint8_t* bytes);
 
   const size_t field_;
+  const std::optional<ChunkCrop> crop_;
+  const size_t crop_room_;
   const std::shared_ptr<CarryMemory> memory_;
   std::mutex mutex_;  ///< guards the members below; no other mutex is taken while it is held
   State state_ = State::kIdle;

@@ -239,8 +239,9 @@ class Engine {
   [[nodiscard]] bool reads_together(const Task& one, const Task& other) const;
   void scatter(Task& task, WorkerScratch& scratch);
   void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
-  /// Copies the rows of a task from its decoded chunk; null: the chunk does not exist.
-  void scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming);
+  /// Copies the rows of a task from its decoded chunk, or of patches from a crop; null: the chunk does not exist.
+  void scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming,
+                    const ChunkCrop* crop = nullptr);
   /// Sets `patches` from `targets`, which name samples.
   void find_patches(WorkerScratch& scratch) const;
   /// If samples are patches, lets the targets of the index have what the user calls each.
@@ -248,6 +249,8 @@ class Engine {
   /// Decodes a carried chunk for all tasks that share it, and copies the rows of this task. Returns false if this task
   /// does not decode a carried chunk, or if there is no memory for it.
   bool decode_carried(Task& task, WorkerScratch& scratch);
+  /// Decodes a carried chunk, and writes what is kept of it. Returns all of it, in memory of the thread, if it is cropped.
+  Bytes decode_to(const Task& task, uint8_t* out, WorkerScratch& scratch);
   void scatter_carried(Task& task, WorkerScratch& scratch);
   /// Queues tasks that waited for a carried chunk: they copy their rows, or decode the chunk themselves.
   void resume(std::vector<Task> waiting);

@@ -163,7 +163,10 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
     ask_ahead(tasks);
     if (claim.groups.size() == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) share(tasks);
   }
-  for (Task& task : tasks) run(task, scratch, watch);
+  for (Task& task : tasks) {
+    run(task, scratch, watch);
+    task.carried.reset();  // a claim has many groups of small chunks: what the first ones share is not needed any more
+  }
 }
 
 void Engine::run(Task& task, WorkerScratch& scratch, StallWatch& watch) {
@@ -312,9 +315,8 @@ void Engine::scatter(Task& task, WorkerScratch& scratch) {
     if (options_.skip_bad && !field.spec().bad_rows.empty()) skip_bad_rows(task);
   } else if (field.patches() != nullptr) {
     find_patches(scratch);
-    name_errors(task, [&] {
-      field.decode_and_cut({task.chunk, task.cell}, task.stored, scratch.patches, scratch, stats_);
-    });
+    name_errors(task,
+                [&] { field.decode_and_cut({task.chunk, task.cell}, task.stored, scratch.patches, scratch, stats_); });
   } else {
     name_errors(task, [&] {
       field.decode_and_scatter(task.chunk, task.cell, task.stored, scratch.targets, streaming_, scratch, stats_);
@@ -327,13 +329,14 @@ void Engine::scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChu
   scatter_rows(task, chunk.bytes.get(), scratch, false);
 }
 
-void Engine::scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming) {
+void Engine::scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming,
+                          const ChunkCrop* crop) {
   const StageTimer timer(stats_.scatter_ns);
   const FieldDecoder& field = field_of(task);
   find_targets(task, scratch.targets);
   if (field.patches() != nullptr) {
     find_patches(scratch);
-    const size_t written = field.patches()->cut({task.chunk, task.cell}, decoded, scratch.patches);
+    const size_t written = field.patches()->cut({task.chunk, task.cell}, decoded, scratch.patches, crop);
     if (decoded != nullptr) stats_.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
   } else if (decoded == nullptr) {
     field.scatter_fill(task.cell, scratch.targets);

@@ -9,9 +9,9 @@ namespace zarrfeed {
 
 void PatchTable::check() const {
   const size_t volumes = volume_number.size();
-  bool fits = num_dims >= 1 && num_dims <= kMaxPatchDims && margin.size() == num_dims &&
-              stride.size() == volumes * num_dims && period.size() == stride.size() &&
-              std::ranges::all_of(period, [](int64_t p) { return p >= 0; });
+  bool fits = num_dims >= 1 && num_dims <= kMaxPatchDims && margin.size() == num_dims && sweep_axis >= -1 &&
+              sweep_axis < static_cast<int64_t>(num_dims) && stride.size() == volumes * num_dims &&
+              period.size() == stride.size() && std::ranges::all_of(period, [](int64_t p) { return p >= 0; });
   if (is_listed()) {
     fits = fits && start_of.size() == volume_of.size() * num_dims;
   } else {

@@ -23,6 +23,7 @@ struct PatchTable {
   std::vector<int64_t> block_volume;  ///< (blocks)
   std::vector<int64_t> block_begin;   ///< (blocks, dims): the first tile
   std::vector<int64_t> block_count;   ///< (blocks, dims): tiles
+  int64_t sweep_axis = -1;            ///< the only dimension along which the blocks of a run differ; -1: unknown
   // Listed: where each sample begins. Empty: there are tiles.
   std::vector<int64_t> volume_of;  ///< (samples)
   std::vector<int64_t> start_of;   ///< (samples, dims)

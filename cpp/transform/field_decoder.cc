@@ -149,16 +149,21 @@ void FieldDecoder::decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, 
 
 void FieldDecoder::decode_and_cut(PatchCell cell, Bytes stored, std::span<const PatchTarget> targets,
                                   WorkerScratch& scratch, Stats& stats) const {
+  const Bytes decoded = decode_in_scratch(stored, scratch, stats);
+  const StageTimer timer(stats.scatter_ns);
+  const size_t written = patches_->cut(cell, decoded.data(), targets);
+  stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+}
+
+Bytes FieldDecoder::decode_in_scratch(Bytes stored, WorkerScratch& scratch, Stats& stats) const {
   const size_t size = pipeline_->decoded_bytes();
-  StageTimer timer(stats.decode_ns);
+  const StageTimer timer(stats.decode_ns);
   const MutableBytes room = pipeline_->is_view() ? MutableBytes{} : scratch.decoded.reserve(size);
   const Bytes decoded = pipeline_->decode(stored, room, scratch.codecs);
-  timer.lap(stats.scatter_ns);
-  const size_t written = patches_->cut(cell, decoded.data(), targets);
   stats.chunks_read.fetch_add(1, std::memory_order_relaxed);
   stats.bytes_read.fetch_add(stored.size(), std::memory_order_relaxed);
   stats.bytes_decoded.fetch_add(size, std::memory_order_relaxed);
-  stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+  return decoded;
 }
 
 DecodedChunk FieldDecoder::decode(Bytes stored, WorkerScratch& scratch, Stats& stats) const {

@@ -97,6 +97,8 @@ class FieldDecoder {
   DecodedChunk decode(Bytes stored, WorkerScratch& scratch, Stats& stats) const;
   /// The same to memory of the caller's, of decoded_bytes(); what is there if it throws is of no use.
   void decode_into(Bytes stored, MutableBytes out, WorkerScratch& scratch, Stats& stats) const;
+  /// The same to memory of the thread; the bytes are valid as long as `stored`, and until the thread decodes again.
+  Bytes decode_in_scratch(Bytes stored, WorkerScratch& scratch, Stats& stats) const;
   void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets, Stats& stats,
                        bool streaming = false) const;
   /// The same for a chunk that does not exist: the fill value.

@@ -73,7 +73,6 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
       converter_(converter),
       item_bytes_(array_.item_bytes),
       dest_item_(converter != nullptr ? converter->dest_item_bytes() : array_.item_bytes),
-      source_stride_(array_.shape.size()),
       dest_stride_(array_.shape.size()),
       cell_stride_(array_.shape.size(), 0),
       cell_count_(array_.shape.size(), 1) {
@@ -91,13 +90,8 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
   }
   for (const PatchVolume& rows : patch_.volumes) fits = fits && rows.first_chunk >= 0 && 0 <= rows.begin;
   if (!fits) throw Error(ErrorKind::kConfig, array_.name + ": patches do not fit the array");
-  auto stride = static_cast<int64_t>(item_bytes_);
-  for (size_t i = num_axes; i-- > 0;) {
-    const auto axis = static_cast<size_t>(array_.storage_order[i]);
-    source_stride_[axis] = stride;
-    stride *= array_.chunk_shape[axis];
-  }
-  stride = static_cast<int64_t>(dest_item_);
+  source_stride_ = crop_strides(array_, whole_chunk(array_));
+  auto stride = static_cast<int64_t>(dest_item_);
   size_t cells = 1;
   for (size_t a = num_axes; a-- > 0;) {
     dest_stride_[a] = stride;
@@ -132,6 +126,46 @@ void PatchCopy::add_chunks(size_t axis, const PatchStart& start, std::vector<int
       out.push_back(c);
     }
   }
+}
+
+void PatchCopy::add_spans(size_t axis, const PatchStart& start, std::vector<ChunkSpan>& out) const {
+  std::vector<AxisRun> runs;
+  find_axis_runs(axis, start, runs);
+  const int64_t length = array_.chunk_shape[axis];
+  for (const AxisRun& run : runs) {
+    const int64_t other = run.source + (run.count - 1) * run.step;
+    const int64_t begin = std::min(run.source, other);
+    const int64_t end = std::max(run.source, other) + 1;
+    for (int64_t c = begin / length; c * length < end; ++c) {
+      out.push_back({c, std::max<int64_t>(begin - c * length, 0), std::min(end - c * length, length)});
+    }
+  }
+}
+
+ChunkSpan PatchCopy::span_in_volume(size_t axis, int64_t of, int64_t chunk) const {
+  const bool is_sample_axis = static_cast<int>(axis) == array_.sample_axis;
+  const int64_t begin = is_sample_axis ? volume(of).begin : 0;
+  const int64_t end = is_sample_axis ? volume(of).end : array_.shape[axis];
+  const int64_t length = array_.chunk_shape[axis];
+  const int64_t first = chunk * length;
+  return {chunk, std::clamp<int64_t>(begin - first, 0, length), std::clamp<int64_t>(end - first, 0, length)};
+}
+
+ChunkCrop PatchCopy::crop_of(PatchCell cell, int64_t of, std::span<const std::vector<ChunkSpan>> spans) const {
+  ChunkCrop crop;
+  for (size_t a = 0; a < num_axes(); ++a) {
+    for (const ChunkSpan& span : std::ranges::equal_range(spans[a], index_along(a, cell, of), {}, &ChunkSpan::chunk)) {
+      const bool is_first = crop.begin[a] == crop.end[a];
+      crop.begin[a] = is_first ? span.begin : std::min(crop.begin[a], span.begin);
+      crop.end[a] = is_first ? span.end : std::max(crop.end[a], span.end);
+    }
+  }
+  return crop;
+}
+
+int64_t PatchCopy::index_along(size_t axis, PatchCell cell, int64_t of) const {
+  if (static_cast<int>(axis) == array_.sample_axis) return cell.chunk - volume(of).first_chunk;
+  return static_cast<int64_t>(cell.cell / cell_stride_[axis] % cell_count_[axis]);
 }
 
 void PatchCopy::add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, std::vector<PatchCell>& out) const {
@@ -176,7 +210,7 @@ bool PatchCopy::reaches_out(const PatchStart& start) const {
 }
 
 template <typename Box>
-size_t PatchCopy::for_each_box(const Runs& runs, const std::array<int64_t, kMaxAxes>& origin, const Box& box) const {
+size_t PatchCopy::for_each_box(const Runs& runs, const PerAxis& origin, const PerAxis& strides, const Box& box) const {
   size_t combinations = 1;
   for (size_t a = 0; a < num_axes(); ++a) combinations *= runs[a].size();
   size_t items = 0;
@@ -190,10 +224,10 @@ size_t PatchCopy::for_each_box(const Runs& runs, const std::array<int64_t, kMaxA
       const AxisRun& run = runs[a][left % runs[a].size()];
       left /= runs[a].size();
       dest += run.dest * dest_stride_[a];
-      source += (run.source - origin[a]) * source_stride_[a];
+      source += (run.source - origin[a]) * strides[a];
       in_box *= static_cast<size_t>(run.count);
       if (run.count == 1) continue;
-      const Loop next{run.count, run.step * source_stride_[a], dest_stride_[a]};
+      const Loop next{run.count, run.step * strides[a], dest_stride_[a]};
       // An axis that continues the one inside it, on both sides, is the same loop.
       Loop* const inner = loops.depth > 0 ? &loops.of[loops.depth - 1] : nullptr;
       if (inner != nullptr && inner->source_stride * inner->count == next.source_stride &&
@@ -294,20 +328,18 @@ void PatchCopy::fill_box(const Loops& loops, uint8_t* sample, int64_t dest) cons
   });
 }
 
-size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets) const {
+size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets,
+                      const ChunkCrop* crop) const {
   Runs runs;
   std::vector<AxisRun> whole;
+  const PerAxis strides = crop == nullptr ? source_stride_ : crop_strides(array_, *crop);
   size_t items = 0;
   for (const PatchTarget& target : targets) {
-    const int64_t first_chunk = volume(target.start.volume).first_chunk;
-    std::array<int64_t, kMaxAxes> origin{};
+    PerAxis origin{};
     for (size_t a = 0; a < num_axes(); ++a) {
-      const bool is_sample_axis = static_cast<int>(a) == array_.sample_axis;
-      const int64_t index = is_sample_axis ? from.chunk - first_chunk
-                                           : static_cast<int64_t>(from.cell / cell_stride_[a] % cell_count_[a]);
-      const int64_t begin = index * array_.chunk_shape[a];
+      const int64_t begin = index_along(a, from, target.start.volume) * array_.chunk_shape[a];
       const int64_t end = begin + array_.chunk_shape[a];
-      origin[a] = begin;
+      origin[a] = crop == nullptr ? begin : begin + crop->begin[a];
       find_axis_runs(a, target.start, whole);
       runs[a].clear();
       for (const AxisRun& run : whole) {  // what of it lies in the chunk
@@ -324,9 +356,10 @@ size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const Patc
         }
         if (first > last) continue;
         runs[a].push_back({run.dest + first, last - first + 1, run.source + first * run.step, run.step});
+        if (crop != nullptr) check_crop(*crop, a, begin, runs[a].back());
       }
     }
-    items += for_each_box(runs, origin, [&](const Loops& loops, int64_t dest, int64_t source) {
+    items += for_each_box(runs, origin, strides, [&](const Loops& loops, int64_t dest, int64_t source) {
       if (chunk == nullptr) {
         fill_box(loops, target.dest, dest);
       } else {
@@ -335,6 +368,14 @@ size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const Patc
     });
   }
   return items * dest_item_;
+}
+
+void PatchCopy::check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, const AxisRun& run) const {
+  const int64_t first = run.source - begin;
+  const int64_t last = first + (run.count - 1) * run.step;
+  if (std::min(first, last) < crop.begin[axis] || std::max(first, last) >= crop.end[axis]) {
+    throw Error(ErrorKind::kConfig, array_.name + ": a patch needs more of a chunk than was kept of it");
+  }
 }
 
 void PatchCopy::pad(std::span<const PatchTarget> targets) const {
@@ -357,7 +398,7 @@ void PatchCopy::pad(std::span<const PatchTarget> targets) const {
       }
       const int64_t size = patch_.axes[beyond].size;
       if (size > next) runs[beyond].push_back({next, size - next, 0, 1});
-      for_each_box(runs, {}, [&](const Loops& loops, int64_t dest, int64_t) {
+      for_each_box(runs, {}, source_stride_, [&](const Loops& loops, int64_t dest, int64_t) {
         for_each_run(std::span<const Loop>(loops.of.data(), loops.depth), dest, 0, [&](int64_t to, int64_t) {
           write_pattern(target.dest + to, item, item.size(), 0, static_cast<size_t>(loops.run_items));
         });

@@ -13,6 +13,7 @@
 
 #include "spec/array_spec.h"
 #include "spec/patch_spec.h"
+#include "transform/chunk_crop.h"
 #include "transform/convert.h"
 
 namespace zarrfeed {
@@ -36,6 +37,13 @@ struct PatchCell {
   auto operator<=>(const PatchCell&) const = default;
 };
 
+/// Places of a chunk along an axis: [begin, end), counted from the first one of the chunk.
+struct ChunkSpan {
+  int64_t chunk = 0;  ///< its index along the axis; along the sample axis counted from the first one of the volume
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 /// A patch, and the first of its bytes in the batch.
 struct PatchTarget {
   PatchStart start;
@@ -56,6 +64,13 @@ class PatchCopy {
 
   /// Adds the chunks along one axis that a patch needs to `out`, in any order; some may be named twice.
   void add_chunks(size_t axis, const PatchStart& start, std::vector<int64_t>& out) const;
+  /// Adds the places of chunks along one axis that a patch needs to `out`, in any order; of a chunk several times, if the
+  /// patch reaches beyond the volume.
+  void add_spans(size_t axis, const PatchStart& start, std::vector<ChunkSpan>& out) const;
+  /// All places of a chunk along an axis that lie in a volume.
+  [[nodiscard]] ChunkSpan span_in_volume(size_t axis, int64_t of, int64_t chunk) const;
+  /// The box of a chunk with the places that `spans` has of it, ascending by chunk for each axis.
+  [[nodiscard]] ChunkCrop crop_of(PatchCell cell, int64_t of, std::span<const std::vector<ChunkSpan>> spans) const;
   /// Adds all chunks of the grid that `chunks` spans, which has those along each axis. Sorts these.
   void add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, std::vector<PatchCell>& out) const;
   /// Adds the chunks that a patch needs, each once.
@@ -64,13 +79,14 @@ class PatchCopy {
   [[nodiscard]] bool reaches_out(const PatchStart& start) const;
 
   /// Copies what each patch has of a decoded chunk; null: the chunk does not exist, and has the fill value. Returns the
-  /// bytes that were written.
-  size_t cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets) const;
+  /// bytes that were written. With a crop, `chunk` has the bytes of the crop alone. Throws Error(kConfig) if a patch needs
+  /// a place of the chunk that the crop lacks.
+  size_t cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets,
+             const ChunkCrop* crop = nullptr) const;
   /// Writes what each patch has beyond the volume.
   void pad(std::span<const PatchTarget> targets) const;
 
  private:
-  static constexpr size_t kMaxAxes = 16;
   using Runs = std::array<std::vector<AxisRun>, kMaxAxes>;
 
   /// Loops around runs of consecutive places in the batch, innermost first.
@@ -88,10 +104,15 @@ class PatchCopy {
 
   [[nodiscard]] const PatchVolume& volume(int64_t number) const { return patch_.volumes[static_cast<size_t>(number)]; }
   void find_axis_runs(size_t axis, const PatchStart& start, std::vector<AxisRun>& out) const;
-  /// Calls box(loops, offset in the patch, offset in the chunk) for each combination of one run an axis; returns the
-  /// items of all of them. `origin` is the first place of the chunk along each axis.
+  /// The index of a chunk along an axis, counted as in ChunkSpan.
+  [[nodiscard]] int64_t index_along(size_t axis, PatchCell cell, int64_t of) const;
+  /// Calls box(loops, offset in the patch, offset in the source) for each combination of one run an axis; returns the
+  /// items of all of them. The source, a chunk or a crop of it, begins at `origin`, and has its places along an axis
+  /// `strides` bytes apart.
   template <typename Box>
-  size_t for_each_box(const Runs& runs, const std::array<int64_t, kMaxAxes>& origin, const Box& box) const;
+  size_t for_each_box(const Runs& runs, const PerAxis& origin, const PerAxis& strides, const Box& box) const;
+  /// Throws Error(kConfig) unless a crop of the chunk that begins at `begin` has all of a run along an axis.
+  void check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, const AxisRun& run) const;
   void copy_box(const Loops& loops, uint8_t* sample, int64_t dest, const uint8_t* source) const;
   void fill_box(const Loops& loops, uint8_t* sample, int64_t dest) const;
 
@@ -101,7 +122,7 @@ class PatchCopy {
   size_t item_bytes_;
   size_t dest_item_;
   size_t sample_bytes_ = 0;
-  std::vector<int64_t> source_stride_;  ///< by axis of the array, in bytes
+  PerAxis source_stride_{};  ///< of a whole chunk, in bytes
   std::vector<int64_t> dest_stride_;
   std::vector<size_t> cell_stride_;  ///< 0 for the sample axis
   std::vector<size_t> cell_count_;

@@ -201,6 +201,7 @@ class PatchTable:
         block_volume: npt.NDArray[np.int64],
         block_begin: npt.NDArray[np.int64],
         block_count: npt.NDArray[np.int64],
+        sweep_axis: int,
         volume_of: npt.NDArray[np.int64],
         start_of: npt.NDArray[np.int64],
         margin: npt.NDArray[np.int64],

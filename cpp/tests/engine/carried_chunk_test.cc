@@ -47,7 +47,7 @@ struct SharingPlan {
 
 TEST(the_first_task_decodes_and_the_others_wait_for_it) {
   const auto memory = room_for_one();
-  const auto chunk = std::make_shared<CarriedChunk>(0, memory);
+  const auto chunk = std::make_shared<CarriedChunk>(SharedChunk{}, memory);
   Task first = sharing(chunk, 1), second = sharing(chunk, 2), third = sharing(chunk, 3);
   CHECK(!CarriedChunk::defer(first));
   CHECK(first.decodes_carried);
@@ -69,7 +69,7 @@ TEST(the_first_task_decodes_and_the_others_wait_for_it) {
 }
 
 TEST(where_decoding_fails_the_next_task_decodes) {
-  const auto chunk = std::make_shared<CarriedChunk>(0, room_for_one());
+  const auto chunk = std::make_shared<CarriedChunk>(SharedChunk{}, room_for_one());
   Task first = sharing(chunk, 1), second = sharing(chunk, 2), third = sharing(chunk, 3);
   CHECK(!CarriedChunk::defer(first));
   CHECK(CarriedChunk::defer(second));
@@ -84,7 +84,7 @@ TEST(where_decoding_fails_the_next_task_decodes) {
 }
 
 TEST(a_task_that_decodes_no_shared_chunk_ends_nothing) {
-  const auto chunk = std::make_shared<CarriedChunk>(0, room_for_one());
+  const auto chunk = std::make_shared<CarriedChunk>(SharedChunk{}, room_for_one());
   Task first = sharing(chunk, 1), second = sharing(chunk, 2);
   CHECK(!CarriedChunk::defer(first));
   Task alone;
@@ -96,7 +96,7 @@ TEST(a_task_that_decodes_no_shared_chunk_ends_nothing) {
 
 TEST(memory_returns_when_the_last_task_lets_go_of_the_chunk) {
   const auto memory = room_for_one();
-  auto chunk = std::make_shared<CarriedChunk>(0, memory);
+  auto chunk = std::make_shared<CarriedChunk>(SharedChunk{}, memory);
   Task task = sharing(chunk, 1), other = sharing(chunk, 2);
   CHECK(!CarriedChunk::defer(task));
   CHECK(CarriedChunk::defer(other));
@@ -112,7 +112,7 @@ TEST(a_chunk_with_waiting_tasks_that_nobody_decodes_any_more_is_destroyed_with_t
   const auto memory = room_for_one();
   std::weak_ptr<CarriedChunk> seen;
   {
-    const auto chunk = std::make_shared<CarriedChunk>(0, memory);
+    const auto chunk = std::make_shared<CarriedChunk>(SharedChunk{}, memory);
     seen = chunk;
     Task first = sharing(chunk, 1), second = sharing(chunk, 2);
     CHECK(!CarriedChunk::defer(first));
@@ -169,4 +169,19 @@ TEST(carry_memory_has_a_limit_and_is_recycled) {
   memory.release(2, large);
   CHECK(memory.acquire(2) == large);
   CHECK(memory.acquire(2) == nullptr);
+}
+
+TEST(crops_and_whole_chunks_share_the_limit) {
+  CarryMemory memory({1000}, 2500);
+  uint8_t* const whole = memory.acquire(0);
+  uint8_t* const crop = memory.acquire(0, 1300);
+  CHECK(whole != nullptr && crop != nullptr);
+  CHECK(memory.acquire(0, 256) == nullptr);
+  memory.release(0, whole);
+  CHECK(memory.acquire(0, 1216) == nullptr);
+  uint8_t* const other = memory.acquire(0, 1200);
+  CHECK(other != nullptr);
+  memory.release(0, crop, 1300);
+  CHECK(memory.acquire(0) != nullptr);
+  memory.release(0, other, 1200);
 }

@@ -1,10 +1,15 @@
 // Patches through the whole engine: every place of every patch, whatever is carried from group to group, and each chunk
-// decoded once by a lane that sweeps through the volume.
+// decoded once by a lane that sweeps through a column of the volume.
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -18,34 +23,84 @@ namespace {
 
 constexpr int64_t kBatch = 11;
 constexpr int64_t kSide = 4;
+constexpr size_t kPlaces = kSide * kSide * kSide;
 const std::vector<int64_t> kShape = {25, 18, 14};
 const std::vector<int64_t> kTiles = {7, 5, 4};  // with the phase, tiles of kSide cover the volume
 constexpr int64_t kPhase = 2;
 constexpr uint32_t kPad = 7;
 
-/// A volume of the samples of an array, cut into tiles; a block is a layer of them.
+/// Columns of tiles; a block is a layer of a column, one tile thick.
+struct Columns {
+  size_t sweep_axis = 0;
+  std::vector<int64_t> width = {1, 5, 4};  ///< tiles of a block, which divide those of the volume
+
+  [[nodiscard]] int64_t rows() const { return width[0] * width[1] * width[2]; }
+  [[nodiscard]] int64_t layers() const { return kTiles[sweep_axis]; }
+  [[nodiscard]] int64_t num_columns() const { return kTiles[0] * kTiles[1] * kTiles[2] / rows() / layers(); }
+  /// The first tiles of the blocks: column by column, layer by layer.
+  [[nodiscard]] std::vector<std::vector<int64_t>> blocks() const {
+    std::vector<std::vector<int64_t>> found;
+    std::vector<int64_t> begin(3, 0);
+    for (int64_t column = 0; column < num_columns(); ++column) {
+      for (begin[sweep_axis] = 0; begin[sweep_axis] < layers(); ++begin[sweep_axis]) found.push_back(begin);
+      begin[sweep_axis] = 0;
+      for (size_t d = 3; d-- > 0;) {
+        if (d == sweep_axis) continue;
+        if ((begin[d] += width[d]) < kTiles[d]) break;
+        begin[d] = 0;
+      }
+    }
+    return found;
+  }
+  /// The chunks of an array that all columns decode, if each decodes what it needs once.
+  [[nodiscard]] uint64_t decodes(const std::vector<int64_t>& chunk) const {
+    uint64_t product = 1;
+    for (size_t d = 0; d < 3; ++d) {
+      const int64_t of_part = (d == sweep_axis ? kTiles[d] : width[d]) * kSide;
+      uint64_t touched = 0;
+      for (int64_t begin = -kPhase; begin < kShape[d]; begin += of_part) {
+        const int64_t last = std::min(begin + of_part, kShape[d]) - 1;
+        touched += static_cast<uint64_t>(last / chunk[d] - std::max<int64_t>(begin, 0) / chunk[d] + 1);
+      }
+      product *= touched;
+    }
+    return product;
+  }
+};
+
+/// A volume of the samples of arrays, cut into tiles.
 struct Volume {
-  explicit Volume(ArrayLayout layout) : data({std::move(layout)}, false, true) {
-    fields = data.fields();
+  explicit Volume(std::vector<ArrayLayout> layouts, Columns cut = {})
+      : data(std::move(layouts), false, true), columns(std::move(cut)), fields(data.fields()) {
     PatchSpec patch;
     for (int dim = 0; dim < 3; ++dim) patch.axes.push_back({.dim = dim, .size = kSide});
     patch.volumes = {{0, 0, kShape[0]}};
     patch.fill.resize(sizeof(kPad));
     std::memcpy(patch.fill.data(), &kPad, sizeof(kPad));
-    fields[0].patch = patch;
+    for (size_t f = 0; f < data.arrays.size(); ++f) fields[f].patch = patch;
   }
 
-  [[nodiscard]] static LineSpec line(int64_t lanes, bool shuffle) {
+  /// All blocks: in order, or if shuffled the columns at random, each begun at a random layer.
+  [[nodiscard]] LineSpec line(int64_t lanes, bool shuffle) const {
     LineSpec line;
-    line.block_rows = kTiles[1] * kTiles[2];
-    line.num_samples = kTiles[0] * line.block_rows;
+    line.block_rows = columns.rows();
+    line.num_samples = kTiles[0] * kTiles[1] * kTiles[2];
     line.lanes = lanes;
     line.shuffle = shuffle;
-    for (int64_t block = 0; block < kTiles[0]; ++block) line.block_order.push_back(block);
+    std::mt19937_64 random(static_cast<uint64_t>(lanes));
+    std::vector<int64_t> order(static_cast<size_t>(columns.num_columns()));
+    std::iota(order.begin(), order.end(), 0);
+    if (shuffle) std::shuffle(order.begin(), order.end(), random);
+    for (const int64_t column : order) {
+      const int64_t first = shuffle ? pick(random, 0, columns.layers() - 1) : 0;
+      for (int64_t layer = 0; layer < columns.layers(); ++layer) {
+        line.block_order.push_back(column * columns.layers() + (first + layer) % columns.layers());
+      }
+    }
     return line;
   }
 
-  static std::unique_ptr<OwnedPlan> plan(const LineSpec& line) {
+  [[nodiscard]] std::unique_ptr<OwnedPlan> plan(const LineSpec& line) const {
     auto owned = build_plan(line);
     auto table = std::make_shared<PatchTable>();
     table->num_dims = 3;
@@ -53,13 +108,14 @@ struct Volume {
     table->origin = {-kPhase, -kPhase, -kPhase};
     table->least.assign(3, std::numeric_limits<int64_t>::min());
     table->last.assign(3, std::numeric_limits<int64_t>::max());
-    for (int64_t block = 0; block < kTiles[0]; ++block) {
-      table->block_first.push_back(block * line.block_rows);
+    for (const std::vector<int64_t>& begin : columns.blocks()) {
+      table->block_first.push_back(std::ssize(table->block_volume) * line.block_rows);
       table->block_volume.push_back(0);
-      table->block_begin.insert(table->block_begin.end(), {block, 0, 0});
-      table->block_count.insert(table->block_count.end(), {1, kTiles[1], kTiles[2]});
+      table->block_begin.insert(table->block_begin.end(), begin.begin(), begin.end());
+      table->block_count.insert(table->block_count.end(), columns.width.begin(), columns.width.end());
     }
     table->block_first.push_back(line.num_samples);
+    table->sweep_axis = static_cast<int64_t>(columns.sweep_axis);
     table->margin = {kSide, kSide, kSide};
     table->period = {0, 0, 0};
     table->stride = {10'000, 100, 1};
@@ -77,8 +133,19 @@ struct Volume {
     return owned;
   }
 
-  /// Checks a patch against the samples of the array.
-  void check(const uint8_t* patch, int64_t number) const {
+  /// The items of an array, as they must arrive.
+  [[nodiscard]] std::vector<uint32_t> items(size_t field) const {
+    std::vector<uint32_t> found;
+    for (int64_t z = 0; z < kShape[0]; ++z) {
+      const std::vector<uint8_t> sample = data.expected(field, z);
+      found.resize(found.size() + sample.size() / sizeof(uint32_t));
+      std::memcpy(&*found.end() - sample.size() / sizeof(uint32_t), sample.data(), sample.size());
+    }
+    return found;
+  }
+
+  /// Checks a patch against the items of the array.
+  static void check(const uint8_t* patch, int64_t number, const std::vector<uint32_t>& items) {
     const int64_t begin[] = {number / 10'000 - kSide, number / 100 % 100 - kSide, number % 100 - kSide};
     for (int64_t i = 0; i < kSide * kSide * kSide; ++i) {
       const int64_t z = begin[0] + i / (kSide * kSide);
@@ -86,9 +153,7 @@ struct Volume {
       const int64_t x = begin[2] + i % kSide;
       uint32_t expected = kPad;
       if (z >= 0 && z < kShape[0] && y >= 0 && y < kShape[1] && x >= 0 && x < kShape[2]) {
-        const std::vector<uint8_t> sample = data.expected(0, z);
-        std::memcpy(&expected, sample.data() + static_cast<size_t>(y * kShape[2] + x) * sizeof(expected),
-                    sizeof(expected));
+        expected = items[static_cast<size_t>((z * kShape[1] + y) * kShape[2] + x)];
       }
       uint32_t found = 0;
       std::memcpy(&found, patch + static_cast<size_t>(i) * sizeof(found), sizeof(found));
@@ -98,6 +163,8 @@ struct Volume {
 
   /// Reads an epoch and checks it; returns how many chunks were decoded.
   uint64_t read(Engine& engine, const LineSpec& line, int64_t more) const {
+    std::vector<std::vector<uint32_t>> of_fields;
+    for (size_t f = 0; f < data.arrays.size(); ++f) of_fields.push_back(items(f));
     const uint64_t before = engine.stats().chunks_read;
     auto owned = plan(line);
     const std::vector<int64_t> order = reference_order(line);
@@ -108,9 +175,11 @@ struct Volume {
     while (const auto batch = take(engine)) {
       for (int64_t row = 0; row < batch->rows; ++row, ++step) {
         int64_t number = 0;
-        std::memcpy(&number, batch->buffers[1] + row * 8, 8);
+        std::memcpy(&number, batch->buffers[of_fields.size()] + row * 8, 8);
         CHECK_EQ(number, table->number(order[static_cast<size_t>(step)]));
-        check(batch->buffers[0] + static_cast<size_t>(row) * kSide * kSide * kSide * 4, number);
+        for (size_t f = 0; f < of_fields.size(); ++f) {
+          check(batch->buffers[f] + static_cast<size_t>(row) * kPlaces * sizeof(uint32_t), number, of_fields[f]);
+        }
       }
       release(engine, *batch);
     }
@@ -119,6 +188,7 @@ struct Volume {
   }
 
   Dataset data;
+  Columns columns;
   std::vector<FieldSpec> fields;
 };
 
@@ -128,42 +198,87 @@ EngineOptions with_carry(size_t carry_bytes, size_t threads) {
   return options;
 }
 
+const std::vector<Columns> kColumns = {
+    {0, {1, 5, 4}}, {0, {1, 5, 2}}, {0, {1, 1, 2}}, {1, {7, 1, 2}}, {2, {1, 5, 1}}, {1, {1, 1, 1}},
+};
+
 }  // namespace
 
 TEST(patches_are_those_of_the_volume_whatever_is_carried) {
-  for (int64_t i = 0; i < 12; ++i) {
+  for (int64_t i = 0; i < 24; ++i) {
     const Context context("case " + std::to_string(i));
-    Volume volume({.shape = kShape,
-                   .chunk_shape = i % 2 == 0 ? std::vector<int64_t>{8, 7, 5} : std::vector<int64_t>{3, 18, 4},
-                   .storage_order = i % 3 == 0 ? std::vector<int>{2, 0, 1} : std::vector<int>{},
-                   .packing = i % 4 == 0 ? Packing::kBlosc : Packing::kZstd,
-                   .big_endian = i % 5 == 0});
+    Volume volume({{.shape = kShape,
+                    .chunk_shape = i % 2 == 0 ? std::vector<int64_t>{8, 7, 5} : std::vector<int64_t>{3, 18, 4},
+                    .storage_order = i % 3 == 0 ? std::vector<int>{2, 0, 1} : std::vector<int>{},
+                    .packing = std::array{Packing::kBlosc, Packing::kZstd, Packing::kRaw}[static_cast<size_t>(i) % 3],
+                    .big_endian = i % 5 == 0},
+                   {.shape = kShape, .chunk_shape = {5, 6, 14}, .packing = Packing::kZstd}},
+                  kColumns[static_cast<size_t>(i) % kColumns.size()]);
     volume.data.arrays[0]->remove_chunk(volume.data.arrays[0]->keys().front());
-    const size_t room = std::array{size_t{0}, size_t{2000}, size_t{1} << 30}[static_cast<size_t>(i) % 3];
-    Engine engine(volume.fields, with_carry(room, 1 + static_cast<size_t>(i) % 4));
-    volume.read(engine, Volume::line(1, false), 0);
-    volume.read(engine, Volume::line(3, true), 5);
-    LineSpec half = Volume::line(2, true);  // of two ranks, the second one
+    const size_t room = std::array{size_t{0}, size_t{2000}, size_t{6000}, size_t{1} << 30}[static_cast<size_t>(i) % 4];
+    Engine engine(volume.fields, with_carry(room, 1 + static_cast<size_t>(i / 6) % 4));
+    volume.read(engine, volume.line(1, false), 0);
+    volume.read(engine, volume.line(3, true), 5);
+    LineSpec half = volume.line(2, true);  // of two ranks, the second one
     half.first = 1;
     half.stride = 2;
     volume.read(engine, half, 2);
   }
 }
 
-TEST(a_lane_that_sweeps_decodes_each_chunk_once) {
-  for (const size_t threads : {1, 3}) {
-    Volume volume({.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc});
-    Engine engine(volume.fields, with_carry(size_t{1} << 30, threads));
-    CHECK_EQ(volume.read(engine, Volume::line(1, true), 3), uint64_t{4 * 3 * 3});
-    Engine alone(volume.fields, with_carry(0, threads));  // every layer of tiles decodes what it needs
-    CHECK_EQ(volume.read(alone, Volume::line(1, true), 3), uint64_t{(7 + 3) * 3 * 3});
+TEST(groups_that_need_other_parts_of_a_chunk_than_the_group_before_them_get_them) {
+  std::mt19937_64 random(1);
+  for (int64_t i = 0; i < 12; ++i) {
+    const Context context("case " + std::to_string(i));
+    const Volume volume({{.shape = kShape, .chunk_shape = {25, 18, 14}, .packing = Packing::kZstd},
+                         {.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}},
+                        kColumns[static_cast<size_t>(i) % kColumns.size()]);
+    LineSpec line = volume.line(1 + i % 3, i % 2 == 0);
+    line.mix = 1 + i / 6;  // blocks of several columns in one group
+    std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+    Engine engine(volume.fields, with_carry(size_t{1} << 30, 1 + static_cast<size_t>(i) % 3));
+    volume.read(engine, line, 3);
   }
 }
 
+TEST(a_lane_that_sweeps_decodes_each_chunk_once) {
+  for (const size_t threads : {1, 3}) {
+    const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}});
+    LineSpec line = volume.line(1, false);
+    line.shuffle = true;
+    Engine engine(volume.fields, with_carry(size_t{1} << 30, threads));
+    CHECK_EQ(volume.read(engine, line, 3), uint64_t{4 * 3 * 3});
+    Engine alone(volume.fields, with_carry(0, threads));  // every layer of tiles decodes what it needs
+    CHECK_EQ(volume.read(alone, line, 3), uint64_t{(7 + 3) * 3 * 3});
+  }
+}
+
+TEST(a_lane_decodes_each_chunk_once_for_each_column) {
+  const std::vector<std::vector<int64_t>> chunks = {{8, 7, 5}, {5, 6, 14}};
+  for (const Columns& columns : kColumns) {
+    for (const size_t threads : {1, 3}) {
+      const Volume volume({{.shape = kShape, .chunk_shape = chunks[0], .packing = Packing::kBlosc},
+                           {.shape = kShape, .chunk_shape = chunks[1], .packing = Packing::kRaw}},
+                          columns);
+      Engine engine(volume.fields, with_carry(size_t{1} << 30, threads));
+      CHECK_EQ(volume.read(engine, volume.line(1, false), 3), columns.decodes(chunks[0]) + columns.decodes(chunks[1]));
+    }
+  }
+}
+
+TEST(a_lane_needs_no_memory_for_what_lies_beyond_its_column_or_the_volume) {
+  const std::vector<int64_t> chunk = {8, 18, 100};
+  const Columns columns{0, {1, 5, 2}};
+  const Volume volume({{.shape = kShape, .chunk_shape = chunk, .packing = Packing::kBlosc}}, columns);
+  const size_t of_layer = 8 * 18 * 8 * 4;  // the second column has 8 places of the 100
+  Engine engine(volume.fields, with_carry(3 * of_layer, 1));
+  CHECK_EQ(volume.read(engine, volume.line(1, false), 0), columns.decodes(chunk));
+}
+
 TEST(a_plan_without_a_table_of_patches_is_an_error) {
-  Volume volume({.shape = kShape, .chunk_shape = {8, 7, 5}});
+  const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}}});
   Engine engine(volume.fields, with_carry(0, 2));
-  auto owned = Volume::plan(Volume::line(1, false));
+  auto owned = volume.plan(volume.line(1, false));
   owned->patches = nullptr;
   owned->next_group.clear();
   owned->bind();

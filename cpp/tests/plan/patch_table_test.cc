@@ -26,6 +26,7 @@ PatchTable tiles() {
   table.block_volume = {0, 0, 1};
   table.block_begin = {0, 0, 2, 1, 5, 0};
   table.block_count = {2, 3, 1, 2, 1, 1};
+  table.sweep_axis = 1;
   table.margin = {10, 4};
   table.period = {0, 0, 0, 0};
   table.stride = {100, 1, 50, 1};
@@ -71,7 +72,7 @@ TEST(listed_patches_begin_where_the_list_says) {
 }
 
 TEST(tables_that_do_not_fit_together_are_refused) {
-  for (int i = 0; i < 13; ++i) {
+  for (int i = 0; i < 15; ++i) {
     PatchTable table = tiles();
     if (i == 0) table.num_dims = 0;
     if (i == 1) table.step.pop_back();
@@ -86,6 +87,8 @@ TEST(tables_that_do_not_fit_together_are_refused) {
     if (i == 10) table.least.pop_back();
     if (i == 11) table.period.pop_back();
     if (i == 12) table.period[0] = -1;
+    if (i == 13) table.sweep_axis = -2;
+    if (i == 14) table.sweep_axis = 2;
     CHECK_THROWS(kConfig, "patch table", table.check());
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -23,6 +24,7 @@ namespace {
 constexpr uint16_t kUntouched = 0xa5a5;
 constexpr uint16_t kPadded = 0xfffe;
 constexpr uint16_t kMissing = 0xfffd;
+constexpr int64_t kNever = 1'000'000;
 
 /// The place of the array that a place beyond its ends stands for, walked to step by step; -1 if there is none.
 int64_t walk(int64_t place, int64_t extent, Border border) {
@@ -221,6 +223,55 @@ TEST(a_patch_has_of_each_place_what_the_array_has) {
     CHECK(out == c.expected(missing, copy));
   }
   CHECK(padded > 500);
+}
+
+TEST(a_patch_is_the_same_cut_out_of_a_crop) {
+  std::mt19937_64 random(2);
+  int refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Context context("case " + std::to_string(i));
+    const Case c(random);
+    const PatchCopy copy(c.array, c.patch);
+    std::vector<uint16_t> out(c.items(), kUntouched);
+    std::vector<uint16_t> expected = out;
+    const PatchTarget target{c.start, reinterpret_cast<uint8_t*>(out.data())};
+    const PatchTarget reference{c.start, reinterpret_cast<uint8_t*>(expected.data())};
+    std::vector<PatchCell> cells;
+    copy.find_cells(c.start, cells);
+    std::vector<std::vector<ChunkSpan>> spans(copy.num_axes());
+    for (size_t a = 0; a < spans.size(); ++a) {
+      copy.add_spans(a, c.start, spans[a]);
+      std::ranges::sort(spans[a], {}, &ChunkSpan::chunk);
+      for (ChunkSpan& span : spans[a]) {
+        const ChunkSpan inside = copy.span_in_volume(a, 1, span.chunk);
+        CHECK(inside.begin <= span.begin && span.begin < span.end && span.end <= inside.end);
+        if (random() % 4 == 0) span = inside;
+      }
+    }
+    for (const PatchCell& cell : cells) {
+      const std::vector<uint16_t> chunk = c.chunk(c.index_of(cell));
+      const auto* const bytes = reinterpret_cast<const uint8_t*>(chunk.data());
+      copy.cut(cell, bytes, {&reference, 1});
+      ChunkCrop crop = copy.crop_of(cell, 1, spans);
+      CHECK(whole_chunk(c.array).holds(crop));
+      const size_t size = crop_bytes(c.array, crop);
+      const auto kept = std::make_unique<uint8_t[]>(size);  // of exactly its size, for the sanitizer
+      copy_crop(c.array, crop, bytes, kept.get());
+      copy.cut(cell, kept.get(), {&target, 1}, &crop);
+      // A crop without a place that the patch needs is refused, before anything is read of it.
+      const auto axis = static_cast<size_t>(pick(random, 0, std::ssize(spans) - 1));
+      std::vector<ChunkSpan> exact;
+      copy.add_spans(axis, c.start, exact);
+      const auto first = std::ranges::min_element(
+          exact, {}, [&](const ChunkSpan& span) { return span.chunk == c.index_of(cell)[axis] ? span.begin : kNever; });
+      crop.begin[axis] = first->begin + 1;
+      crop.end[axis] = std::max(crop.end[axis], crop.begin[axis]);
+      CHECK_THROWS(kConfig, "more of a chunk than was kept", copy.cut(cell, kept.get(), {&target, 1}, &crop));
+      ++refused;
+    }
+    CHECK(out == expected);
+  }
+  CHECK(refused > 2000);
 }
 
 TEST(conversions_know_the_place_in_the_patch) {

@@ -251,6 +251,7 @@ class PositionBlocks:
             block_volume=nothing,
             block_begin=nothing,
             block_count=nothing,
+            sweep_axis=-1,
             volume_of=self.volume,
             start_of=self.start,
             margin=numbering.margin,

@@ -194,6 +194,7 @@ class TileBlocks:
             block_volume=self.volume,
             block_begin=self.begin,
             block_count=self.count,
+            sweep_axis=self.sweep.axis,
             volume_of=nothing,
             start_of=nothing,
             margin=numbering.margin,
