@@ -39,14 +39,17 @@ def choose_columns(
         lanes=lanes if order.shuffle else 1,
         shuffle=order.shuffle,
         listed=epochs.is_listed,
+        crops=not epochs.is_listed,
     )
     return replace(epochs, sweep=choice.sweep, lanes=choice.lanes, choice=choice).at(0)
 
 
 def carried_by_lanes(order: SweptOrder, fields: Sequence[Field], lanes: int, num_threads: int) -> int:
     """Return the memory that some lanes want for decoded chunks that layers of a column share."""
-    of_lane, changing = carried_bytes(order.epochs.tiling, patch_fields(fields), order.tiles.sweep)
-    if order.epochs.is_listed:  # blocks of one layer follow each other, and share all of its chunks
+    is_listed = order.epochs.is_listed
+    tiling = order.epochs.tiling
+    of_lane, changing = carried_bytes(tiling, patch_fields(fields), order.tiles.sweep, crops=not is_listed)
+    if is_listed:  # blocks of one layer follow each other, and share all of its chunks
         return lanes * (of_lane + changing)
     return lanes * of_lane + min(lanes, num_threads) * changing
 

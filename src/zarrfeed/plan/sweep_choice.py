@@ -39,6 +39,8 @@ _MOST_FOR_RUNS = 0.01
 _MANY_BLOCKS = 1 << 20
 #: Widths below this are all tried, larger ones in steps of this factor.
 _SMALL_WIDTH, _WIDTH_STEP = 12, 1.15
+#: The engine rounds the memory of a crop up by no more than this.
+_CROP_ROOM = 17 / 16
 #: No batch is mixed better by more lanes than it has samples.
 _MOST_LANES = TYPICAL_BATCH
 
@@ -225,15 +227,12 @@ def _of_axis(
         decodes += field.cell_bytes * of_lane
         added += field.cell_bytes * of_more
         all_bytes += field.cell_bytes * num_chunks
-        cross = [
-            [1.0] if d == axis else [_held_chunks(tiling, d, field.chunk[d], *cut, crops=crops) for cut in of_dimension]
-            for d, of_dimension in enumerate(cuts)
-        ]
+        cross = _cross_sections(tiling, field, axis, cuts, crops=crops)
         handed_on, beside = _carried_layers(tiling, axis, field.chunk[axis])
         if listed:
             handed_on, beside = handed_on + beside, 0
-        carried += field.cell_bytes * handed_on * _products(cross)
-        changing += field.cell_bytes * beside * _products(cross)
+        carried += field.cell_bytes * handed_on * cross
+        changing += field.cell_bytes * beside * cross
     most = tiling.most_tiles.max(axis=0).tolist()
     tiles = _products([[min(width, m) for width, _ in one] for one, m in zip(cuts, most, strict=True)])
     runs, blocks = np.zeros(shape), np.zeros(shape)
@@ -315,12 +314,33 @@ def _is_regular(tiling: Tiling, dimension: int) -> bool:
     return tiling.border[dimension] != "shift" and bool((tiling.num_phases[:, dimension] == 1).all())
 
 
+def _cross_sections(
+    tiling: Tiling, field: PatchField, axis: int, cuts: Sequence[Sequence[tuple[int, int]]], *, crops: bool
+) -> Float64:
+    """Return how many chunks of a field a layer of a column holds at most, for all combinations of cuts."""
+    found = [
+        _products(
+            [
+                [1.0] if d == axis else [_held_chunks(tiling, d, field.chunk[d], *cut, crops=cropped) for cut in along]
+                for d, along in enumerate(cuts)
+            ]
+        )
+        for cropped in (False, True)
+    ]
+    whole, cropped = found
+    return np.minimum(whole, _CROP_ROOM * cropped) if crops else whole
+
+
 def _held_chunks(tiling: Tiling, dimension: int, chunk: int, width: int, unit: int, *, crops: bool) -> float:
     """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
     extent, step = int(tiling.extents[:, dimension].max()), tiling.step[dimension]
     whole = width >= tiling.most_tiles[:, dimension].max()
     voxels = extent if whole else min(extent, (width - 1) * step + tiling.size[dimension])
     if crops:
+        if tiling.border[dimension] == "wrap":
+            # The voxels that a column around the border lacks may lie inside of a chunk, whose crop has them then.
+            extents = tiling.extents[:, dimension]
+            voxels = max(voxels, int(extents[extents - voxels < chunk].max(initial=0)))
         return voxels / chunk
     return -(-extent // chunk) if whole else _most_touched(tiling, dimension, chunk, voxels, unit * step)
 
@@ -333,7 +353,8 @@ def _carried_layers(tiling: Tiling, axis: int, chunk: int) -> tuple[int, int]:
     if tiling.most_tiles[:, axis].max() == 1:
         return 0, 0
     size, step, border = tiling.size[axis], tiling.step[axis], tiling.border[axis]
-    uneven = border == "wrap" and bool((tiling.extents[:, axis] % step).any())
+    extents = tiling.extents[:, axis]
+    uneven = border == "wrap" and bool(((extents % step > 0) | (extents < size + step)).any())  # or all around
     overlap = size if border == "shift" or uneven else size - step
     if overlap:
         layers = _most_touched(tiling, axis, chunk, overlap, step)
@@ -374,16 +395,16 @@ def _check_fields(fields: Sequence[PatchField], dimensions: int) -> None:
         check_int("sample_bytes", field.sample_bytes, 1)
 
 
-def carried_bytes(tiling: Tiling, fields: Sequence[PatchField], sweep: Sweep) -> tuple[int, int]:
-    """Return the bytes of chunks that a lane hands from layer to layer, and of those that it holds beside them."""
+def carried_bytes(tiling: Tiling, fields: Sequence[PatchField], sweep: Sweep, *, crops: bool) -> tuple[int, int]:
+    """Return the bytes of chunks that a lane hands from layer to layer, and of those that it holds beside them.
+
+    `crops` is that of `choose_sweep`.
+    """
     of_lane, changing = 0.0, 0.0
+    cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
     for field in fields:
-        cross = math.prod(
-            _held_chunks(tiling, d, field.chunk[d], width, unit, crops=False)
-            for d, (width, unit) in enumerate(zip(sweep.width, sweep.units, strict=True))
-            if d != sweep.axis
-        )
+        cross = float(_cross_sections(tiling, field, sweep.axis, cuts, crops=crops).item())
         layers, more_layers = _carried_layers(tiling, sweep.axis, field.chunk[sweep.axis])
         of_lane += field.cell_bytes * layers * cross
         changing += field.cell_bytes * more_layers * cross
-    return int(of_lane), int(changing)
+    return math.ceil(of_lane), math.ceil(changing)

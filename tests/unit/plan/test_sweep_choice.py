@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +14,14 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.unit.plan.test_sweep_cost import cells_of_samples
-from tests.unit.plan.test_tiling import tilings
+from tests.unit.plan.test_tiling import tilings, voxels_of
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.mixing import LANE_COUNTS
 from zarrfeed.plan.order import MOST_BLOCKS
 from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice
-from zarrfeed.plan.sweep_choice import PatchField, choose_sweep
+from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
 from zarrfeed.plan.sweep_cost import count_decodes
-from zarrfeed.plan.swept_order import PatchOrder
+from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.tiling import Tiling
 
 SETTINGS = examples(60)
@@ -128,6 +129,52 @@ def test_no_epoch_needs_more_memory_than_is_said(
             held = sum(size * len(a | b) for size, a, b in zip(sizes, before, after, strict=True))
             assert sum(size * len(a) for size, a in zip(sizes, before, strict=True)) <= chosen.carried_bytes
             assert chosen.lanes * chosen.bytes_of_lane + held - chosen.carried_bytes <= chosen.total_bytes
+
+
+def crops_of_block(order: SweptOrder, field: PatchField, block: int) -> dict[tuple[int, ...], float]:
+    """Return what is kept of each chunk that a block of tiles touches, in bytes, voxel by voxel."""
+    tiles, grid = order.tiles, order.tiles.grid
+    volume, begin, count = int(tiles.volume[block]), tiles.begin[block], tiles.count[block]
+    along: list[dict[int, int]] = []
+    for d, voxels in enumerate(voxels_of(grid, volume)):
+        extent, chunk = int(grid.extents[volume, d]), field.chunk[d]
+        needed = np.unique(np.concatenate([voxels[i] for i in range(begin[d], begin[d] + count[d])]))
+        needed = np.unique(needed % extent) if grid.wraps[d] else needed[(needed >= 0) & (needed < extent)]
+        parts = {int(i): needed[needed // chunk == i] for i in np.unique(needed // chunk)}
+        if d == tiles.sweep.axis:
+            along.append({i: min(chunk, extent - i * chunk) for i in parts})
+        else:
+            along.append({i: int(part.max() - part.min()) + 1 for i, part in parts.items()})
+    voxel_bytes = field.cell_bytes / math.prod(field.chunk)
+    return {
+        (volume, *(i for i, _ in cell)): min(field.cell_bytes, 17 / 16 * voxel_bytes * math.prod(n for _, n in cell))
+        for cell in itertools.product(*(one.items() for one in along))
+    }
+
+
+@examples(200)
+@given(layouts(), st.integers(0, 9), st.integers(0, 4000), st.integers(0, 9))
+def test_no_epoch_keeps_larger_crops_than_is_said(
+    layout: tuple[Tiling, list[PatchField]], seed: int, memory: int, epoch: int
+) -> None:
+    tiling, fields = layout
+    chosen = choose(tiling, *fields, memory=memory, num_threads=1 + seed % 3, crops=True)
+    of_lane, beside = carried_bytes(tiling, fields, chosen.sweep, crops=True)
+    assert chosen.carried_bytes in (of_lane, of_lane - 1)  # rounded up and down
+    order = PatchOrder(tiling, chosen.sweep, seed=seed, lanes=chosen.lanes).at(epoch)
+    tiles = order.tiles
+    for run in np.split(np.arange(len(tiles)), np.flatnonzero(np.diff(tiles.run)) + 1):
+        kept = [[crops_of_block(order, one, b) for one in fields] for b in run]
+        if len(kept) == 1:
+            continue
+        handed = []
+        for one, following in zip(kept, [*kept[1:], kept[0]], strict=True):
+            handed.append([{c: n for c, n in a.items() if c in b} for a, b in zip(one, following, strict=True)])
+            for a, b in zip(one, following, strict=True):
+                assert all(a[c] == b[c] for c in a if c in b)  # one crop serves all layers
+        for before, after in itertools.pairwise([*handed, handed[0]]):
+            assert sum(sum(a.values()) for a in before) <= of_lane
+            assert sum(sum((a | b).values()) for a, b in zip(before, after, strict=True)) <= of_lane + beside
 
 
 @pytest.mark.parametrize(

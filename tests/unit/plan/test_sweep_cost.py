@@ -52,11 +52,17 @@ def naive_decodes(order: SweptOrder, epoch: int, chunk: Sequence[int], stride: i
         block = np.searchsorted(order.tiles.first, samples, side="right")
         for lane in range(order.lanes):
             before: Cells = set()
+            column_before: list[int] = []
             mine = np.flatnonzero(positions % order.lanes == lane)
             for of_block in np.split(mine, np.flatnonzero(np.diff(block[mine])) + 1):
+                if not len(of_block):
+                    continue  # a lane of which the consumer has nothing
                 cells = cells_of_samples(order, chunk, samples[of_block].tolist())
-                decodes += len(cells - before)
-                before = cells
+                tiles, number = order.tiles, block[of_block[0]] - 1
+                across = np.delete(tiles.begin[number], tiles.sweep.axis)
+                column = [int(tiles.volume[number]), *across.tolist()]
+                decodes += len(cells - before) if column == column_before else len(cells)
+                before, column_before = cells, column
     return decodes
 
 
