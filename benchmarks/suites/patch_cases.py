@@ -1,0 +1,146 @@
+"""The arrays that patches are cut out of, for benchmarks/suites/patches.py: their shapes, chunks, codecs and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.codecs import BloscCodec, ZstdCodec
+
+Voxels = npt.NDArray[Any]
+Shape = tuple[int, int, int]
+
+#: At the small scale, extents are divided by the first number, chunks and patches by the second one.
+_SMALLER, _FINER = 16, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """An array, and the patches that it is cut into.
+
+    Attributes
+    ----------
+    shape, chunks, shards
+        Of the array; None: it has no shards.
+    patch
+        Voxels of a patch along each axis.
+    batch
+        Patches of a batch.
+    lanes
+        With which the goal for `most_decodes` is measured.
+    most_decodes
+        The goal: how often a chunk is decoded in an epoch, at most.
+    dtype, codec
+        "u1" or "f4"; "lz4" (Blosc with bit shuffle, of floats with shuffle) or "zstd".
+    holds_index
+        Whether a voxel is the number of its place, instead of a smooth field with noise.
+    """
+
+    shape: Shape
+    chunks: Shape
+    patch: Shape
+    batch: int
+    lanes: int
+    most_decodes: float
+    dtype: str = "u1"
+    codec: str = "lz4"
+    shards: Shape | None = None
+    holds_index: bool = False
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Decoded bytes of the whole array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def small(self) -> Case:
+        """Return a small case of the same kind, whose voxels are the numbers of their places."""
+        return replace(
+            self,
+            shape=_divided(self.shape, _SMALLER),
+            chunks=_divided(self.chunks, _FINER),
+            patch=_divided(self.patch, _FINER),
+            shards=None if self.shards is None else _divided(self.shards, _FINER),
+            dtype="u4" if self.dtype == "u1" else self.dtype,
+            holds_index=True,
+        )
+
+
+def _divided(shape: Sequence[int], by: int) -> Shape:
+    z, y, x = (max(1, length // by) for length in shape)
+    return z, y, x
+
+
+_VOLUME, _PATCH = (768, 768, 768), (64, 64, 64)
+_FIELD: Shape = (192, 721, 1440)
+
+CASES = {
+    "chunks 128, lz4": Case((1024, 1024, 1024), (128, 128, 128), _PATCH, 8, 8, 1.5),
+    "chunks 64, lz4": Case(_VOLUME, _PATCH, _PATCH, 8, 8, 1.25),
+    "chunks 64, zstd": Case(_VOLUME, _PATCH, _PATCH, 8, 8, 1.25, codec="zstd"),
+    "chunks 64, shards 256": Case(_VOLUME, _PATCH, _PATCH, 8, 8, 1.25, shards=(256, 256, 256)),
+    "hours, chunks of a day": Case(_FIELD, (24, 256, 256), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
+    "hours, chunks of an hour": Case(_FIELD, (1, 721, 1440), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
+    "crops 64 x 64 x 8": Case(_VOLUME, _PATCH, (64, 64, 8), 64, 8, 1.25),
+    "crops 8 x 64 x 64": Case(_VOLUME, _PATCH, (8, 64, 64), 64, 8, 1.25),
+}
+
+#: Arrays of the size that the goals are about. They are not written: `explain()` counts what an epoch would decode.
+PLANNED = {
+    "chunks 128, uint8": Case((2048, 2048, 2048), (128, 128, 128), _PATCH, 8, 8, 1.5),
+    "chunks 128, float32": Case((2048, 2048, 2048), (128, 128, 128), _PATCH, 8, 4, 1.6, dtype="f4"),
+    "chunks 64, uint8": Case((2048, 2048, 2048), _PATCH, _PATCH, 8, 8, 1.25),
+    "chunks of a day": Case((1920, 721, 1440), (24, 512, 512), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
+    "chunks of an hour": Case((1920, 721, 1440), (1, 721, 1440), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
+}
+
+
+def create(path: Path, case: Case) -> Any:
+    """Create the array of a case, without values."""
+    compressor: Any = ZstdCodec(level=3)
+    if case.codec == "lz4":
+        compressor = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle" if case.dtype == "u1" else "shuffle")
+    return zarr.create_array(
+        path,
+        shape=case.shape,
+        chunks=case.chunks,
+        shards=case.shards,
+        dtype=case.dtype,
+        compressors=compressor,
+        dimension_names=("z", "y", "x"),
+    )
+
+
+def write(path: Path, case: Case) -> None:
+    """Write the array of a case, a layer of chunks or shards at a time."""
+    array = create(path, case)
+    rng = np.random.default_rng(0)
+    step = (case.shards or case.chunks)[0]
+    step = max(step, min(case.shape[0], 16))
+    for begin in range(0, case.shape[0], step):
+        end = min(begin + step, case.shape[0])
+        array[begin:end] = _layer(case, begin, end, rng)
+
+
+def _layer(case: Case, begin: int, end: int, rng: np.random.Generator) -> Voxels:
+    """Return the places [begin, end) along the first axis."""
+    shape = (end - begin, *case.shape[1:])
+    if case.holds_index:
+        first = begin * math.prod(case.shape[1:])
+        return np.arange(first, first + math.prod(shape)).astype(case.dtype).reshape(shape)
+    # Waves along each axis, and noise in the lowest bits.
+    waves = [np.sin(np.arange(length) * 2 * np.pi * (2 + axis) / length) for axis, length in enumerate(case.shape)]
+    smooth = waves[0][begin:end, None, None] + (waves[1][:, None] + waves[2]).astype("f4")
+    noise = np.frombuffer(rng.bytes(math.prod(shape)), dtype="u1").reshape(shape)
+    if case.dtype == "u1":
+        levels = ((smooth.astype("f4") + 3) * 5).astype("u1")  # 0 to 30
+        voxels: Voxels = (levels << 3) | (noise & 7)
+        return voxels
+    field = (280 + 10 * smooth).astype("f4") + noise.astype("f4") / 256
+    rounded: Voxels = (field.view("u4") & np.uint32(0xFFFFF800)).view("f4")  # mantissas of 12 bits
+    return rounded

@@ -1,0 +1,446 @@
+"""How fast patches come out of arrays, beside bare C++ loops over the same chunks, and beside plain slicing.
+
+python -m benchmarks.patches --checksum-only
+python -m benchmarks.patches --scale full
+python -m benchmarks.patches --scale full --cases "chunks 128, lz4" --repeats 9
+python -m benchmarks.patches --scale full --peers tensorstore --peer-python peers/bin/python
+
+Before anything is timed, each side delivers patches, which are compared with what zarr-python reads; ours have to have
+each voxel once. At the small scale, a voxel is the number of its place. The sides take turns. One array is on the disk
+at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import zarr
+from torch.utils.data import DataLoader, Dataset
+
+import zarrfeed
+from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.options import names, not_negative, positive
+from benchmarks.harness.process import reset_peak, status_mib
+from benchmarks.loaders.ceiling import usable_cores
+from benchmarks.report.tables import make_console, print_rows
+from benchmarks.suites.patch_cases import CASES, PLANNED, Case, Voxels, create, write
+from zarrfeed import _core
+from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.engine.stats import Stats
+from zarrfeed.spec.field import StoredField
+
+_ROOT = Path(__file__).parents[2]
+_PROBE = Path(__file__).with_name("patches_probe.py")
+_TIMEOUT_S = 600
+PEERS = ("tensorstore",)
+OURS = "zarrfeed"
+
+#: Patches, and the number of each.
+Batch = tuple[torch.Tensor, torch.Tensor]
+#: Numbers of patches -> where each begins, shape (patches, axes).
+Locate = Callable[[Any], Voxels]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one side.
+
+    Attributes
+    ----------
+    passes_per_s
+        How often it could read all patches in a second. The number of patches depends on where the tiles of an epoch
+        lie, so rates are compared by passes.
+    patches_per_s
+        The same in patches.
+    decodes, explained
+        How often a chunk was decoded in an epoch, and how often `explain()` said.
+    threads
+        Shares of the time of the decode threads.
+    """
+
+    case: str
+    side: str
+    repeat: int
+    passes_per_s: float
+    patches_per_s: float
+    decodes: float | None = None
+    explained: float | None = None
+    threads: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What reading a first epoch added to the memory of the process, at its peak, and what `explain()` allows."""
+
+    peak_mib: float
+    most_mib: float
+
+
+def open_case(path: Path, case: Case) -> zarrfeed.Data:
+    """Return the patches of a case; a sample axis with patches of 1 has images for samples."""
+    named = zip(("z", "y", "x"), case.patch, strict=True)
+    return zarrfeed.open(path).patch({dim: size for dim, size in named if not (dim == "z" and size == 1)})
+
+
+class Ours:
+    """Reads epochs of tiles."""
+
+    def __init__(self, path: Path, case: Case, budget: str, lanes: int | None = None) -> None:
+        self.data = open_case(path, case)
+        self._dataset = zarrfeed.ZarrIterableDataset(
+            self.data,
+            batch_size=case.batch,
+            shuffle=True,
+            memory_budget=budget,
+            mixing=None if lanes is None else {"lanes": lanes},
+            return_index=True,
+        )
+
+    def __enter__(self) -> Ours:
+        self._dataset.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._dataset.__exit__(*error)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._dataset)
+
+    def locate(self, index: Any) -> Voxels:
+        """Return where patches begin."""
+        starts: Voxels = self.data.locate(index)[1]
+        return starts
+
+    def starts(self) -> Voxels:
+        """Return where the patches of the first epoch begin, in its order."""
+        return self.locate(self._dataset.sample_order(0))
+
+    def explain(self) -> zarrfeed.Explanation:
+        """Return what the next epoch is expected to read."""
+        return self._dataset.explain()
+
+    def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
+        """Read as many whole epochs as take some seconds."""
+        epochs, count, seconds, before = 0, 0, 0.0, self._dataset.stats()
+        explained, chunks = 0, 1.0
+        while epochs == 0 or seconds < least_s:
+            of_field = self.explain().fields[0]
+            explained, chunks = explained + of_field.chunk_reads, of_field.chunks
+            begin = time.perf_counter()
+            for batch, _ in self:
+                count += len(batch)
+            seconds, epochs = seconds + time.perf_counter() - begin, epochs + 1
+        stats: Stats = self._dataset.stats() - before
+        decodes = (stats.chunks_read + stats.chunks_missing) / chunks / epochs
+        shares = stats.thread_shares
+        return Turn(case, side, repeat, epochs / seconds, count / seconds, decodes, explained / chunks / epochs, shares)
+
+
+def measure_memory(path: Path, case: Case, budget: str, lanes: int | None) -> Memory:
+    """Read an epoch with a new dataset; return the memory that it took."""
+    reset_peak()
+    before = status_mib("VmRSS")
+    with Ours(path, case, budget, lanes) as ours:
+        for _ in ours:
+            pass
+        return Memory(status_mib("VmHWM") - before, ours.explain().memory_bytes / (1 << 20))
+
+
+class Ceiling:
+    """Decodes each chunk once in bare C++ loops; with `scatter`, copies each slice along the first axis to a slot, too.
+
+    The loop knows no boxes: its runs are as long as a row of a chunk, those of patches are as long as a row of a patch.
+    """
+
+    def __init__(self, path: Path, patches: int, *, scatter: bool) -> None:
+        (stored,) = zarrfeed.open(path).resolved.fields
+        assert isinstance(stored, StoredField)
+        self._field, self._patches, self._scatter = stored.to_core(), patches, scatter
+
+    def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
+        threads = usable_cores()
+        passes, seconds = 0, 0.0
+        while passes == 0 or seconds < least_s:
+            took, _, _ = _core.measure_ceiling(
+                self._field, num_threads=threads, window_chunks=threads, scatter=self._scatter
+            )
+            passes, seconds = passes + 1, seconds + took
+        return Turn(case, side, repeat, passes / seconds, passes / seconds * self._patches)
+
+
+class Boxes(Dataset[Batch]):
+    """Boxes of an array, each sliced by zarr-python and padded with 0."""
+
+    def __init__(self, path: Path, starts: Voxels, size: Sequence[int]) -> None:
+        self._array: Any = zarr.open_array(path, mode="r")
+        self._starts, self._size = starts, size
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, number: int) -> Batch:
+        patch = np.zeros(self._size, self._array.dtype)
+        inside, at = clip(self._starts[number], self._size, self._array.shape)
+        patch[at] = self._array[inside]
+        return torch.from_numpy(patch), torch.tensor(number)
+
+
+class Plain:
+    """Slices random patches of the first epoch in a DataLoader."""
+
+    def __init__(self, path: Path, case: Case, starts: Voxels, patches: int, workers: int) -> None:
+        self._patches, self._starts = patches, starts
+        more: dict[str, Any] = {"multiprocessing_context": "forkserver", "persistent_workers": True} if workers else {}
+        self._loader = DataLoader(Boxes(path, starts, case.patch), case.batch, num_workers=workers, **more)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._loader)
+
+    def locate(self, index: Any) -> Voxels:
+        """Return where patches begin."""
+        starts: Voxels = self._starts[np.asarray(index)]
+        return starts
+
+    def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
+        begin, count = time.perf_counter(), 0
+        while True:
+            for batch, _ in self._loader:
+                count += len(batch)
+            if (seconds := time.perf_counter() - begin) >= least_s:
+                break
+        rate = count / seconds
+        return Turn(case, side, repeat, rate / self._patches, rate)
+
+
+class Peer:
+    """Has another library read random patches of the first epoch, in a process of its own."""
+
+    def __init__(self, side: str, python: str, path: Path, case: Case, starts: Voxels, patches: int) -> None:
+        self._command = [python, str(_PROBE), side]
+        self._starts, self._patches = starts, patches
+        self._task = {"path": str(path), "size": case.patch, "batch": case.batch, "starts": f"{path}.npy"}
+        np.save(f"{path}.npy", starts)
+
+    def wrong(self, values: Voxels, size: Sequence[int]) -> str:
+        """Return what is wrong with its patches; "" if nothing is."""
+        sums = self._run(0)[0]["sums"]
+        expected = [zlib.crc32(box(values, start, size).tobytes()) for start in self._starts]
+        differ = sum(one != other for one, other in zip(sums, expected, strict=True))
+        return f"{differ} patches of {len(expected)} are others" if differ else ""
+
+    def turn(self, case: str, side: str, repeat: int, _least_s: float) -> Turn:
+        rate = median(one["patches"] / one["seconds"] for one in self._run(2)[1:])
+        return Turn(case, side, repeat, rate / self._patches, rate)
+
+    def _run(self, passes: int) -> list[dict[str, Any]]:
+        command = [*self._command, json.dumps(self._task | {"passes": passes})]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+Side = Ours | Ceiling | Plain | Peer
+
+
+def clip(start: Voxels, size: Sequence[int], shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Return what of a box lies in an array, counted in the array and in the box.
+
+    >>> clip(np.array([-1, 3]), (4, 4), (10, 5))
+    ((slice(0, 3, None), slice(3, 5, None)), (slice(1, 4, None), slice(0, 2, None)))
+    """
+    inside, at = [], []
+    for begin, length, extent in zip(start.tolist(), size, shape, strict=True):
+        low, high = max(begin, 0), min(begin + length, extent)
+        inside.append(slice(low, high))
+        at.append(slice(low - begin, high - begin))
+    return tuple(inside), tuple(at)
+
+
+def box(values: Voxels, start: Voxels, size: Sequence[int]) -> Voxels:
+    """Return a box of an array, padded with 0."""
+    inside, at = clip(start, size, values.shape)
+    patch = np.zeros(size, values.dtype)
+    patch[at] = values[inside]
+    return patch
+
+
+def wrong_patches(
+    batches: Iterable[Batch], locate: Locate, values: Voxels, size: Sequence[int], *, is_whole: bool = True
+) -> str:
+    """Return what is wrong with patches; "" if they are boxes of the array, and a whole epoch has each voxel once."""
+    times = np.zeros(values.shape, np.uint8)
+    wrong = patches = 0
+    for batch, index in batches:
+        for patch, start in zip(batch.numpy(), locate(index.numpy()), strict=True):
+            inside, _ = clip(start, size, values.shape)
+            times[inside] += 1
+            patches += 1
+            wrong += not np.array_equal(patch.reshape(size), box(values, start, size))
+    if wrong:
+        return f"{wrong} patches of {patches} are others"
+    if is_whole and (times != 1).any():
+        return f"{np.count_nonzero(times == 0)} voxels are missing, {np.count_nonzero(times > 1)} came several times"
+    return ""
+
+
+def lanes_of(case: Case) -> dict[str, int | None]:
+    """Return the lanes of each of our sides: those that zarrfeed chooses, and those of the goal."""
+    return {OURS: None, f"{OURS}, {case.lanes} lanes": case.lanes}
+
+
+def planned_rows(case: Case, folder: Path, budget: str) -> tuple[float, float, int]:
+    """Return how often an epoch would decode a chunk of an array that is not written: by the formula, and counted.
+
+    The third figure is the memory, in MiB.
+    """
+    create(folder, case)
+    with Ours(folder, case, budget, case.lanes) as ours:
+        explanation = ours.explain()
+    assert explanation.patches is not None
+    assert explanation.patches.choice is not None
+    of_field = explanation.fields[0]
+    counted = of_field.chunk_reads / of_field.chunks
+    return explanation.patches.choice.amplification, counted, explanation.memory_bytes >> 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; return the exit status."""
+    options = _parse(arguments)
+    console = make_console()
+    turns: list[Turn] = []
+    memory: dict[str, dict[str, Memory]] = {}
+    plans = {}
+    if not options.checksum_only:
+        with tempfile.TemporaryDirectory() as directory:
+            for number, (name, case) in enumerate(PLANNED.items()):
+                folder = Path(directory) / str(number)
+                plans[name] = planned_rows(_scaled(case, options.scale), folder, options.memory_budget)
+    for name in options.cases:
+        case = _scaled(CASES[name], options.scale)
+        with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+            path = Path(directory) / "array.zarr"
+            write(path, case)
+            ratio = case.decoded_bytes / sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            sides, wrong = _check(path, case, options, stack)
+            text = wrong or "boxes of the array, each voxel once"
+            console.print(f"{name}: {text}; compressed {ratio:.1f} : 1", highlight=False)
+            if wrong:
+                return 1
+            if options.checksum_only:
+                continue
+            memory[name] = {
+                side: measure_memory(path, case, options.memory_budget, lanes) for side, lanes in lanes_of(case).items()
+            }
+            for repeat in range(options.repeats):
+                turns += [one.turn(name, side, repeat, options.least_s) for side, one in sides.items()]
+            print_rows(console, _COLUMNS, table([turn for turn in turns if turn.case == name], memory[name]), words=1)
+    if options.checksum_only:
+        return 0
+    for name, (formula, counted, mib) in plans.items():
+        goal = f"goal: {PLANNED[name].most_decodes} with {PLANNED[name].lanes} lanes"
+        text = f"a chunk would be decoded {counted:.3f} times, by the formula {formula:.3f} times, in {mib} MiB; {goal}"
+        console.print(f"{name}, not written: {text}", highlight=False, soft_wrap=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    document = {
+        "machine": describe_machine(),
+        "scale": options.scale,
+        "turns": [asdict(turn) for turn in turns],
+        "memory": {name: {side: asdict(one) for side, one in sides.items()} for name, sides in memory.items()},
+        "planned": plans,
+    }
+    write_whole(options.out / "patches.json", json.dumps(document, indent=1).encode())
+    console.print(machine_line(), highlight=False, soft_wrap=True)
+    return 0
+
+
+def _check(path: Path, case: Case, options: argparse.Namespace, stack: ExitStack) -> tuple[dict[str, Side], str]:
+    """Return the sides, and what is wrong with what they deliver."""
+    values: Voxels = np.asarray(zarr.open_array(path, mode="r")[...])
+    budget = options.memory_budget
+    ours = {side: stack.enter_context(Ours(path, case, budget, lanes)) for side, lanes in lanes_of(case).items()}
+    for side, one in ours.items():
+        if wrong := wrong_patches(one, one.locate, values, case.patch):
+            return {}, f"{side}: {wrong}"
+    starts = ours[OURS].starts()
+    patches = len(starts)
+    some = starts[np.random.default_rng(0).permutation(patches)[: options.most_patches]]
+    plain = Plain(path, case, some, patches, options.workers)
+    if wrong := wrong_patches(plain, plain.locate, values, case.patch, is_whole=False):
+        return {}, f"plain: {wrong}"
+    peers = {peer: Peer(peer, options.peer_python, path, case, some, patches) for peer in options.peers}
+    for side, peer in peers.items():
+        if wrong := peer.wrong(values, case.patch):
+            return {}, f"{side}: {wrong}"
+    ceilings = {
+        "ceiling-scatter": Ceiling(path, patches, scatter=True),
+        "ceiling-decode": Ceiling(path, patches, scatter=False),
+    }
+    return {**ours, **ceilings, "plain": plain, **peers}, ""
+
+
+_COLUMNS = (
+    *("", "patches/s", "zarrfeed to this", "of all rounds", "times its decodes", "decodes a chunk", "explain()"),
+    *("memory, MiB", "of at most", "threads"),
+)
+
+
+def table(turns: Sequence[Turn], memory: dict[str, Memory]) -> Iterator[list[str]]:
+    """Return a line for each side of a case: medians, and the passes of zarrfeed over its own within a round."""
+    of_side: dict[str, list[Turn]] = {}
+    for turn in turns:
+        of_side.setdefault(turn.side, []).append(turn)
+    first = of_side[OURS]
+    for side, each in of_side.items():
+        ratios = [a.passes_per_s / b.passes_per_s for a, b in zip(first, each, strict=True)]
+        rate = f"{median(turn.patches_per_s for turn in each):.0f}"
+        line = [side, rate, f"{median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}"]
+        is_loop = side.startswith("ceiling")  # which decodes each chunk once
+        line.append(f"{median(ratios) * median(turn.decodes or 1 for turn in first):.2f}" if is_loop else "")
+        for figures in ([turn.decodes for turn in each], [turn.explained for turn in each]):
+            known = [one for one in figures if one is not None]
+            line.append(f"{median(known):.3f}" if known else "")
+        took = memory.get(side)
+        line += ["", ""] if took is None else [f"{took.peak_mib:.0f}", f"{took.most_mib:.0f}"]
+        shares = {name: median(turn.threads[name] for turn in each) for name in each[0].threads}
+        line.append(", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.02))
+        yield line
+
+
+def _scaled(case: Case, scale: str) -> Case:
+    return case if scale == "full" else case.small()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.patches", description=(__doc__ or "").partition("\n")[0])
+    # Names have commas in them, so each case is an argument of its own.
+    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
+    parser.add_argument("--repeats", type=positive, default=5)
+    parser.add_argument("--least-s", type=not_negative, default=1.0, help="that a turn takes, in whole epochs")
+    parser.add_argument(
+        "--most-patches", type=positive, default=256, help="that plain slicing and peers read in a turn"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="of the DataLoader of plain slicing")
+    parser.add_argument("--memory-budget", default="1 GiB")
+    parser.add_argument("--peers", type=names(PEERS), default=[])
+    parser.add_argument("--peer-python", default=sys.executable, help="Python that has the peers")
+    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
+    parser.add_argument("--scale", choices=("full", "small"), default="small")
+    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
