@@ -66,8 +66,8 @@ class Turn:
         lie, so rates are compared by passes.
     patches_per_s
         The same in patches.
-    decodes, explained
-        How often a chunk was decoded in an epoch, and how often `explain()` said.
+    decodes
+        How often a chunk was decoded in an epoch, on average.
     threads
         Shares of the time of the decode threads.
     """
@@ -78,14 +78,24 @@ class Turn:
     passes_per_s: float
     patches_per_s: float
     decodes: float | None = None
-    explained: float | None = None
     threads: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What reading a first epoch added to the memory of the process, at its peak, and what `explain()` allows."""
+class First:
+    """A first epoch beside what `explain()` says of it.
 
+    Attributes
+    ----------
+    decodes, explained, formula
+        How often a chunk was decoded; how often by the count of `explain()`; how often by the formula for all epochs.
+    peak_mib, most_mib
+        What the epoch added to the resident memory of the process at its peak, and what `explain()` allows.
+    """
+
+    decodes: float
+    explained: float
+    formula: float
     peak_mib: float
     most_mib: float
 
@@ -133,31 +143,41 @@ class Ours:
         """Return what the next epoch is expected to read."""
         return self._dataset.explain()
 
+    def decodes(self, before: Stats | None = None) -> float:
+        """Return how often the chunks of the array were decoded, since some figures."""
+        stats = self._dataset.stats() - (before or Stats())
+        return (stats.chunks_read + stats.chunks_missing) / self.explain().fields[0].chunks
+
+    def explained(self) -> tuple[float, float]:
+        """Return how often the first epoch should decode a chunk: by the count of `explain()`, and by the formula."""
+        explanation = self.explain()
+        assert explanation.patches is not None
+        assert explanation.patches.choice is not None
+        of_field = explanation.fields[0]
+        return of_field.chunk_reads / of_field.chunks, explanation.patches.choice.amplification
+
     def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
         """Read as many whole epochs as take some seconds."""
-        epochs, count, seconds, before = 0, 0, 0.0, self._dataset.stats()
-        explained, chunks = 0, 1.0
+        epochs, count, begin, before = 0, 0, time.perf_counter(), self._dataset.stats()
+        seconds = 0.0
         while epochs == 0 or seconds < least_s:
-            of_field = self.explain().fields[0]
-            explained, chunks = explained + of_field.chunk_reads, of_field.chunks
-            begin = time.perf_counter()
             for batch, _ in self:
                 count += len(batch)
-            seconds, epochs = seconds + time.perf_counter() - begin, epochs + 1
-        stats: Stats = self._dataset.stats() - before
-        decodes = (stats.chunks_read + stats.chunks_missing) / chunks / epochs
-        shares = stats.thread_shares
-        return Turn(case, side, repeat, epochs / seconds, count / seconds, decodes, explained / chunks / epochs, shares)
+            seconds, epochs = time.perf_counter() - begin, epochs + 1
+        rates = epochs / seconds, count / seconds
+        shares = (self._dataset.stats() - before).thread_shares
+        return Turn(case, side, repeat, *rates, self.decodes(before) / epochs, shares)
 
 
-def measure_memory(path: Path, case: Case, budget: str, lanes: int | None) -> Memory:
-    """Read an epoch with a new dataset; return the memory that it took."""
+def read_first(path: Path, case: Case, budget: str, lanes: int | None) -> First:
+    """Read the first epoch of a new dataset."""
     reset_peak()
     before = status_mib("VmRSS")
     with Ours(path, case, budget, lanes) as ours:
         for _ in ours:
             pass
-        return Memory(status_mib("VmHWM") - before, ours.explain().memory_bytes / (1 << 20))
+        peak_mib = status_mib("VmHWM") - before
+        return First(ours.decodes(), *ours.explained(), peak_mib, ours.explain().memory_bytes / (1 << 20))
 
 
 class Ceiling:
@@ -308,12 +328,8 @@ def planned_rows(case: Case, folder: Path, budget: str) -> tuple[float, float, i
     """
     create(folder, case)
     with Ours(folder, case, budget, case.lanes) as ours:
-        explanation = ours.explain()
-    assert explanation.patches is not None
-    assert explanation.patches.choice is not None
-    of_field = explanation.fields[0]
-    counted = of_field.chunk_reads / of_field.chunks
-    return explanation.patches.choice.amplification, counted, explanation.memory_bytes >> 20
+        counted, formula = ours.explained()
+        return formula, counted, ours.explain().memory_bytes >> 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -321,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     console = make_console()
     turns: list[Turn] = []
-    memory: dict[str, dict[str, Memory]] = {}
+    first_epochs: dict[str, dict[str, First]] = {}
     plans = {}
     if not options.checksum_only:
         with tempfile.TemporaryDirectory() as directory:
@@ -341,12 +357,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1
             if options.checksum_only:
                 continue
-            memory[name] = {
-                side: measure_memory(path, case, options.memory_budget, lanes) for side, lanes in lanes_of(case).items()
+            first_epochs[name] = {
+                side: read_first(path, case, options.memory_budget, lanes) for side, lanes in lanes_of(case).items()
             }
             for repeat in range(options.repeats):
                 turns += [one.turn(name, side, repeat, options.least_s) for side, one in sides.items()]
-            print_rows(console, _COLUMNS, table([turn for turn in turns if turn.case == name], memory[name]), words=1)
+            of_case = [turn for turn in turns if turn.case == name]
+            print_rows(console, _COLUMNS, table(of_case, first_epochs[name]), words=1)
+            for side in first_epochs[name]:
+                console.print(f"{side}: {shares([turn for turn in of_case if turn.side == side])}", highlight=False)
     if options.checksum_only:
         return 0
     for name, (formula, counted, mib) in plans.items():
@@ -358,7 +377,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "machine": describe_machine(),
         "scale": options.scale,
         "turns": [asdict(turn) for turn in turns],
-        "memory": {name: {side: asdict(one) for side, one in sides.items()} for name, sides in memory.items()},
+        "first_epochs": {
+            name: {side: asdict(one) for side, one in sides.items()} for name, sides in first_epochs.items()
+        },
         "planned": plans,
     }
     write_whole(options.out / "patches.json", json.dumps(document, indent=1).encode())
@@ -392,12 +413,12 @@ def _check(path: Path, case: Case, options: argparse.Namespace, stack: ExitStack
 
 
 _COLUMNS = (
-    *("", "patches/s", "zarrfeed to this", "of all rounds", "times its decodes", "decodes a chunk", "explain()"),
-    *("memory, MiB", "of at most", "threads"),
+    *("", "patches/s", "zarrfeed to this", "of all rounds", "times its decodes", "decodes a chunk"),
+    *("of epoch 0", "explain()", "formula", "memory, MiB", "of at most"),
 )
 
 
-def table(turns: Sequence[Turn], memory: dict[str, Memory]) -> Iterator[list[str]]:
+def table(turns: Sequence[Turn], first_epochs: dict[str, First]) -> Iterator[list[str]]:
     """Return a line for each side of a case: medians, and the passes of zarrfeed over its own within a round."""
     of_side: dict[str, list[Turn]] = {}
     for turn in turns:
@@ -409,14 +430,21 @@ def table(turns: Sequence[Turn], memory: dict[str, Memory]) -> Iterator[list[str
         line = [side, rate, f"{median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}"]
         is_loop = side.startswith("ceiling")  # which decodes each chunk once
         line.append(f"{median(ratios) * median(turn.decodes or 1 for turn in first):.2f}" if is_loop else "")
-        for figures in ([turn.decodes for turn in each], [turn.explained for turn in each]):
-            known = [one for one in figures if one is not None]
-            line.append(f"{median(known):.3f}" if known else "")
-        took = memory.get(side)
-        line += ["", ""] if took is None else [f"{took.peak_mib:.0f}", f"{took.most_mib:.0f}"]
-        shares = {name: median(turn.threads[name] for turn in each) for name in each[0].threads}
-        line.append(", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.02))
+        known = [turn.decodes for turn in each if turn.decodes is not None]
+        line.append(f"{median(known):.3f}" if known else "")
+        epoch = first_epochs.get(side)
+        if epoch is None:
+            line += [""] * 5
+        else:
+            line += [f"{value:.3f}" for value in (epoch.decodes, epoch.explained, epoch.formula)]
+            line += [f"{value:.0f}" for value in (epoch.peak_mib, epoch.most_mib)]
         yield line
+
+
+def shares(turns: Sequence[Turn]) -> str:
+    """Return what the decode threads did, in shares of their time."""
+    each = {name: median(turn.threads[name] for turn in turns) for name in turns[0].threads}
+    return ", ".join(f"{name} {share:.0%}" for name, share in each.items() if share >= 0.01)
 
 
 def _scaled(case: Case, scale: str) -> Case:

@@ -24,14 +24,9 @@ def tensorstore_batches(task: dict[str, Any]) -> Callable[[], Iterator[Any]]:
     import numpy as np
     import tensorstore
 
-    store = tensorstore.open(
-        {"driver": "zarr3", "kvstore": {"driver": "file", "path": task["path"]}},
-        context=tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}}),
-        read=True,
-    ).result()
     starts, size = np.load(task["starts"]), np.array(task["size"])
 
-    def read(some: Any) -> tuple[Any, list[Any]]:
+    def read(store: Any, some: Any) -> tuple[Any, list[Any]]:
         batch = np.zeros((len(some), *size), store.dtype.numpy_dtype)
         futures = []
         for patch, start in zip(batch, some, strict=True):
@@ -42,9 +37,15 @@ def tensorstore_batches(task: dict[str, Any]) -> Callable[[], Iterator[Any]]:
         return batch, futures
 
     def batches() -> Iterator[Any]:
+        # A context of its own, so that no pass finds the chunks of the one before in the cache.
+        store = tensorstore.open(
+            {"driver": "zarr3", "kvstore": {"driver": "file", "path": task["path"]}},
+            context=tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}}),
+            read=True,
+        ).result()
         ahead: deque[tuple[Any, list[Any]]] = deque()
         for begin in range(0, len(starts), task["batch"]):
-            ahead.append(read(starts[begin : begin + task["batch"]]))
+            ahead.append(read(store, starts[begin : begin + task["batch"]]))
             if len(ahead) > _AHEAD:
                 yield _finish(ahead.popleft())
         while ahead:
