@@ -99,7 +99,7 @@ struct EpochPlan {
   std::span<const int64_t> carry_begin;
   std::span<const int64_t> carry_field;
   std::span<const int64_t> carry_chunk;
-  std::span<const int64_t> carry_on;  ///< 1: the next group needs it
+  std::span<const int64_t> carry_on;    ///< 1: the next group needs it
   const PatchTable* patches = nullptr;  ///< where patches begin; null: samples are no patches
 
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from zarrfeed.base.native import core
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.selection import Int64, block_of
-from zarrfeed.plan.sweep import Sweep, cut_edges, num_parts
+from zarrfeed.plan.sweep import Sweep, TileBlocks, cut_edges, num_parts
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.tiling import TileGrid
 
@@ -267,8 +267,10 @@ def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bo
 
 
 def _same_column(order: SweptOrder, sample: Int64, group: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether the blocks of each group and of the one before it are of one column."""
+    """Return whether a group shares chunks with the one before: of tiles, if the blocks of both are of one column."""
     tiles = order.tiles
+    if not isinstance(tiles, TileBlocks):
+        return np.ones(len(np.unique(group)), dtype=bool)
     _, one = np.unique(group, return_index=True)
     block = block_of(sample[one], 1, tiles.first)
     column = np.column_stack([tiles.volume[block], np.delete(tiles.begin[block], tiles.sweep.axis, axis=1)])

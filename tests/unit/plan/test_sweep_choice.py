@@ -18,7 +18,7 @@ from tests.unit.plan.test_tiling import tilings, voxels_of
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.mixing import LANE_COUNTS
 from zarrfeed.plan.order import MOST_BLOCKS
-from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice
+from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, TileBlocks
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
 from zarrfeed.plan.sweep_cost import count_decodes
 from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
@@ -134,6 +134,7 @@ def test_no_epoch_needs_more_memory_than_is_said(
 def crops_of_block(order: SweptOrder, field: PatchField, block: int) -> dict[tuple[int, ...], float]:
     """Return what is kept of each chunk that a block of tiles touches, in bytes, voxel by voxel."""
     tiles, grid = order.tiles, order.tiles.grid
+    assert isinstance(tiles, TileBlocks)
     volume, begin, count = int(tiles.volume[block]), tiles.begin[block], tiles.count[block]
     along: list[dict[int, int]] = []
     for d, voxels in enumerate(voxels_of(grid, volume)):

@@ -59,6 +59,7 @@ def naive_decodes(order: SweptOrder, epoch: int, chunk: Sequence[int], stride: i
                     continue  # a lane of which the consumer has nothing
                 cells = cells_of_samples(order, chunk, samples[of_block].tolist())
                 tiles, number = order.tiles, block[of_block[0]] - 1
+                assert isinstance(tiles, TileBlocks)
                 across = np.delete(tiles.begin[number], tiles.sweep.axis)
                 column = [int(tiles.volume[number]), *across.tolist()]
                 decodes += len(cells - before) if column == column_before else len(cells)
