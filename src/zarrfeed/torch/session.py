@@ -178,10 +178,12 @@ class Session:
         """Return the number of batches (samples, without a batch size) of an epoch on this rank."""
         place = self._place()
         schedule = self._schedule_of(place)
-        # Epochs of patches differ in length.
-        state = EpochState(self.upcoming().epoch if isinstance(schedule.order, SweptOrder) else 0)
-        division = schedule.division(state, place.consumer())
+        division = schedule.division(self._typical(schedule), place.consumer())
         return division.batches(place.rank, place.node)
+
+    def _typical(self, schedule: Schedule) -> EpochState:
+        """Return the beginning of an epoch that is like all others; of patches, which differ, of the next one."""
+        return EpochState(self.upcoming().epoch if isinstance(schedule.order, SweptOrder) else 0)
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
@@ -203,7 +205,7 @@ class Session:
         """Describe how this rank reads an epoch, without workers."""
         place = self._place()
         schedule, consumer = self._schedule_of(place), place.consumer()
-        state = schedule.settle(EpochState(0), consumer)
+        state = schedule.settle(self._typical(schedule), consumer)
         resources = schedule.resources(schedule.line(state), place, consumer)
         plan = schedule.plan(state, consumer, resources)
         return explain(
