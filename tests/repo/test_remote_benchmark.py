@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -159,8 +160,8 @@ def test_a_run_measures_each_side_in_each_round(tmp_path: Path, capsys: pytest.C
         assert (row["gb_per_s"] is None) == (side == "obstore-threads")
         for figure in ("stored_gb_per_s", "cpu_s_per_stored_gb", "peak_mib", "longest_ms", "p99_9_ms"):
             assert row[figure] > 0, figure
-        assert row["step_percent"] > -100
-        assert row["step_on_a_core_percent"] > -100
+        assert math.isfinite(row["step_percent"])
+        assert math.isfinite(row["step_on_a_core_percent"])
         assert (row["wait_p99_ms"] is None) == (side == "obstore-threads")
         if side == "zarrfeed-local":
             assert row["requests_per_epoch"] == 0

@@ -60,6 +60,8 @@ class CheckpointReader(_BinaryFile):
         self._last = -1
         self._position = 0
         self._parts: OrderedDict[int, Future[Bytes]] = OrderedDict()  # the one that was used last at the end
+        self._failures = 0  # errors that the caller knows
+        self._begun: dict[int, int] = {}  # how many there were when a part was begun
         self._threads = ThreadPoolExecutor(self._most - 1, "zarrfeed-checkpoint")
         self._pid = os.getpid()
 
@@ -186,12 +188,19 @@ class CheckpointReader(_BinaryFile):
                     break
                 self._begin(ahead)
         self._parts.move_to_end(number)
-        try:
-            content = part.result()
-        except BaseException:
-            del self._parts[number]  # so that it is read anew when it is asked for again
-            raise
+        content = self._result(number, part)
         return content[offset : offset + end - self._position]
+
+    def _result(self, number: int, part: Future[Bytes]) -> Bytes:
+        """Return a part; one that was begun before an error that the caller knows, and failed too, is read anew."""
+        try:
+            return part.result()
+        except BaseException as error:
+            del self._parts[number]  # so that it is read anew when it is asked for again
+            if self._begun.pop(number) == self._failures or not isinstance(error, Exception):
+                self._failures += 1
+                raise
+        return self._result(number, self._ask(number))
 
     @property
     def _num_parts(self) -> int:
@@ -220,6 +229,7 @@ class CheckpointReader(_BinaryFile):
 
     def _begin(self, number: int) -> None:
         self._parts[number] = self._threads.submit(self._read_part, number)
+        self._begun[number] = self._failures
 
     def _read_part(self, number: int) -> Bytes:
         begin, end = self._extent(number)

@@ -13,6 +13,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,19 @@ def test_a_part_that_failed_is_read_anew_when_it_is_asked_for_again(server: Obje
         server.fault = On("get", Act("status", 503), times=-1)
         with pytest.raises(StoreReadError, match="503"):
             file.read()
+        server.fault = None
+        file.seek(0)
+        assert file.read() == content(LARGE)
+
+
+def test_parts_ahead_that_failed_with_the_one_that_was_read_are_read_anew(server: ObjectServer) -> None:
+    save(server, content(LARGE))
+    with checkpoint.reader(URL, **options(server)) as file:
+        server.fault = On("get", Act("status", 503), times=-1)
+        with pytest.raises(StoreReadError, match="503"):
+            file.read()
+        wait(file._parts.values(), timeout=30)  # all parts that were asked for ahead have failed
+        assert any(part.exception() is not None for part in file._parts.values())
         server.fault = None
         file.seek(0)
         assert file.read() == content(LARGE)
