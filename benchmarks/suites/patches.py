@@ -149,7 +149,7 @@ class Ours:
         return (stats.chunks_read + stats.chunks_missing) / self.explain().fields[0].chunks
 
     def explained(self) -> tuple[float, float]:
-        """Return how often the first epoch should decode a chunk: by the count of `explain()`, and by the formula."""
+        """Return how often the next epoch should decode a chunk: by the count of `explain()`, and by the formula."""
         explanation = self.explain()
         assert explanation.patches is not None
         assert explanation.patches.choice is not None
@@ -174,10 +174,10 @@ def read_first(path: Path, case: Case, budget: str, lanes: int | None) -> First:
     reset_peak()
     before = status_mib("VmRSS")
     with Ours(path, case, budget, lanes) as ours:
+        explained, most_mib = ours.explained(), ours.explain().memory_bytes / (1 << 20)
         for _ in ours:
             pass
-        peak_mib = status_mib("VmHWM") - before
-        return First(ours.decodes(), *ours.explained(), peak_mib, ours.explain().memory_bytes / (1 << 20))
+        return First(ours.decodes(), *explained, status_mib("VmHWM") - before, most_mib)
 
 
 class Ceiling:

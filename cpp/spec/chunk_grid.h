@@ -33,6 +33,8 @@ class CellGrid {
   }
 
   [[nodiscard]] size_t num_cells() const { return num_cells_; }
+  /// What one step along an axis other than the sample axis adds to the number of a cell.
+  [[nodiscard]] size_t stride(size_t axis) const { return strides_[axis]; }
   /// Cells are numbered in C order; along the sample axis it is 0.
   [[nodiscard]] int64_t index(size_t cell, size_t axis) const {
     return static_cast<int64_t>(cell / strides_[axis] % counts_[axis]);

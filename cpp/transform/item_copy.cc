@@ -1,5 +1,6 @@
 #include "transform/item_copy.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -59,6 +60,20 @@ ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
     default:
       throw Error(ErrorKind::kUnsupported, "items of " + std::to_string(item_bytes) +
                                                " bytes with byte order units of " + std::to_string(swap_bytes));
+  }
+}
+
+void write_pattern(uint8_t* dest, std::span<const uint8_t> pattern, size_t item_bytes, size_t first, size_t count) {
+  if (pattern.size() == item_bytes) {
+    choose_copy(item_bytes, 0)(dest, pattern.data(), static_cast<int64_t>(count), 0);
+    return;
+  }
+  size_t from = first * item_bytes % pattern.size();
+  for (size_t left = count * item_bytes; left > 0; from = 0) {
+    const size_t n = std::min(left, pattern.size() - from);
+    std::memcpy(dest, pattern.data() + from, n);
+    dest += n;
+    left -= n;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace zarrfeed {
 
@@ -12,6 +13,9 @@ using ItemCopy = void (*)(uint8_t* dest, const uint8_t* source, int64_t count, i
 /// Returns the kernel for items of `item_bytes` whose units of `swap_bytes` are reversed (0: copied as they are). Throws
 /// Error(kUnsupported) for other widths than numbers have.
 ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes);
+
+/// Writes items `first`, `first + 1`, ... of a pattern of one or several items, which repeats.
+void write_pattern(uint8_t* dest, std::span<const uint8_t> pattern, size_t item_bytes, size_t first, size_t count);
 
 /// Bytes of the largest items that can be converted.
 inline constexpr size_t kMaxConvertedItem = 8;

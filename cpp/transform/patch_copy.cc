@@ -74,8 +74,7 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
       item_bytes_(array_.item_bytes),
       dest_item_(converter != nullptr ? converter->dest_item_bytes() : array_.item_bytes),
       dest_stride_(array_.shape.size()),
-      cell_stride_(array_.shape.size(), 0),
-      cell_count_(array_.shape.size(), 1) {
+      cells_(array_) {
   const size_t num_axes = array_.shape.size();
   choose_copy(item_bytes_, array_.swap_bytes);  // refuses unknown widths now rather than in a thread
   bool fits = num_axes <= kMaxAxes && patch_.axes.size() == num_axes && !array_.fill.empty() &&
@@ -92,14 +91,9 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
   if (!fits) throw Error(ErrorKind::kConfig, array_.name + ": patches do not fit the array");
   source_stride_ = crop_strides(array_, whole_chunk(array_));
   auto stride = static_cast<int64_t>(dest_item_);
-  size_t cells = 1;
   for (size_t a = num_axes; a-- > 0;) {
     dest_stride_[a] = stride;
     stride *= patch_.axes[a].size;
-    if (static_cast<int>(a) == array_.sample_axis) continue;
-    cell_stride_[a] = cells;
-    cell_count_[a] = static_cast<size_t>((array_.shape[a] - 1) / array_.chunk_shape[a] + 1);
-    cells *= cell_count_[a];
   }
   sample_bytes_ = static_cast<size_t>(stride);
 }
@@ -165,7 +159,7 @@ ChunkCrop PatchCopy::crop_of(PatchCell cell, int64_t of, std::span<const std::ve
 
 int64_t PatchCopy::index_along(size_t axis, PatchCell cell, int64_t of) const {
   if (static_cast<int>(axis) == array_.sample_axis) return cell.chunk - volume(of).first_chunk;
-  return static_cast<int64_t>(cell.cell / cell_stride_[axis] % cell_count_[axis]);
+  return cells_.index(cell.cell, axis);
 }
 
 void PatchCopy::add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, std::vector<PatchCell>& out) const {
@@ -185,7 +179,7 @@ void PatchCopy::add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, st
       if (static_cast<int>(a) == array_.sample_axis) {
         found.chunk = first_chunk + index;
       } else {
-        found.cell += static_cast<size_t>(index) * cell_stride_[a];
+        found.cell += static_cast<size_t>(index) * cells_.stride(a);
       }
     }
   }
@@ -263,17 +257,6 @@ void for_each_run(std::span<const LoopType> loops, int64_t dest, int64_t source,
   const LoopType& loop = loops.back();
   for (int64_t i = 0; i < loop.count; ++i) {
     for_each_run(loops.first(loops.size() - 1), dest + i * loop.dest_stride, source + i * loop.source_stride, run);
-  }
-}
-
-/// Writes items `first`, `first + 1`, ... of a pattern that repeats.
-void write_pattern(uint8_t* dest, std::span<const uint8_t> pattern, size_t item_bytes, size_t first, size_t count) {
-  size_t from = first * item_bytes % pattern.size();
-  for (size_t left = count * item_bytes; left > 0; from = 0) {
-    const size_t n = std::min(left, pattern.size() - from);
-    std::memcpy(dest, pattern.data() + from, n);
-    dest += n;
-    left -= n;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "spec/array_spec.h"
+#include "spec/chunk_grid.h"
 #include "spec/patch_spec.h"
 #include "transform/chunk_crop.h"
 #include "transform/convert.h"
@@ -124,8 +125,7 @@ class PatchCopy {
   size_t sample_bytes_ = 0;
   PerAxis source_stride_{};  ///< of a whole chunk, in bytes
   std::vector<int64_t> dest_stride_;
-  std::vector<size_t> cell_stride_;  ///< 0 for the sample axis
-  std::vector<size_t> cell_count_;
+  CellGrid cells_;
 };
 
 }  // namespace zarrfeed

@@ -168,17 +168,7 @@ void BoxCopy::fill_rows(std::span<const RowTarget> targets) const {
 }
 
 void BoxCopy::write_fill(uint8_t* dest, size_t first, size_t count) const {
-  if (fill_.size() == item_bytes_) {
-    choose_copy(item_bytes_, 0)(dest, fill_.data(), static_cast<int64_t>(count), 0);
-    return;
-  }
-  size_t from = first * item_bytes_ % fill_.size();
-  for (size_t left = count * item_bytes_; left > 0; from = 0) {
-    const size_t n = std::min(left, fill_.size() - from);
-    std::memcpy(dest, fill_.data() + from, n);
-    dest += n;
-    left -= n;
-  }
+  write_pattern(dest, fill_, item_bytes_, first, count);
 }
 
 void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming) const {

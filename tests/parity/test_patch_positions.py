@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import zarrfeed
-from tests.support.patches import SHAPE, Voxels, patch_of, read, stored, volume
+from tests.support.patches import SHAPE, Voxels, check_ranks_and_resume, patch_of, read, stored, volume
 from zarrfeed import ZarrIterableDataset
 
 CHUNKS = (9, 8, 7)
@@ -49,14 +48,14 @@ def test_each_position_comes_once_with_the_voxels_of_the_array(
     for epoch in range(2):
         assert len(dataset) == 29
         orders.append(dataset.sample_order(epoch).tolist())
-        seen = []
+        seen, explained = [], dataset.explain().fields[0].chunk_reads
         for patch, number in read(dataset):
             _, start = data.locate(number)
             np.testing.assert_array_equal(patch.numpy(), patch_of(volume(), start, SIZE, pad=-3))
             seen.append(start.tolist())
         assert sorted(seen) == sorted(listed.tolist())
         if not epoch and budget is None:
-            assert dataset.stats().chunks_read == pytest.approx(dataset.explain().fields[0].chunk_reads, rel=0.1)
+            assert dataset.stats().chunks_read == pytest.approx(explained, rel=0.1)
     assert (orders[0] != orders[1]) == shuffle
 
 
@@ -113,41 +112,7 @@ def test_positions_in_many_stores_name_the_store(tmp_path: Path) -> None:
 def test_ranks_and_resuming_share_one_order(tmp_path: Path) -> None:
     path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
     data = zarrfeed.open(path).patch(SIZES, sampling="positions", positions=positions(100))
-    check_ranks_and_resume(data)
-
-
-def check_ranks_and_resume(data: zarrfeed.Data) -> None:
-    """Check that ranks share one order, that a run goes on exactly on other ranks, and that others are refused."""
-
-    def made(rank: int, world_size: int, batch_size: int, of: zarrfeed.Data = data) -> ZarrIterableDataset:
-        options: dict[str, Any] = {"rank": rank, "world_size": world_size, "even": "off", "return_index": True}
-        return ZarrIterableDataset(of, batch_size=batch_size, shuffle=True, **options)
-
-    for epoch in (0, 3):
-        whole = made(0, 1, 12).sample_order(epoch).tolist()
-        assert len(whole) == len(data)
-        for world_size in (2, 3):
-            ranks = [made(rank, world_size, 12 // world_size).sample_order(epoch) for rank in range(world_size)]
-            dealt = [int(number) for one in itertools.zip_longest(*ranks) for number in one if number is not None]
-            assert dealt == whole
-        first = made(0, 1, 12)
-        first.set_epoch(epoch)
-        passing = iter(first)
-        seen = [number for _ in range(3) for number in next(passing)[1].tolist()]
-        state = first.state_dict()
-        three = []
-        for rank in range(3):
-            dataset = made(rank, 3, 4)
-            dataset.load_state_dict(state)
-            passing = iter(dataset)
-            three.append([next(passing)[1].tolist() for _ in range(2)])
-            later = dataset.state_dict()
-        for batches in zip(*three, strict=True):
-            seen += [number for one in zip(*batches, strict=True) for number in one]
-        last = made(0, 1, 12)
-        last.load_state_dict(later)
-        seen += [number for _, number in read(last)]
-        assert seen == whole
+    assert check_ranks_and_resume(data, num_batches=2) == [len(data)] * 2
 
 
 def test_a_state_is_for_the_same_positions(tmp_path: Path) -> None:

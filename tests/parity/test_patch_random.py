@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.parity.test_patch_positions import CHUNKS, SIZE, SIZES, check_ranks_and_resume
-from tests.support.patches import SHAPE, Voxels, patch_of, read, stored, volume
+from tests.parity.test_patch_positions import CHUNKS, SIZE, SIZES
+from tests.support.patches import SHAPE, Voxels, check_ranks_and_resume, patch_of, read, stored, volume
 from zarrfeed import ZarrIterableDataset
 
 
@@ -54,7 +54,8 @@ def test_without_shuffling_all_epochs_have_the_same_patches(tmp_path: Path) -> N
 
 def test_ranks_and_resuming_share_one_order(tmp_path: Path) -> None:
     path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
-    check_ranks_and_resume(zarrfeed.open(path).patch(SIZES, sampling="random", n=100, weights=mask()))
+    data = zarrfeed.open(path).patch(SIZES, sampling="random", n=100, weights=mask())
+    assert check_ranks_and_resume(data, num_batches=2) == [len(data)] * 2
 
 
 def test_weights_are_read_from_arrays_and_from_coarser_ones(tmp_path: Path) -> None:

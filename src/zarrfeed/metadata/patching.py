@@ -20,8 +20,7 @@ from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.positions import PositionSource
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, Border, Tiling
-from zarrfeed.spec.dtypes import encode_item
-from zarrfeed.spec.field import Field, StoredField, dtype_name, with_path
+from zarrfeed.spec.field import Field, StoredField, with_path
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
 from zarrfeed.spec.window import Window
 
@@ -337,19 +336,6 @@ class Patching:
     def all_extents(self) -> Int64:
         """Voxels of each volume along each dimension, shape (volumes, D)."""
         return np.concatenate([(self.volumes.end - self.volumes.begin)[:, None], self.extents], axis=1)
-
-    @staticmethod
-    def check_pad(field: Field) -> None:
-        """Raise ConfigError if the dtype of a field cannot hold the number that patches are padded with."""
-        assert isinstance(field, StoredField)
-        assert field.patch is not None
-        try:
-            encode_item(dtype_name(field), field.patch.fill)
-        except (ValueError, OverflowError, TypeError) as error:
-            raise ConfigError(
-                f"pad of {field.name} = {field.patch.fill:g}: batches have {dtype_name(field)}, which cannot hold it; "
-                "pad with another number, or convert the array with Data.cast"
-            ) from error
 
     def items(self, items: Items, number: int) -> Items:
         """Return what is known of the items of a field, with the shape of a patch behind an axis over patches."""

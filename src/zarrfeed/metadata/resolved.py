@@ -426,7 +426,7 @@ class ResolvedData:
         """Return the fields of patches, whose blocks an order of each epoch has."""
         fields, parts = list(self.fields), part_keys(self)
         for f in fields:
-            Patching.check_pad(f)
+            check_pad(f)
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)

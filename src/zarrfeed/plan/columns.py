@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
-from zarrfeed.plan.sweep_cost import count_decodes, decodes_of_sweeps, touched_chunks
+from zarrfeed.plan.sweep_cost import amplification, count_decodes, num_chunks, touched_chunks
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import Field, StoredField, sample_bytes
 
@@ -63,18 +63,17 @@ def patch_reads(order: SweptOrder, epoch: int, field: Field, stride: int) -> tup
     (known,) = patch_fields([field])
     assert isinstance(field, StoredField)
     others = known.cell_bytes // field.spec.decoded_bytes
-    counted = min(order.length, _COUNTED_OF_LISTED if order.epochs.is_listed else _COUNTED)
     if order.epochs.is_listed:
+        counted = min(order.length, _COUNTED_OF_LISTED)
         (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride, samples=counted)
         return round(decodes * order.length / counted) * others, touched_chunks(order, known.chunk) * others
     grid, sweep = order.tiles.grid, order.tiles.sweep
-    cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
-    of_lane, added, cells = decodes_of_sweeps(grid, known.chunk, sweep.axis, cuts, sweep.layers, shuffle=order.shuffle)
-    if order.length <= counted:
+    chunks = num_chunks(grid, known.chunk)
+    if order.length <= _COUNTED:
         (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride)
     else:
-        decodes = round(float(of_lane.item() + (order.lanes - 1) * added.item()))
-    return decodes * others, cells * others
+        decodes = round(chunks * amplification(grid, known.chunk, sweep, order.lanes, shuffle=order.shuffle))
+    return decodes * others, chunks * others
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:

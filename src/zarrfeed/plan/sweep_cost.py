@@ -245,6 +245,11 @@ def count_decodes(
     return counts
 
 
+def num_chunks(grid: TileGrid, chunk: Sequence[int]) -> int:
+    """Return how many chunks of a field all volumes have."""
+    return int((-(-grid.extents // np.array(chunk))).prod(axis=1).sum())
+
+
 def touched_chunks(order: SweptOrder, chunk: Sequence[int]) -> int:
     """Count the chunks of a field that any patch of an epoch touches, a million patches at a time."""
     found: list[Int64] = []

@@ -334,15 +334,17 @@ def pad_of(field: Field) -> Pad | None:
 
 
 def check_pad(field: Field) -> None:
-    """Raise ConfigError if the dtype of a field cannot hold the value that its windows are padded with."""
+    """Raise ConfigError if the dtype of a field cannot hold the value that its windows, or patches, are padded with."""
     pad = pad_of(field)
-    if isinstance(field, StoredField | ResidentField) and pad is not None and pad.mode == "fill":
-        assert pad.value is not None
+    value = None if pad is None or pad.mode != "fill" else pad.value
+    if isinstance(field, StoredField) and field.patch is not None:
+        value = field.patch.fill
+    if isinstance(field, StoredField | ResidentField) and value is not None:
         try:
-            encode_item(dtype_name(field), pad.value)
+            encode_item(dtype_name(field), value)
         except (ValueError, OverflowError, TypeError) as error:
             raise ConfigError(
-                f"pad of {field.name} = {pad.value}: batches have {dtype_name(field)}, which cannot hold it; pad with "
+                f"pad of {field.name} = {value}: batches have {dtype_name(field)}, which cannot hold it; pad with "
                 "'edge' or another value, or convert the array with Data.cast"
             ) from error
 
