@@ -32,6 +32,16 @@ void copy_items(uint8_t* dest, const uint8_t* source, int64_t count, int64_t str
   }
 }
 
+/// Copies runs of `kBytes` bytes. Since the compiler knows the width, it makes moves of these, and calls nothing.
+template <size_t kBytes>
+void copy_short_rows(uint8_t* dest, const uint8_t* source, RunRows rows) {
+  for (int64_t i = 0; i < rows.count; ++i) {
+    std::memcpy(dest, source, kBytes);
+    dest += rows.dest_stride;
+    source += rows.source_stride;
+  }
+}
+
 }  // namespace
 
 ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
@@ -60,6 +70,29 @@ ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes) {
     default:
       throw Error(ErrorKind::kUnsupported, "items of " + std::to_string(item_bytes) +
                                                " bytes with byte order units of " + std::to_string(swap_bytes));
+  }
+}
+
+void copy_rows(uint8_t* dest, const uint8_t* source, RunRows rows) {
+  switch (rows.bytes) {
+    case 1:
+      return copy_short_rows<1>(dest, source, rows);
+    case 2:
+      return copy_short_rows<2>(dest, source, rows);
+    case 4:
+      return copy_short_rows<4>(dest, source, rows);
+    case 8:
+      return copy_short_rows<8>(dest, source, rows);
+    case 16:
+      return copy_short_rows<16>(dest, source, rows);
+    case 32:
+      return copy_short_rows<32>(dest, source, rows);
+    case 64:
+      return copy_short_rows<64>(dest, source, rows);
+    default:
+      for (int64_t i = 0; i < rows.count; ++i) {
+        std::memcpy(dest + i * rows.dest_stride, source + i * rows.source_stride, rows.bytes);
+      }
   }
 }
 

@@ -266,8 +266,11 @@ void PatchCopy::copy_box(const Loops& loops, uint8_t* sample, int64_t dest, cons
   const std::span<const Loop> nested(loops.of.data(), loops.depth);
   const bool is_ready = array_.swap_bytes == 0 && loops.run_stride == static_cast<int64_t>(item_bytes_);
   if (converter_ == nullptr && is_ready) {
+    const Loop inner = nested.empty() ? Loop{1, 0, 0} : nested.front();
     const size_t bytes = static_cast<size_t>(loops.run_items) * item_bytes_;
-    for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) { std::memcpy(sample + to, source + from, bytes); });
+    const RunRows rows{inner.count, inner.dest_stride, inner.source_stride, bytes};
+    for_each_run(nested.subspan(nested.empty() ? 0 : 1), dest, 0,
+                 [&](int64_t to, int64_t from) { copy_rows(sample + to, source + from, rows); });
     return;
   }
   const ItemCopy copy = choose_copy(item_bytes_, array_.swap_bytes);
