@@ -24,6 +24,7 @@
 #include "tools/ceiling.h"
 #include "tools/chunk_checker.h"
 #include "tools/library_ceiling.h"
+#include "tools/patch_ceiling.h"
 #include "transform/copy_runs.h"
 
 namespace py = pybind11;
@@ -43,6 +44,20 @@ void translate(std::exception_ptr pointer) {
         error.kind() == ErrorKind::kIo ? type(error.errno_value(), error.what()) : type(error.what());
     PyErr_SetObject(type.ptr(), value.ptr());
   }
+}
+
+/// Where patches begin: their volume, and a place along each dimension, shape (patches, 1 + dimensions).
+std::vector<PatchStart> patch_starts(const py::array_t<int64_t, py::array::c_style>& starts) {
+  if (starts.ndim() != 2 || starts.shape(1) < 1 || starts.shape(1) > 1 + py::ssize_t{kMaxPatchDims}) {
+    throw Error(ErrorKind::kConfig, "starts: must have the shape (patches, 1 + dimensions)");
+  }
+  std::vector<PatchStart> patches(static_cast<size_t>(starts.shape(0)));
+  for (py::ssize_t p = 0; p < starts.shape(0); ++p) {
+    PatchStart& patch = patches[static_cast<size_t>(p)];
+    patch.volume = starts.at(p, 0);
+    for (py::ssize_t d = 1; d < starts.shape(1); ++d) patch.at[static_cast<size_t>(d - 1)] = starts.at(p, d);
+  }
+  return patches;
 }
 
 /// Calls the deleter of a tensor that nobody took over.
@@ -427,6 +442,25 @@ PYBIND11_MODULE(_core, m) {
       },
       py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
       py::arg("blocks") = std::vector<int64_t>{});
+  m.def(
+      "measure_patch_ceiling",
+      [](const FieldSpec& field, const py::array_t<int64_t, py::array::c_style>& starts, size_t num_threads,
+         size_t window_patches, std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
+        const std::vector<PatchStart> patches = patch_starts(starts);
+        uint8_t* const memory = out ? out->mutable_data() : nullptr;
+        if (out && static_cast<size_t>(out->nbytes()) != FieldDecoder(field).sample_bytes() * patches.size()) {
+          throw Error(ErrorKind::kConfig,
+                      "out has " + std::to_string(out->nbytes()) + " bytes, must have all patches'");
+        }
+        CeilingResult result;
+        {
+          const GilRelease release;
+          result = measure_patch_ceiling(field, patches, {num_threads, window_patches, memory});
+        }
+        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
+      },
+      py::arg("field"), py::arg("starts"), py::kw_only(), py::arg("num_threads"), py::arg("window_patches"),
+      py::arg("out").noconvert() = py::none());
   m.def(
       "measure_library_ceiling",
       [](const FieldSpec& field, size_t num_threads, size_t window_chunks,

@@ -348,6 +348,14 @@ def parse_shard_index(shard: ShardSpec, stored: npt.NDArray[np.uint8]) -> npt.ND
 def measure_ceiling(
     field: FieldSpec, *, num_threads: int, window_chunks: int, scatter: bool, blocks: Sequence[int] = ()
 ) -> tuple[float, int, int]: ...
+def measure_patch_ceiling(
+    field: FieldSpec,
+    starts: npt.NDArray[np.int64],
+    *,
+    num_threads: int,
+    window_patches: int,
+    out: npt.NDArray[np.uint8] | None = None,
+) -> tuple[float, int, int]: ...
 def measure_library_ceiling(
     field: FieldSpec, *, num_threads: int, window_chunks: int, out: npt.NDArray[np.uint8] | None = None
 ) -> tuple[float, int, int]: ...
