@@ -1,4 +1,4 @@
-"""`Canvas`: what a model predicts for patches, put together in a Zarr array.
+"""`Canvas`: what a model predicts for the patches of a volume, put together in a Zarr array.
 
 What holds:
 
@@ -6,7 +6,8 @@ What holds:
 - Patches are all combinations of tiles along each dimension, and the weight of a voxel is a product over dimensions. So
   the sum of all weights at a voxel is a product, too, and is known before a patch comes: each patch is added with its
   final weight, in any order.
-- Chunks that patches are added to are kept in memory, the last used ones, up to a limit. Others are in the store.
+- Chunks that patches are added to are kept in memory, the last used ones of all volumes, up to a limit. Others are in
+  the store.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -25,6 +27,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.tiling import TileGrid
+from zarrfeed.spec.field import StoredField
 
 #: "flat": all voxels of a patch count alike. "hann": those near its faces count less, as sin**2 along each dimension.
 PatchWeights: TypeAlias = Literal["flat", "hann"]
@@ -75,15 +78,51 @@ class _Axis:
         return found
 
 
+class BlockMemory:
+    """Chunks of canvases that are not written yet: those that were used last, up to a limit of bytes, but at least one.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._blocks: OrderedDict[tuple[Canvas, tuple[int, ...]], Floats] = OrderedDict()
+
+    def block(self, canvas: Canvas, index: tuple[int, ...]) -> Floats:
+        """Return a chunk of a canvas, which may be written to; it is then the last used one."""
+        block = self._blocks.pop((canvas, index), None)
+        if block is None:
+            while self._blocks and self._used + canvas.block_bytes > self._limit:
+                self._write(next(iter(self._blocks)))
+            block = canvas.load(index)
+            self._used += block.nbytes
+        self._blocks[canvas, index] = block
+        return block
+
+    def flush(self, canvas: Canvas) -> None:
+        """Write all chunks of a canvas."""
+        for key in [key for key in self._blocks if key[0] is canvas]:
+            self._write(key)
+
+    def _write(self, key: tuple[Canvas, tuple[int, ...]]) -> None:
+        canvas, index = key
+        block = self._blocks.pop(key)
+        self._used -= block.nbytes
+        canvas.write(index, block)
+
+
 class Canvas:
     """A Zarr array that outputs for patches of one volume are added to.
 
     Parameters
     ----------
-    store
-        Where the array is written, as `zarr.create_array` takes it.
-    grid
-        The patches; of one volume.
+    create
+        Makes the array; takes `shape`, `chunks`, `dtype` and `fill_value` as `zarr.create_array` does.
+    grid, volume
+        The patches, and those of which volume.
     dims
         Which dimensions the axes of an output are along, behind its channels. Other dimensions have patches of one
         voxel, and are the first axes of the array.
@@ -91,26 +130,26 @@ class Canvas:
         Shape of the axes of an output before those.
     chunk
         Length of a chunk along each dimension.
-    dtype, overwrite
-        As `zarr.create_array` takes them.
+    dtype
+        Of the array.
     weights
         How much each voxel of a patch counts.
     memory
-        Bytes for chunks that are not written yet.
+        Keeps the chunks that are not written yet.
     """
 
     def __init__(
         self,
-        store: Any,
+        create: Callable[..., zarr.Array[Any]],
         grid: TileGrid,
+        volume: int,
         *,
         dims: Sequence[int],
         channels: Sequence[int],
         chunk: Sequence[int],
         dtype: str,
         weights: PatchWeights,
-        memory: int,
-        overwrite: bool,
+        memory: BlockMemory,
     ) -> None:
         count = len(grid.size)
         self._dims = [*(d for d in range(count) if d not in dims), *dims]  # in the order of the array's axes
@@ -118,9 +157,9 @@ class Canvas:
         self._channels = tuple(channels)
         self._axes = [
             _Axis(
-                grid.starts_along(0, d),
+                grid.starts_along(volume, d),
                 int(grid.size[d]),
-                int(grid.extents[0, d]),
+                int(grid.extents[volume, d]),
                 wraps=grid.wraps[d],
                 weights=weights,
             )
@@ -128,18 +167,16 @@ class Canvas:
         ]
         lengths = [axis.extent for axis in self._axes]
         chunks = [min(chunk[d], length) for d, length in zip(self._dims, lengths, strict=True)]
-        self._array = zarr.create_array(
-            store,
+        self._array = create(
             shape=self._with_channels(lengths, self._channels),
             chunks=self._with_channels(chunks, self._channels),
             dtype=dtype,
             fill_value=np.nan,
-            overwrite=overwrite,
         )
         self._chunks = chunks
-        block_bytes = math.prod((*self._channels, *chunks)) * 8
-        self._most = max(1, memory // block_bytes)
-        self._blocks: OrderedDict[tuple[int, ...], Floats] = OrderedDict()
+        #: Of a whole chunk in memory.
+        self.block_bytes = math.prod((*self._channels, *chunks)) * 8
+        self._memory = memory
         self._written: set[tuple[int, ...]] = set()
 
     @property
@@ -161,15 +198,14 @@ class Canvas:
 
     def close(self) -> zarr.Array[Any]:
         """Write what is in memory, and return the array."""
-        while self._blocks:
-            self._write(*self._blocks.popitem(last=False))
+        self._memory.flush(self)
         return self._array
 
     def _add(self, volume: Sequence[slice], values: Floats) -> None:
         """Add values to a box of the array."""
         ranges = [range(v.start // c, (v.stop - 1) // c + 1) for v, c in zip(volume, self._chunks, strict=True)]
         for index in itertools.product(*ranges):
-            block = self._block(index)
+            block = self._memory.block(self, index)
             inside, outside = [], []
             for i, v, c in zip(index, volume, self._chunks, strict=True):
                 begin, end = max(v.start, i * c), min(v.stop, (i + 1) * c)
@@ -177,15 +213,14 @@ class Canvas:
                 outside.append(slice(begin - v.start, end - v.start))
             block[self._places(inside)] += values[self._places(outside)]
 
-    def _block(self, index: tuple[int, ...]) -> Floats:
-        """Return a chunk, which is then the last used one."""
-        block = self._blocks.pop(index, None)
-        if block is None:
-            while len(self._blocks) >= self._most:
-                self._write(*self._blocks.popitem(last=False))
-            block = self._stored(index) if index in self._written else self._empty(index)
-        self._blocks[index] = block
-        return block
+    def load(self, index: tuple[int, ...]) -> Floats:
+        """Return a chunk that is not in memory: as it was written, or empty."""
+        return self._stored(index) if index in self._written else self._empty(index)
+
+    def write(self, index: tuple[int, ...], block: Floats) -> None:
+        """Write a chunk to the store."""
+        self._array[self._places(self._box(index))] = block.astype(self._array.dtype)
+        self._written.add(index)
 
     def _stored(self, index: tuple[int, ...]) -> Floats:
         return np.asarray(self._array[self._places(self._box(index))], dtype=np.float64)
@@ -199,10 +234,6 @@ class Canvas:
         shape = self._with_channels(covered.shape, self._channels)
         spread = np.broadcast_to(covered.reshape(self._with_channels(covered.shape, (1,) * len(self._channels))), shape)
         return np.where(spread, 0.0, np.nan)
-
-    def _write(self, index: tuple[int, ...], block: Floats) -> None:
-        self._array[self._places(self._box(index))] = block.astype(self._array.dtype)
-        self._written.add(index)
 
     def _box(self, index: tuple[int, ...]) -> list[slice]:
         """Return the box of the array that a chunk has, without channels."""
@@ -222,7 +253,85 @@ class Canvas:
         return (*values[: self._first], *channels, *values[self._first :])
 
 
-def check_output(output: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+class Canvases:
+    """A canvas for each volume, from its first patch to its last one.
+
+    Parameters
+    ----------
+    store
+        Where the array of the only volume is written, or the group of several, as `zarr.create_array` takes it.
+    grid
+        The patches.
+    field
+        The array whose axes and chunks the arrays have.
+    weights, dtype
+        As of `Canvas`.
+    memory
+        Bytes for chunks that are not written yet.
+    overwrite
+        As `zarr.create_array` takes it.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        grid: TileGrid,
+        field: StoredField,
+        *,
+        weights: PatchWeights,
+        dtype: str,
+        memory: int,
+        overwrite: bool,
+    ) -> None:
+        self._grid = grid
+        assert field.patch is not None
+        axes = field.patch.axes
+        self._dims = [axis.dim for axis in axes if axis.dim is not None and not axis.dropped]
+        chunk = {axis.dim: length for axis, length in zip(axes, field.spec.chunk_shape, strict=True)}
+        self._options: dict[str, Any] = {
+            "dims": self._dims,
+            "chunk": [chunk[d] for d in range(len(self._grid.size))],
+            "dtype": dtype,
+            "weights": weights,
+            "memory": BlockMemory(memory),
+        }
+        self._store, self._overwrite = store, overwrite
+        self._left = self._grid.count.prod(axis=1)  # patches of each volume that have not come
+        self._output_shape: tuple[int, ...] | None = None
+        self._open: dict[int, Canvas] = {}
+        #: The array, or the group; None before the first outputs come.
+        self.made: Any = None
+
+    def check(self, values: npt.NDArray[Any]) -> None:
+        """Raise ConfigError unless outputs have the shape of patches, and that of those before."""
+        spatial = tuple(int(self._grid.size[d]) for d in self._dims)
+        _check_output(values.shape[1:], spatial)
+        if self._output_shape not in (None, values.shape[1:]):
+            raise ConfigError(f"outputs have the shape {values.shape[1:]} for a patch, had {self._output_shape} before")
+        self._output_shape = values.shape[1:]
+        self._options["channels"] = values.shape[1 : values.ndim - len(spatial)]
+
+    def add(self, volumes: Int64, starts: Int64, values: npt.NDArray[Any]) -> None:
+        """Add the outputs for patches that begin somewhere."""
+        for volume, start, output in zip(volumes.tolist(), starts, values, strict=True):
+            if volume not in self._open:
+                self._open[volume] = Canvas(self._creator(volume), self._grid, volume, **self._options)
+            self._open[volume].add(start, output)
+            self._left[volume] -= 1
+            if not self._left[volume]:
+                array = self._open.pop(volume).close()
+                self.made = array if self.made is None else self.made
+
+    def _creator(self, volume: int) -> Callable[..., Any]:
+        """Return what makes the array of a volume."""
+        if len(self._left) == 1:
+            return partial(zarr.create_array, self._store, overwrite=self._overwrite)
+        if self.made is None:
+            self.made = zarr.create_group(self._store, overwrite=self._overwrite)
+        return partial(self.made.create_array, str(volume))
+
+
+def _check_output(output: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     """Raise ConfigError unless the outputs for a batch have the right shape behind the batch, but for channels."""
     if output[len(output) - len(wanted) :] != wanted or len(output) < len(wanted):
         raise ConfigError(f"outputs have the shape {output} for a patch, must end with {wanted}")

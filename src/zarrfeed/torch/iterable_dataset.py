@@ -279,7 +279,7 @@ class ZarrIterableDataset(StreamingDataset):
         memory: int | str = "256 MiB",
         overwrite: bool = False,
     ) -> Any:
-        """Put together what a model predicts for patches, in a Zarr array over the whole volume.
+        """Put together what a model predicts for patches, in a Zarr array as wide as the volume, or one for each.
 
         Parameters
         ----------
@@ -288,26 +288,27 @@ class ZarrIterableDataset(StreamingDataset):
             axes, and of the batch's index, as `return_index=True` delivers it; of one epoch, in any order, also from a
             DataLoader with workers.
         store
-            Where the array is written: a path, or what `zarr.create_array` takes.
+            Where the array, or the group, is written: a path, or what `zarr.create_array` takes.
         weights
             Where patches overlap, a voxel is the mean of what they predict. "flat": all count alike. "hann": a patch
             counts less near its faces, by sin**2 along each dimension, so that no seams show.
         dtype
             Of the array, floating point.
         overwrite
-            Whether an array that is there is replaced.
+            Whether an array or a group that is there is replaced.
         memory
-            For chunks of the array that patches are still added to.
+            For chunks of the arrays that patches are still added to.
 
         Returns
         -------
         The array, of shape (*channels, *volume); axes that patches lack, such as time, come first. It is chunked as the
-        first array of the patches. Voxels without a patch are NaN.
+        first array of the patches. Voxels without a patch are NaN. Of several volumes, a group of such arrays, named
+        "0", "1", ... in the order of the volumes, which is that of `data.stores`.
 
         Raises
         ------
         ConfigError
-            If samples are no patches of a grid, or of several volumes, or if outputs do not fit in number or shape.
+            If samples are no patches of a grid, or if outputs do not fit in number or shape.
 
         Examples
         --------
