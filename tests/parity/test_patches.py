@@ -313,15 +313,15 @@ def test_what_patches_do_not_go_with_is_said(tmp_path: Path) -> None:
         lambda: zarrfeed.open(path).window((0, 1)).patch({0: 8}),
         lambda: data.with_offsets((0, 1)),
         lambda: ZarrIterableDataset(data, mixing={"mix": 2}),
+        lambda: zarrfeed.ZarrDataset(data),
+        lambda: zarrfeed.ZarrDataset(zarrfeed.open(path).patch({0: 8}, sampling="random", n=3)),
     ]
     for call in of_order:
         with pytest.raises(zarrfeed.ConfigError):
             call()
     of_reading: list[Callable[[], object]] = [
-        lambda: zarrfeed.ZarrDataset(data),
         lambda: zarrfeed.open(np.zeros((30, 30))).patch({0: 8}),
         lambda: zarrfeed.open(path).window((0, 1), pad="edge").patch({1: 8}),
-        lambda: ZarrIterableDataset(data, faults={"on_error": "skip"}),
     ]
     for call in of_reading:
         with pytest.raises(zarrfeed.UnsupportedError):

@@ -28,12 +28,13 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.engine.vlen import SampleLookup
-from zarrfeed.plan.batch_request import plan_request
+from zarrfeed.plan.batch_request import plan_patches, plan_request
 from zarrfeed.plan.carry import carries, plan_carry
 from zarrfeed.plan.field_rows import chunk_finder, find_rows
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import (
     BadRows,
@@ -270,7 +271,9 @@ class Reader:
         for number, f, layout in arrays_of(self._fields):
             tensor, window = self._tensors[number], window_of(f)
             offsets = (0,) if window is None else window.reads
-            if isinstance(f, StoredField) and layout is not None:
+            if isinstance(f, StoredField) and f.patch is not None:
+                fields[number] = SkippedField(f.name, None, offsets)
+            elif isinstance(f, StoredField) and layout is not None:
                 fields[number] = SkippedField(f.name, chunk_finder(f, layout), offsets)
             elif (loaded := self._loaded.get(self._numbers[number])) is not None:
                 fields[number] = SkippedField(f.name, partial(_find_loaded, loaded), offsets)
@@ -297,7 +300,7 @@ class Reader:
                 policy=self._policy,
             )
         try:
-            self._spare.start(plan_request(samples, self._order.num_samples, self._order.block_rows), 1)
+            self._spare.start(_request(self._order, samples), 1)
             batch = self._spare.next_arrays()
         finally:
             self._spare.stop()
@@ -340,6 +343,13 @@ class Reader:
         buffers = [self._arrays.allocate(max(1, self._batch_size * size)) for size in self._sizes]
         self._provided.update((address, buffer) for buffer, address in buffers)
         self._engine.provide_buffers([address for _, address in buffers])
+
+
+def _request(order: Order, samples: Int64) -> EpochPlan:
+    """Return the plan of one batch with some samples of an order."""
+    if isinstance(order, SweptOrder):
+        return plan_patches(order.tiles.grid, *order.tiles.starts(samples))
+    return plan_request(samples, order.num_samples, order.block_rows)
 
 
 def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:

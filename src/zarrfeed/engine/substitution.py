@@ -6,6 +6,9 @@ function of the order and the epoch, so the replacement does not depend on ranks
 is filled, so no count changes, and no rank waits for another. The rows of one bad block get different rows of one other
 block, which is decoded once.
 
+Which patches have a place in a bad chunk is not known before they are read, so a slot whose sample is a patch is read
+again and again until its sample is good.
+
 A chunk counts once a pass towards `max_errors`, in the first batch that wants it. So the batch at which a pass ends
 with an error does not depend on timing either.
 """
@@ -68,13 +71,14 @@ class SkippedField:
     name
         Of its field.
     find_chunks
-        Returns the number of the chunk that holds the row at an offset from each sample.
+        Returns the number of the chunk that holds the row at an offset from each sample. None: not known; samples are
+        patches.
     offsets
         Of the window.
     """
 
     name: str
-    find_chunks: FindChunks
+    find_chunks: FindChunks | None
     offsets: tuple[int, ...]
 
 
@@ -114,7 +118,11 @@ class Substitutes:
         """
         slots, samples = np.array(skipped[0], dtype=np.int64), np.array(skipped[1], dtype=np.int64)
         self._note(skipped)
+        tries = 0
         while len(slots):
+            tries += 1
+            if tries > self._block_order.num_blocks:
+                raise _no_good_sample(skipped)
             samples = self._next_good(samples, skipped)
             rows, still = read(samples)
             good = np.ones(len(slots), dtype=bool)
@@ -135,12 +143,14 @@ class Substitutes:
             waiting = waiting[self._is_bad(found[waiting])]
             if not len(waiting):
                 return found
-        raise _error_of(skipped[2][0], "; no block of the epoch has a good sample to put there")
+        raise _no_good_sample(skipped)
 
     def _is_bad(self, samples: Int64) -> npt.NDArray[np.bool_]:
         bad = np.zeros(len(samples), dtype=bool)
         for number, chunks in self._bad.items():
             field = self._fields[number]
+            if field.find_chunks is None:
+                continue
             for offset in field.offsets:
                 bad |= np.isin(field.find_chunks(samples, offset), list(chunks))
         return bad
@@ -180,6 +190,10 @@ class _BlockOrder:
         place, row = self._order.locate(samples)
         place = self._next[place]
         return self._order.samples_in(place, row % self._order.rows_at(place)[1])
+
+
+def _no_good_sample(skipped: Skipped) -> ZarrfeedError:
+    return _error_of(skipped[2][0], "; no block of the epoch has a good sample to put there")
 
 
 def _error_of(chunk: tuple[int, int, str, str, int, str], more: str = "") -> ZarrfeedError:

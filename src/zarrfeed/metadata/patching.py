@@ -16,8 +16,9 @@ from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.patch_positions import checked_positions, place_positions
 from zarrfeed.metadata.patch_weights import draw_positions
 from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.plan.batch_request import ListedRequests, Requests, TileRequests
 from zarrfeed.plan.patch_numbers import Numbering
-from zarrfeed.plan.positions import PositionSource
+from zarrfeed.plan.positions import ListedPositions, PositionSource
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, Border, Tiling
 from zarrfeed.spec.field import Field, StoredField, with_path
@@ -296,6 +297,26 @@ class Patching:
             self.strides if self.request.sampling == "grid" else None,
             seed,
         )
+
+    def requests(self) -> Requests:
+        """Return the patches as they can be asked for by index.
+
+        Raises
+        ------
+        ConfigError
+            If each epoch has patches of its own.
+        """
+        if self.request.sampling == "grid":
+            return TileRequests(self.tiling(0).at(0))
+        if not isinstance(self.source, ListedPositions):
+            raise ConfigError(
+                f'sampling = "{self.request.sampling}" has other patches in each epoch, must be "grid" or "positions" '
+                "for patches by index"
+            )
+        volume, start = self.source.at(0, 0)
+        # any grid has the volumes and the size of a patch
+        grid = Tiling(self.all_extents, self.sizes, "grid", tuple("wrap" if one else "pad" for one in self.wraps)).at(0)
+        return ListedRequests(grid, volume, start)
 
     def cut(self, fields: Sequence[Field]) -> tuple[Field, ...]:
         """Return the fields with samples that are patches."""

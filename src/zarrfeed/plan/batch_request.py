@@ -1,19 +1,104 @@
 """The plan of a request: some samples, in any order and as often as wanted, as one batch.
 
 The distinct samples, ascending, are a selection whose epoch order is not shuffled. Every position of the request is
-handed to the engine by itself. Invariant: the work for a plan grows with the request and not with the array.
+handed to the engine by itself. Of patches, the distinct ones are listed, and are one block.
+Invariant: the work for a plan grows with the request and not with the array.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order import EpochPlan, Order
+from zarrfeed.plan.positions import PositionBlocks
 from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.plan.sweep import Sweep
+from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.tiling import TileGrid
+
+
+class Requests(Protocol):
+    """Samples that can be asked for by their position among all of them."""
+
+    def __len__(self) -> int: ...
+
+    def plan(self, positions: Int64) -> EpochPlan:
+        """Return a plan whose batch has the samples at some positions, in this order."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowRequests:
+    """Samples that are rows of arrays, or windows of them.
+
+    Attributes
+    ----------
+    num_samples, block_rows
+        Of the arrays.
+    selection
+        Which samples there are. None: all.
+    """
+
+    num_samples: int
+    block_rows: int
+    selection: Selection | None
+
+    def __len__(self) -> int:
+        return self.num_samples if self.selection is None else self.selection.length
+
+    def plan(self, positions: Int64) -> EpochPlan:
+        """Return a plan whose batch has the samples at some positions, in this order."""
+        samples = positions if self.selection is None else self.selection.samples_at(positions)
+        return plan_request(samples, self.num_samples, self.block_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class TileRequests:
+    """Patches of a grid: volume by volume, the tiles of each in C order."""
+
+    grid: TileGrid
+
+    def __len__(self) -> int:
+        return self.grid.num_tiles
+
+    def plan(self, positions: Int64) -> EpochPlan:
+        """Return a plan whose batch has the patches at some positions, in this order."""
+        of_volume = self.grid.count.prod(axis=1)
+        ends = np.cumsum(of_volume)
+        volume = np.searchsorted(ends, positions, side="right")
+        left = positions - (ends - of_volume)[volume]
+        index = np.empty((len(positions), self.grid.count.shape[1]), dtype=np.int64)
+        for d in reversed(range(index.shape[1])):
+            left, index[:, d] = np.divmod(left, self.grid.count[volume, d])
+        return plan_patches(self.grid, volume, self.grid.starts(volume, index))
+
+
+@dataclass(frozen=True, eq=False)
+class ListedRequests:
+    """Patches that are listed, in the order of the list.
+
+    Attributes
+    ----------
+    grid
+        The volumes, and the size of a patch.
+    volume, start
+        Of each patch its volume, shape (n,), and its first voxel there, shape (n, D).
+    """
+
+    grid: TileGrid
+    volume: Int64
+    start: Int64
+
+    def __len__(self) -> int:
+        return len(self.volume)
+
+    def plan(self, positions: Int64) -> EpochPlan:
+        """Return a plan whose batch has the patches at some positions, in this order."""
+        return plan_patches(self.grid, self.volume[positions], self.start[positions])
 
 
 def positions_of(indices: npt.NDArray[Any], length: int) -> Int64:
@@ -75,6 +160,25 @@ def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
         segment_start=nothing,
         segment_length=rows,
     )
+
+
+def plan_patches(grid: TileGrid, volume: Int64, start: Int64) -> EpochPlan:
+    """Return a plan whose batch has the patches that begin at some voxels, in this order.
+
+    Parameters
+    ----------
+    grid
+        The volumes, and the size of a patch.
+    volume, start
+        Of each patch its volume, shape (n,), and its first voxel there, shape (n, D).
+    """
+    places = np.column_stack([volume, start])
+    distinct, which = np.unique(places, axis=0, return_inverse=True)
+    count, first = len(distinct), np.array([0, len(distinct)])
+    sweep = Sweep(0, (1,) * start.shape[1])
+    blocks = PositionBlocks(grid, sweep, distinct[:, 0].copy(), distinct[:, 1:].copy(), first, np.zeros(1, np.int64))
+    order = SweptOrder.of(blocks, shuffle=False, seed=0, lanes=1)
+    return replace(plan_request(which.reshape(-1), count, count), order=order)
 
 
 def _differ_from_last(ascending: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import refuses_moved_names
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.data import Data
@@ -183,8 +183,6 @@ class ZarrIterableDataset(StreamingDataset):
         )
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, faults), faults)
-        if self._data.resolved.patching is not None and faults.on_error == "skip":
-            raise UnsupportedError("on_error = 'skip', must be 'raise': patches of bad chunks are not replaced yet")
         # What grows is held by its passes, each for its own version.
         opened = self._data.resolved.opened
         self._leases = () if self._data.growth is not None else hold_opened(opened, None)

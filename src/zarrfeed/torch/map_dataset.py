@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, UnsupportedError, ZarrfeedError
+from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
 from zarrfeed.base.suggestions import refuses_moved_names
 from zarrfeed.base.system import physical_bytes, usable_cores
 from zarrfeed.base.units import format_bytes, parse_bytes
@@ -31,10 +31,9 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import hold_opened
-from zarrfeed.plan.batch_request import plan_request, positions_of
+from zarrfeed.plan.batch_request import Requests, RowRequests, positions_of
 from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.selection import Int64
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import Faults
@@ -61,7 +60,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     ----------
     data
         What the samples are: a `Data`, as `zarrfeed.open` returns it, or whatever `zarrfeed.open` takes as `samples`.
-        `dataset[i]` is its i-th sample, in the order of the array; `return_index` tells where it is there.
+        `dataset[i]` is its i-th sample, in the order of the array; `return_index` tells where it is there. Of patches,
+        `dataset[i]` is that at the i-th position of the list, or the i-th of the grid, in C order, volume by volume.
     targets
         In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
     return_index
@@ -101,10 +101,17 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     Examples
     --------
-    >>> import numpy as np, zarrfeed
+    >>> import numpy as np, zarr, zarrfeed
     >>> dataset = zarrfeed.ZarrDataset(zarrfeed.open(np.arange(10) * 10).select(slice(2, None)))
     >>> dataset[0], dataset[[3, 1, 3]]
     (tensor(20), tensor([50, 30, 50]))
+
+    Patches at positions, in any order:
+
+    >>> image = zarr.array(np.arange(36).reshape(6, 6), chunks=(3, 3))
+    >>> patches = zarrfeed.open(image).patch({0: 2, 1: 2}, sampling="positions", positions=[(0, 0), (2, 3)])
+    >>> zarrfeed.ZarrDataset(patches)[[1, 0]].tolist()
+    [[[15, 16], [21, 22]], [[0, 1], [6, 7]]]
     """
 
     @refuses_moved_names(MOVED_TO_DATA)
@@ -127,14 +134,18 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, self._policy), self._policy)
-        if self._data.resolved.patching is not None:
-            raise UnsupportedError("ZarrDataset reads no patches by index; read them with ZarrIterableDataset")
         if self._data.resolved.blend is not None:
             raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
         self._policy = faults_for(self._data, self._policy)
         self._leases = hold_opened(self._data.resolved.opened, self._data.version)
         self._fields, self._selection = self._data.resolved.planned(
             return_index=bool(return_index), room=0 if self._leases else DEFAULT_BUDGET // 16
+        )
+        patching, fields = self._data.resolved.patching, self._fields
+        self._requests: Requests = (
+            RowRequests(fields.num_samples, fields.block_rows, self._selection)
+            if patching is None
+            else patching.requests()
         )
         statics = StaticTensors.read(self._data.resolved.statics, self._policy)
         self._assembler = BatchAssembler(self._fields, statics)
@@ -159,7 +170,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self._fields.num_samples if self._selection is None else self._selection.length
+        return len(self._requests)
 
     def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Batch:
         """Return one sample, which owns its memory, or for a sequence of indices a batch of them.
@@ -211,7 +222,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     def _read(self, indices: npt.NDArray[Any]) -> tuple[Values, ...]:
         """Return one tensor a field, of shape (indices, *sample_shape), or list."""
-        wanted = self._checked(indices)
+        wanted = positions_of(indices, len(self))
         self._check_process()
         with self._lock:
             if self._closed:
@@ -221,7 +232,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             reader = self._reader_for(len(wanted))
             try:
                 try:
-                    reader.start(plan_request(wanted, self._fields.num_samples, self._fields.block_rows), 1)
+                    reader.start(self._requests.plan(wanted), 1)
                     batch = reader.next()
                 finally:
                     reader.stop()
@@ -233,11 +244,6 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
                 raise
         assert batch is not None
         return batch
-
-    def _checked(self, named: npt.NDArray[Any]) -> Int64:
-        """Return the samples, by their index in the array, that indices name."""
-        positions = positions_of(named, len(self))
-        return positions if self._selection is None else self._selection.samples_at(positions)
 
     def _reader_for(self, rows: int) -> Reader:
         """Return a reader whose batches have room for so many samples."""
