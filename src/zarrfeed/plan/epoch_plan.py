@@ -173,8 +173,8 @@ class Schedule:
             raise ConfigError("runs of whole blocks cannot be dealt to nodes")
         whole = self.order
         if isinstance(whole, MixedOrder | SweptOrder):
-            kind = "mixtures: which source a step takes" if isinstance(whole, MixedOrder) else "patches: where they lie"
-            raise ConfigError(f"affinity = 'node' is not for {kind} is the same on all nodes")
+            shared = ("mixtures", "sources") if isinstance(whole, MixedOrder) else ("patches", "columns")
+            raise ConfigError("affinity = 'node' is not for {}: all nodes share one order of {}".format(*shared))
         dealing = Dealing.of(whole, num_nodes, blocks_together(self.fields, whole, num_nodes))
         fewest_blocks, shortest = dealing.fewest_blocks, whole.length // num_nodes
         lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
