@@ -35,9 +35,13 @@ class Case:
     lanes
         With which the goal for `most_decodes` is measured.
     most_decodes
-        The goal: how often a chunk is decoded in an epoch, at most.
+        The goal: how often a chunk is decoded in an epoch, at most; None: there is none.
     dtype, codec
-        "u1" or "f4"; "lz4" (Blosc with bit shuffle, of floats with shuffle) or "zstd".
+        "u1", "u2" or "f4"; "lz4" (Blosc with bit shuffle of bytes, with shuffle of others) or "zstd".
+    drawn
+        Patches that an epoch draws; None: patches are tiles.
+    is_weighted
+        Whether patches are drawn of the foreground alone.
     holds_index
         Whether a voxel is the number of its place, instead of a smooth field with noise.
     """
@@ -47,10 +51,12 @@ class Case:
     patch: Shape
     batch: int
     lanes: int
-    most_decodes: float
+    most_decodes: float | None
     dtype: str = "u1"
     codec: str = "lz4"
     shards: Shape | None = None
+    drawn: int | None = None
+    is_weighted: bool = False
     holds_index: bool = False
 
     @property
@@ -66,7 +72,8 @@ class Case:
             chunks=_divided(self.chunks, _FINER),
             patch=_divided(self.patch, _FINER),
             shards=None if self.shards is None else _divided(self.shards, _FINER),
-            dtype="u4" if self.dtype == "u1" else self.dtype,
+            dtype=self.dtype if self.dtype == "f4" else "u4",
+            drawn=None if self.drawn is None else self.drawn * _FINER**3 // _SMALLER**3,
             holds_index=True,
         )
 
@@ -78,6 +85,8 @@ def _divided(shape: Sequence[int], by: int) -> Shape:
 
 _VOLUME, _PATCH = (768, 768, 768), (64, 64, 64)
 _FIELD: Shape = (192, 721, 1440)
+#: What random patches are drawn of. An epoch has as many voxels as the volume.
+_SCAN: Shape = (512, 768, 768)
 
 CASES = {
     "chunks 128, lz4": Case((1024, 1024, 1024), (128, 128, 128), _PATCH, 8, 8, 1.5),
@@ -88,6 +97,9 @@ CASES = {
     "hours, chunks of an hour": Case(_FIELD, (1, 721, 1440), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
     "crops 64 x 64 x 8": Case(_VOLUME, _PATCH, (64, 64, 8), 64, 8, 1.25),
     "crops 8 x 64 x 64": Case(_VOLUME, _PATCH, (8, 64, 64), 64, 8, 1.25),
+    "random 64": Case(_SCAN, _PATCH, _PATCH, 8, 8, None, dtype="u2", drawn=1152),
+    "random 64 of foreground": Case(_SCAN, _PATCH, _PATCH, 8, 8, None, dtype="u2", drawn=1152, is_weighted=True),
+    "random 8 x 64 x 64": Case(_SCAN, _PATCH, (8, 64, 64), 64, 8, None, dtype="u2", drawn=9216),
 }
 
 #: Arrays of the size that the goals are about. They are not written: `explain()` counts what an epoch would decode.
@@ -133,14 +145,31 @@ def _layer(case: Case, begin: int, end: int, rng: np.random.Generator) -> Voxels
     if case.holds_index:
         first = begin * math.prod(case.shape[1:])
         return np.arange(first, first + math.prod(shape)).astype(case.dtype).reshape(shape)
-    # Waves along each axis, and noise in the lowest bits.
-    waves = [np.sin(np.arange(length) * 2 * np.pi * (2 + axis) / length) for axis, length in enumerate(case.shape)]
-    smooth = waves[0][begin:end, None, None] + (waves[1][:, None] + waves[2]).astype("f4")
+    smooth = _waves(case.shape, [np.arange(begin, end), *map(np.arange, case.shape[1:])])
     noise = np.frombuffer(rng.bytes(math.prod(shape)), dtype="u1").reshape(shape)
     if case.dtype == "u1":
-        levels = ((smooth.astype("f4") + 3) * 5).astype("u1")  # 0 to 30
+        levels = ((smooth + 3) * 5).astype("u1")  # 0 to 30
         voxels: Voxels = (levels << 3) | (noise & 7)
         return voxels
+    if case.dtype == "u2":
+        counts: Voxels = ((smooth + 3) * 500).astype("u2") + (noise & 31)  # of a detector with 12 bits
+        return counts
     field = (280 + 10 * smooth).astype("f4") + noise.astype("f4") / 256
     rounded: Voxels = (field.view("u4") & np.uint32(0xFFFFF800)).view("f4")  # mantissas of 12 bits
     return rounded
+
+
+def foreground(case: Case) -> Voxels:
+    """Return where a smooth field is high, on a grid of an eighth of a chunk; uint8."""
+    step = [max(1, chunk // 8) for chunk in case.chunks]
+    middles = [np.arange(length // by) * by + by // 2 for length, by in zip(case.shape, step, strict=True)]
+    mask: Voxels = (_waves(case.shape, middles) > 1.2).astype("u1")
+    return mask
+
+
+def _waves(shape: Shape, places: Sequence[Voxels]) -> Voxels:
+    """Return a wave along each axis, and their sum at a grid of places; float32, from -3 to 3."""
+    each = enumerate(zip(places, shape, strict=True))
+    z, y, x = (np.sin(at * 2 * np.pi * (2 + axis) / length) for axis, (at, length) in each)
+    total: Voxels = z[:, None, None].astype("f4") + (y[:, None] + x).astype("f4")
+    return total

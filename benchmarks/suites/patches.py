@@ -3,25 +3,24 @@
 python -m benchmarks.patches --checksum-only
 python -m benchmarks.patches --scale full
 python -m benchmarks.patches --scale full --cases "chunks 128, lz4" --repeats 9
-python -m benchmarks.patches --scale full --peers tensorstore --peer-python peers/bin/python
+python -m benchmarks.patches --scale full --peers all --peer-python peers/bin/python
 
-Before anything is timed, each side delivers patches, which are compared with what zarr-python reads; ours have to have
-each voxel once. At the small scale, a voxel is the number of its place. The sides take turns. One array is on the disk
-at a time.
+Before anything is timed, each side delivers patches, which are compared with what zarr-python reads; our tiles have to
+have each voxel once. At the small scale, a voxel is the number of its place. The sides take turns. One array is on the
+disk at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import math
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,24 +28,24 @@ from typing import Any
 import numpy as np
 import torch
 import zarr
+from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
 import zarrfeed
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.options import names, not_negative, positive
+from benchmarks.harness.options import not_negative, positive
 from benchmarks.harness.process import reset_peak, status_mib
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.report.tables import make_console, print_rows
-from benchmarks.suites.patch_cases import CASES, PLANNED, Case, Voxels, create, write
+from benchmarks.suites.patch_cases import CASES, PLANNED, Case, Voxels, create, foreground, write
+from benchmarks.suites.patch_peers import PEERS, Peer, Turn, box, clip, parse_peers
+from benchmarks.suites.patches_probe import decoded_by_slicing
 from zarrfeed import _core
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.engine.stats import Stats
 from zarrfeed.spec.field import StoredField
 
 _ROOT = Path(__file__).parents[2]
-_PROBE = Path(__file__).with_name("patches_probe.py")
-_TIMEOUT_S = 600
-PEERS = ("tensorstore",)
 OURS = "zarrfeed"
 
 #: Patches, and the number of each.
@@ -56,46 +55,21 @@ Locate = Callable[[Any], Voxels]
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One turn of one side.
-
-    Attributes
-    ----------
-    passes_per_s
-        How often it could read all patches in a second. The number of patches depends on where the tiles of an epoch
-        lie, so rates are compared by passes.
-    patches_per_s
-        The same in patches.
-    decodes
-        How often a chunk was decoded in an epoch, on average.
-    threads
-        Shares of the time of the decode threads.
-    """
-
-    case: str
-    side: str
-    repeat: int
-    passes_per_s: float
-    patches_per_s: float
-    decodes: float | None = None
-    threads: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class First:
     """A first epoch beside what `explain()` says of it.
 
     Attributes
     ----------
     decodes, explained, formula
-        How often a chunk was decoded; how often by the count of `explain()`; how often by the formula for all epochs.
+        How often a chunk was decoded; how often by the count of `explain()`; how often by the formula for all epochs,
+        which is one for tiles (None: there is none).
     peak_mib, most_mib
         What the epoch added to the resident memory of the process at its peak, and what `explain()` allows.
     """
 
     decodes: float
     explained: float
-    formula: float
+    formula: float | None
     peak_mib: float
     most_mib: float
 
@@ -103,14 +77,18 @@ class First:
 def open_case(path: Path, case: Case) -> zarrfeed.Data:
     """Return the patches of a case; a sample axis with patches of 1 has images for samples."""
     named = zip(("z", "y", "x"), case.patch, strict=True)
-    return zarrfeed.open(path).patch({dim: size for dim, size in named if not (dim == "z" and size == 1)})
+    size: dict[str | int, int] = {dim: length for dim, length in named if not (dim == "z" and length == 1)}
+    if case.drawn is None:
+        return zarrfeed.open(path).patch(size)
+    weights = foreground(case) if case.is_weighted else None
+    return zarrfeed.open(path).patch(size, sampling="random", n=case.drawn, border="drop", weights=weights)
 
 
 class Ours:
-    """Reads epochs of tiles."""
+    """Reads epochs of tiles, or of random patches."""
 
     def __init__(self, path: Path, case: Case, budget: str, lanes: int | None = None) -> None:
-        self.data = open_case(path, case)
+        self.data, self._case = open_case(path, case), case
         self._dataset = zarrfeed.ZarrIterableDataset(
             self.data,
             batch_size=case.batch,
@@ -148,13 +126,14 @@ class Ours:
         stats = self._dataset.stats() - (before or Stats())
         return (stats.chunks_read + stats.chunks_missing) / self.explain().fields[0].chunks
 
-    def explained(self) -> tuple[float, float]:
+    def explained(self) -> tuple[float, float | None]:
         """Return how often the next epoch should decode a chunk: by the count of `explain()`, and by the formula."""
         explanation = self.explain()
         assert explanation.patches is not None
         assert explanation.patches.choice is not None
         of_field = explanation.fields[0]
-        return of_field.chunk_reads / of_field.chunks, explanation.patches.choice.amplification
+        formula = None if self._case.drawn is not None else explanation.patches.choice.amplification
+        return of_field.chunk_reads / of_field.chunks, formula
 
     def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
         """Read as many whole epochs as take some seconds."""
@@ -166,7 +145,10 @@ class Ours:
             seconds, epochs = time.perf_counter() - begin, epochs + 1
         rates = epochs / seconds, count / seconds
         shares = (self._dataset.stats() - before).thread_shares
-        return Turn(case, side, repeat, *rates, self.decodes(before) / epochs, shares)
+        decodes = self.decodes(before)
+        voxels = self.explain().fields[0].chunks * math.prod(self._case.chunks)
+        waste = decodes * voxels / (count * math.prod(self._case.patch))
+        return Turn(case, side, repeat, *rates, waste, decodes / epochs, shares)
 
 
 def read_first(path: Path, case: Case, budget: str, lanes: int | None) -> First:
@@ -220,12 +202,13 @@ class Boxes(Dataset[Batch]):
 
 
 class Plain:
-    """Slices random patches of the first epoch in a DataLoader."""
+    """Slices random patches of the first epoch in a DataLoader, in no order that would let them share chunks."""
 
     def __init__(self, path: Path, case: Case, starts: Voxels, patches: int, workers: int) -> None:
         self._patches, self._starts = patches, starts
         more: dict[str, Any] = {"multiprocessing_context": "forkserver", "persistent_workers": True} if workers else {}
         self._loader = DataLoader(Boxes(path, starts, case.patch), case.batch, num_workers=workers, **more)
+        self._waste = decoded_by_slicing(starts, case.patch, case.shape, case.chunks)
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._loader)
@@ -243,58 +226,10 @@ class Plain:
             if (seconds := time.perf_counter() - begin) >= least_s:
                 break
         rate = count / seconds
-        return Turn(case, side, repeat, rate / self._patches, rate)
-
-
-class Peer:
-    """Has another library read random patches of the first epoch, in a process of its own."""
-
-    def __init__(self, side: str, python: str, path: Path, case: Case, starts: Voxels, patches: int) -> None:
-        self._command = [python, str(_PROBE), side]
-        self._starts, self._patches = starts, patches
-        self._task = {"path": str(path), "size": case.patch, "batch": case.batch, "starts": f"{path}.npy"}
-        np.save(f"{path}.npy", starts)
-
-    def wrong(self, values: Voxels, size: Sequence[int]) -> str:
-        """Return what is wrong with its patches; "" if nothing is."""
-        sums = self._run(0)[0]["sums"]
-        expected = [zlib.crc32(box(values, start, size).tobytes()) for start in self._starts]
-        differ = sum(one != other for one, other in zip(sums, expected, strict=True))
-        return f"{differ} patches of {len(expected)} are others" if differ else ""
-
-    def turn(self, case: str, side: str, repeat: int, _least_s: float) -> Turn:
-        rate = median(one["patches"] / one["seconds"] for one in self._run(2)[1:])
-        return Turn(case, side, repeat, rate / self._patches, rate)
-
-    def _run(self, passes: int) -> list[dict[str, Any]]:
-        command = [*self._command, json.dumps(self._task | {"passes": passes})]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, check=True)
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return Turn(case, side, repeat, rate / self._patches, rate, self._waste)
 
 
 Side = Ours | Ceiling | Plain | Peer
-
-
-def clip(start: Voxels, size: Sequence[int], shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return what of a box lies in an array, counted in the array and in the box.
-
-    >>> clip(np.array([-1, 3]), (4, 4), (10, 5))
-    ((slice(0, 3, None), slice(3, 5, None)), (slice(1, 4, None), slice(0, 2, None)))
-    """
-    inside, at = [], []
-    for begin, length, extent in zip(start.tolist(), size, shape, strict=True):
-        low, high = max(begin, 0), min(begin + length, extent)
-        inside.append(slice(low, high))
-        at.append(slice(low - begin, high - begin))
-    return tuple(inside), tuple(at)
-
-
-def box(values: Voxels, start: Voxels, size: Sequence[int]) -> Voxels:
-    """Return a box of an array, padded with 0."""
-    inside, at = clip(start, size, values.shape)
-    patch = np.zeros(size, values.dtype)
-    patch[at] = values[inside]
-    return patch
 
 
 def wrong_patches(
@@ -321,7 +256,7 @@ def lanes_of(case: Case) -> dict[str, int | None]:
     return {OURS: None, f"{OURS}, {case.lanes} lanes": case.lanes}
 
 
-def planned_rows(case: Case, folder: Path, budget: str) -> tuple[float, float, int]:
+def planned_rows(case: Case, folder: Path, budget: str) -> tuple[float | None, float, int]:
     """Return how often an epoch would decode a chunk of an array that is not written: by the formula, and counted.
 
     The third figure is the memory, in MiB.
@@ -350,8 +285,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path = Path(directory) / "array.zarr"
             write(path, case)
             ratio = case.decoded_bytes / sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            sides, wrong = _check(path, case, options, stack)
-            text = wrong or "boxes of the array, each voxel once"
+            sides, wrong = _check(path, case, options, stack, console)
+            text = wrong or ("boxes of the array, each voxel once" if case.drawn is None else "boxes of the array")
             console.print(f"{name}: {text}; compressed {ratio:.1f} : 1", highlight=False)
             if wrong:
                 return 1
@@ -363,14 +298,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for repeat in range(options.repeats):
                 turns += [one.turn(name, side, repeat, options.least_s) for side, one in sides.items()]
             of_case = [turn for turn in turns if turn.case == name]
-            print_rows(console, _COLUMNS, table(of_case, first_epochs[name]), words=1)
+            print_rows(console, _COLUMNS, table(of_case), words=1)
+            print_rows(console, _COUNTS, counts(of_case, first_epochs[name]), words=1)
             for side in first_epochs[name]:
                 console.print(f"{side}: {shares([turn for turn in of_case if turn.side == side])}", highlight=False)
     if options.checksum_only:
         return 0
     for name, (formula, counted, mib) in plans.items():
         goal = f"goal: {PLANNED[name].most_decodes} with {PLANNED[name].lanes} lanes"
-        text = f"a chunk would be decoded {counted:.3f} times, by the formula {formula:.3f} times, in {mib} MiB; {goal}"
+        decoded = f"a chunk would be decoded {counted:.3f} times, by the formula {formula:.3f} times"
+        text = f"{decoded}, in {mib} MiB; {goal}"
         console.print(f"{name}, not written: {text}", highlight=False, soft_wrap=True)
     options.out.mkdir(parents=True, exist_ok=True)
     document = {
@@ -387,13 +324,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _check(path: Path, case: Case, options: argparse.Namespace, stack: ExitStack) -> tuple[dict[str, Side], str]:
+def _check(
+    path: Path, case: Case, options: argparse.Namespace, stack: ExitStack, console: Console
+) -> tuple[dict[str, Side], str]:
     """Return the sides, and what is wrong with what they deliver."""
     values: Voxels = np.asarray(zarr.open_array(path, mode="r")[...])
     budget = options.memory_budget
     ours = {side: stack.enter_context(Ours(path, case, budget, lanes)) for side, lanes in lanes_of(case).items()}
     for side, one in ours.items():
-        if wrong := wrong_patches(one, one.locate, values, case.patch):
+        if wrong := wrong_patches(one, one.locate, values, case.patch, is_whole=case.drawn is None):
             return {}, f"{side}: {wrong}"
     starts = ours[OURS].starts()
     patches = len(starts)
@@ -401,10 +340,19 @@ def _check(path: Path, case: Case, options: argparse.Namespace, stack: ExitStack
     plain = Plain(path, case, some, patches, options.workers)
     if wrong := wrong_patches(plain, plain.locate, values, case.patch, is_whole=False):
         return {}, f"plain: {wrong}"
-    peers = {peer: Peer(peer, options.peer_python, path, case, some, patches) for peer in options.peers}
-    for side, peer in peers.items():
-        if wrong := peer.wrong(values, case.patch):
+    peers: dict[str, Peer] = {}
+    if options.peers and case.is_weighted:
+        console.print("Other libraries are left out: they are set up to draw uniformly", highlight=False)
+    for side in [] if case.is_weighted else options.peers:
+        folder = path.parent / side
+        folder.mkdir()
+        peer = stack.enter_context(Peer(side, options.peer_python, path, folder, case, some, patches, options.workers))
+        if peer.missing:
+            console.print(f"{side} is left out: {peer.missing}", highlight=False, soft_wrap=True)
+        elif wrong := peer.wrong(values):
             return {}, f"{side}: {wrong}"
+        else:
+            peers[side] = peer
     ceilings = {
         "ceiling-scatter": Ceiling(path, patches, scatter=True),
         "ceiling-decode": Ceiling(path, patches, scatter=False),
@@ -412,17 +360,13 @@ def _check(path: Path, case: Case, options: argparse.Namespace, stack: ExitStack
     return {**ours, **ceilings, "plain": plain, **peers}, ""
 
 
-_COLUMNS = (
-    *("", "patches/s", "zarrfeed to this", "of all rounds", "times its decodes", "decodes a chunk"),
-    *("of epoch 0", "explain()", "formula", "memory, MiB", "of at most"),
-)
+_COLUMNS = ("", "patches/s", "zarrfeed to this", "of all rounds", "times its decodes", "decoded over delivered")
+_COUNTS = (*("", "decodes a chunk", "of epoch 0", "explain()", "off", "formula", "memory, MiB", "of at most"),)
 
 
-def table(turns: Sequence[Turn], first_epochs: dict[str, First]) -> Iterator[list[str]]:
+def table(turns: Sequence[Turn]) -> Iterator[list[str]]:
     """Return a line for each side of a case: medians, and the passes of zarrfeed over its own within a round."""
-    of_side: dict[str, list[Turn]] = {}
-    for turn in turns:
-        of_side.setdefault(turn.side, []).append(turn)
+    of_side = by_side(turns)
     first = of_side[OURS]
     for side, each in of_side.items():
         ratios = [a.passes_per_s / b.passes_per_s for a, b in zip(first, each, strict=True)]
@@ -430,15 +374,27 @@ def table(turns: Sequence[Turn], first_epochs: dict[str, First]) -> Iterator[lis
         line = [side, rate, f"{median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}"]
         is_loop = side.startswith("ceiling")  # which decodes each chunk once
         line.append(f"{median(ratios) * median(turn.decodes or 1 for turn in first):.2f}" if is_loop else "")
-        known = [turn.decodes for turn in each if turn.decodes is not None]
-        line.append(f"{median(known):.3f}" if known else "")
-        epoch = first_epochs.get(side)
-        if epoch is None:
-            line += [""] * 5
-        else:
-            line += [f"{value:.3f}" for value in (epoch.decodes, epoch.explained, epoch.formula)]
-            line += [f"{value:.0f}" for value in (epoch.peak_mib, epoch.most_mib)]
-        yield line
+        known = [turn.waste for turn in each if turn.waste is not None]
+        yield [*line, f"{median(known):.2f}" if known else ""]
+
+
+def counts(turns: Sequence[Turn], first_epochs: dict[str, First]) -> Iterator[list[str]]:
+    """Return a line for each of our sides: what it decoded, and what `explain()` had said."""
+    of_side = by_side(turns)
+    for side, epoch in first_epochs.items():
+        decodes = [turn.decodes or 0 for turn in of_side[side]]
+        off = max(abs(one / epoch.explained - 1) for one in decodes)
+        figures = [f"{value:.3f}" for value in (median(decodes), epoch.decodes, epoch.explained)]
+        formula = "" if epoch.formula is None else f"{epoch.formula:.3f}"
+        yield [side, *figures, f"{off:.1%}", formula, f"{epoch.peak_mib:.0f}", f"{epoch.most_mib:.0f}"]
+
+
+def by_side(turns: Iterable[Turn]) -> dict[str, list[Turn]]:
+    """Return the turns of each side."""
+    of_side: dict[str, list[Turn]] = {}
+    for turn in turns:
+        of_side.setdefault(turn.side, []).append(turn)
+    return of_side
 
 
 def shares(turns: Sequence[Turn]) -> str:
@@ -460,10 +416,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--most-patches", type=positive, default=256, help="that plain slicing and peers read in a turn"
     )
-    parser.add_argument("--workers", type=int, default=2, help="of the DataLoader of plain slicing")
+    parser.add_argument("--workers", type=int, default=2, help="processes of plain slicing and of peers")
     parser.add_argument("--memory-budget", default="1 GiB")
-    parser.add_argument("--peers", type=names(PEERS), default=[])
-    parser.add_argument("--peer-python", default=sys.executable, help="Python that has the peers")
+    parser.add_argument("--peers", type=parse_peers, default=[], help=f"all, or some of {', '.join(PEERS)}")
+    parser.add_argument("--peer-python", default=sys.executable, help="Python that has the peers, zarr and torch")
     parser.add_argument("--checksum-only", action="store_true", help="time nothing")
     parser.add_argument("--scale", choices=("full", "small"), default="small")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")

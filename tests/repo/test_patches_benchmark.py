@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import doctest
 import json
+import sys
+import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,11 @@ import pytest
 import torch
 import zarr
 
-from benchmarks.suites import patches
-from benchmarks.suites.patch_cases import CASES, PLANNED, Case, create, write
-from benchmarks.suites.patches import Boxes, Ours, box, main, wrong_patches
+from benchmarks.suites import patch_peers, patches_probe
+from benchmarks.suites.patch_cases import CASES, PLANNED, Case, create, foreground, write
+from benchmarks.suites.patch_peers import PEERS, Peer, box
+from benchmarks.suites.patches import Boxes, Ours, main, wrong_patches
+from benchmarks.suites.patches_probe import Channel, Side, check
 
 _CASE = Case((12, 10, 9), (4, 4, 4), (3, 4, 2), 5, 2, 1.5, dtype="u4", holds_index=True)
 _NAME = "chunks 128, lz4"
@@ -35,8 +40,9 @@ def test_a_case_is_measured_beside_bare_loops_and_slicing(tmp_path: Path, capfd:
             assert turn["decodes"] >= 1
     for first in document["first_epochs"][_NAME].values():
         assert first["decodes"] == pytest.approx(first["explained"])  # the engine decodes what the plan says
-    assert doctest.testmod(patches).attempted > 0
-    assert doctest.testmod(patches).failed == 0
+    for module in (patch_peers, patches_probe):
+        assert doctest.testmod(module).attempted > 0
+        assert doctest.testmod(module).failed == 0
 
 
 def test_only_the_cases_that_are_named_are_checked(capfd: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +60,7 @@ def test_small_voxels_are_the_numbers_of_their_places(name: str, tmp_path: Path)
     np.testing.assert_array_equal(values, np.arange(values.size).reshape(case.shape))
 
 
-@pytest.mark.parametrize("dtype", ["u1", "f4"])
+@pytest.mark.parametrize("dtype", ["u1", "u2", "f4"])
 def test_full_values_fill_the_array_and_compress(dtype: str, tmp_path: Path) -> None:
     case = Case((192, 160, 160), (64, 80, 80), (8, 8, 8), 8, 8, 1.5, dtype=dtype)
     write(tmp_path / "a", case)
@@ -97,3 +103,110 @@ def test_plain_slicing_returns_padded_boxes(tmp_path: Path) -> None:
     boxes = Boxes(tmp_path / "a", np.array([[-1, 8, 3]]), (3, 4, 2))
     patch, number = boxes[0]
     assert (len(boxes), int(number), int(patch.sum())) == (1, 0, 2 * 2 * 2)
+
+
+@pytest.mark.parametrize("name", ["random 64", "random 64 of foreground"])
+def test_random_patches_are_measured_beside_what_explain_counts(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--cases", name, "--repeats", "1", "--least-s", "0", "--most-patches", "8", "--workers", "0"]
+    assert main([*options, "--out", str(tmp_path)]) == 0
+    assert f"{name}: boxes of the array;" in capfd.readouterr().out
+    document = json.loads((tmp_path / "patches.json").read_bytes())
+    for first in document["first_epochs"][name].values():
+        assert first["decodes"] == pytest.approx(first["explained"])
+        assert first["formula"] is None  # it is one for tiles
+    case = CASES[name].small()
+    assert case.drawn is not None
+    for turn in document["turns"]:
+        if turn["side"].startswith("zarrfeed"):
+            # Each patch is as large as a chunk, so what is decoded for it is how often each chunk was.
+            assert turn["waste"] == pytest.approx(turn["decodes"])
+            assert turn["patches_per_s"] == pytest.approx(turn["passes_per_s"] * case.drawn)
+
+
+def test_patches_of_the_foreground_have_it_in_the_middle(tmp_path: Path) -> None:
+    case = CASES["random 64 of foreground"].small()
+    mask = foreground(case)
+    assert 0 < mask.mean() < 0.3
+    write(tmp_path / "a", case)
+    with Ours(tmp_path / "a", case, "64 MiB") as ours:
+        starts = ours.starts()
+    assert len(starts) == case.drawn
+    middles = (starts + np.array(case.patch) // 2) * mask.shape // case.shape
+    assert mask[tuple(middles.T)].all()
+    full = CASES["random 64 of foreground"]
+    assert all(extent % length == 0 for extent, length in zip(full.shape, foreground(full).shape, strict=True))
+
+
+@pytest.mark.parametrize("name", [_NAME, "random 64"])
+def test_a_library_delivers_boxes_or_is_left_out(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--checksum-only", "--most-patches", "8", "--workers", "0", "--peer-python", sys.executable]
+    assert main(["--cases", name, "--peers", "all", *options]) == 0  # 1, if what one delivers were others
+    assert f"{name}: boxes of the array" in capfd.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--peers", "zarr"])
+
+
+def _peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> Peer:
+    """Return a peer whose process is a script; `task` is what it is asked for."""
+    probe = tmp_path / "probe.py"
+    probe.write_text(f"import json, sys, zlib\ntask = json.loads(sys.argv[2])\n{lines}")
+    monkeypatch.setattr(patch_peers, "_PROBE", probe)
+    return Peer("other", sys.executable, tmp_path / "a", tmp_path, _CASE, np.array([[0, 0, 0], [-1, 8, 3]]), 10, 0)
+
+
+def test_patches_of_a_library_are_compared_and_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(12 * 10 * 9, dtype="u4").reshape(_CASE.shape)
+    start = [2, 3, 4]  # its own sampler chose it, and it delivers float32
+    crc = zlib.crc32(box(values, np.array(start), _CASE.patch).astype("f4").tobytes())
+    checked = {"starts": [start], "sums": [crc], "shapes": [list(_CASE.patch)], "dtypes": ["float32"], "decoded": 1.5}
+    timed = {"seconds": 0.5, "patches": 20}
+    answers = f"print({json.dumps(json.dumps(checked))}, flush=True)\nfor line in sys.stdin:\n"
+    answers += f"    assert float(line) == 0.25\n    print({json.dumps(json.dumps(timed))}, flush=True)\n"
+    with _peer(tmp_path, monkeypatch, answers) as peer:
+        assert peer.missing == ""
+        assert peer.wrong(values) == ""
+        assert peer.wrong(values + 1) == "1 patches of 1 are others"
+        turn = peer.turn("case", "other", 0, 0.25)
+        assert (turn.patches_per_s, turn.passes_per_s, turn.waste, turn.decodes) == (40, 4, 1.5, None)
+
+
+def test_a_library_of_other_shapes_or_that_is_missing_or_dies_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = {"starts": [[0, 0, 0]], "sums": [0], "shapes": [[1, 3, 4, 2]], "dtypes": ["uint32"], "decoded": None}
+    with _peer(tmp_path, monkeypatch, f"print({json.dumps(json.dumps(checked))})") as peer:
+        assert peer.wrong(np.zeros(_CASE.shape)) == "patches of shape [[1, 3, 4, 2]]"
+    with _peer(tmp_path, monkeypatch, "print(json.dumps({'missing': 'no ' + task['sampling']}))") as peer:
+        assert peer.missing == "no tiles"
+    with pytest.raises(RuntimeError, match="other: its process ended with status 3"):
+        _peer(tmp_path, monkeypatch, "sys.exit(3)")
+    assert set(PEERS) == {"tensorstore", "monai", "torchio", "xbatcher", "zarr-torch-dataset", "nnunet"}
+
+
+def test_what_a_library_delivers_is_summed_patch_by_patch() -> None:
+    batch = torch.arange(2 * 3 * 4 * 2, dtype=torch.float32).reshape(2, 3, 4, 2)
+
+    def checked() -> Iterator[tuple[torch.Tensor, list[list[int]]]]:
+        yield batch[:1], [[0, 0, 0]]
+        yield batch[1:], [[5, 0, 1]]
+
+    found = check(Side(checked, lambda: iter(()), len))
+    sums = [zlib.crc32(patch.numpy().tobytes()) for patch in batch]
+    assert found == {
+        "starts": [[0, 0, 0], [5, 0, 1]],
+        "sums": sums,
+        "shapes": [(3, 4, 2)],
+        "dtypes": ["float32"],
+        "decoded": 2,
+    }
+
+
+def test_a_slab_of_an_array_has_a_channel_and_remembers_its_slices() -> None:
+    values = np.arange(12 * 10 * 9).reshape(12, 10, 9)
+    slab = Channel(values, 4, 10)
+    assert (slab.shape, slab.ndim) == ((1, 6, 10, 9), 4)
+    part = slab[slice(None), slice(1, 3), slice(0, 10), slice(2, 5)]
+    np.testing.assert_array_equal(part, values[None, 5:7, :, 2:5])
+    assert slab.seen == [[5, 0, 2]]
