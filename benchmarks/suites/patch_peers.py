@@ -111,7 +111,9 @@ class Peer:
         self._process.stdin.flush()
         answer = self._answer()
         rate = answer["patches"] / answer["seconds"]
-        return Turn(case, side, repeat, rate / self._patches, rate, self._checked["decoded"])
+        return Turn(
+            case, side, repeat, rate / (self._checked["epoch"] or self._patches), rate, self._checked["decoded"]
+        )
 
     def _answer(self) -> dict[str, Any]:
         timer = threading.Timer(_TIMEOUT_S, self._process.kill)

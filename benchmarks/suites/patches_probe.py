@@ -82,11 +82,14 @@ class Side:
         Begins a pass that is timed: tensors of shape (patches, z, y, x).
     decoded
         Voxels that it decodes for patches that begin at `starts`, over voxels of the patches; None: not known.
+    epoch
+        Patches of its own epoch; None: those of `Task.epoch`.
     """
 
     checked: Callable[[], Iterator[tuple[Any, Any]]]
     batches: Callable[[], Iterator[Any]]
     decoded: Callable[[Any], float] | None = None
+    epoch: int | None = None
 
 
 def decoded_by_slicing(starts: Any, size: Sequence[int], shape: Sequence[int], chunks: Sequence[int]) -> float:
@@ -217,6 +220,7 @@ def monai_side(task: Task) -> Side:
         checked,
         lambda: (batch[:, 0] for batch in loader),
         lambda starts: decoded_by_slicing(starts, task.size, array.shape, array.chunks),
+        _inside(array.shape, task.size) if task.sampling == "tiles" else None,
     )
 
 
@@ -244,12 +248,14 @@ def torchio_side(task: Task) -> Side:
         for batch in itertools.islice(made(most), -(-most // task.batch)):
             yield batch["image"][torchio.DATA][:, 0], batch[torchio.LOCATION][:, :3].tolist()
 
-    grid = np.prod([-(-length // size) for length, size in zip(shape, task.size, strict=True)])
-    delivered = (grid if task.sampling == "tiles" else task.epoch) * np.prod(task.size)
+    epoch = task.epoch
+    if task.sampling == "tiles":
+        epoch = int(np.prod([-(-length // size) for length, size in zip(shape, task.size, strict=True)]))
     return Side(
         checked,
         lambda: (batch["image"][torchio.DATA][:, 0] for batch in made(task.epoch)),
-        lambda _starts: float(np.prod(shape) / delivered),
+        lambda _starts: float(np.prod(shape) / (epoch * np.prod(task.size))),
+        epoch,
     )
 
 
@@ -280,6 +286,7 @@ def xbatcher_side(task: Task) -> Side:
         lambda: zip(in_turn, _cut(places[chosen], task.batch), strict=True),
         lambda: iter(loader),
         lambda starts: decoded_by_slicing(starts, task.size, array.shape, array.chunks),
+        _inside(array.shape, task.size),
     )
 
 
@@ -421,6 +428,10 @@ def nnunet_crops(task: Task, dataset: Any, starts: Any) -> tuple[Any, Any]:
     return checked, batches
 
 
+def _inside(shape: Sequence[int], size: Sequence[int]) -> int:
+    return int(np.prod(np.array(shape) // size))
+
+
 def _cut(starts: Any, batch: int) -> Iterator[Any]:
     for begin in range(0, len(starts), batch):
         yield starts[begin : begin + batch]
@@ -448,7 +459,8 @@ def check(side: Side) -> dict[str, Any]:
         shapes.add(voxels.shape[1:])
         dtypes.add(str(voxels.dtype))
     decoded = None if side.decoded is None else side.decoded(np.array(starts))
-    return {"starts": starts, "sums": sums, "shapes": sorted(shapes), "dtypes": sorted(dtypes), "decoded": decoded}
+    figures = {"decoded": decoded, "epoch": side.epoch}
+    return {"starts": starts, "sums": sums, "shapes": sorted(shapes), "dtypes": sorted(dtypes)} | figures
 
 
 def main(name: str, task: Task) -> None:

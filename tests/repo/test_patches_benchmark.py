@@ -158,9 +158,10 @@ def _peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> Peer:
 
 def test_patches_of_a_library_are_compared_and_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(12 * 10 * 9, dtype="u4").reshape(_CASE.shape)
-    start = [2, 3, 4]  # its own sampler chose it, and it delivers float32
+    start = [2, 3, 4]  # its own sampler chose it, of 5 that it has, and it delivers float32
     crc = zlib.crc32(box(values, np.array(start), _CASE.patch).astype("f4").tobytes())
-    checked = {"starts": [start], "sums": [crc], "shapes": [list(_CASE.patch)], "dtypes": ["float32"], "decoded": 1.5}
+    checked = {"starts": [start], "sums": [crc], "shapes": [list(_CASE.patch)], "dtypes": ["float32"]}
+    checked |= {"decoded": 1.5, "epoch": 5}
     timed = {"seconds": 0.5, "patches": 20}
     answers = f"print({json.dumps(json.dumps(checked))}, flush=True)\nfor line in sys.stdin:\n"
     answers += f"    assert float(line) == 0.25\n    print({json.dumps(json.dumps(timed))}, flush=True)\n"
@@ -169,7 +170,7 @@ def test_patches_of_a_library_are_compared_and_timed(tmp_path: Path, monkeypatch
         assert peer.wrong(values) == ""
         assert peer.wrong(values + 1) == "1 patches of 1 are others"
         turn = peer.turn("case", "other", 0, 0.25)
-        assert (turn.patches_per_s, turn.passes_per_s, turn.waste, turn.decodes) == (40, 4, 1.5, None)
+        assert (turn.patches_per_s, turn.passes_per_s, turn.waste, turn.decodes) == (40, 8, 1.5, None)
 
 
 def test_a_library_of_other_shapes_or_that_is_missing_or_dies_is_found(
@@ -192,7 +193,7 @@ def test_what_a_library_delivers_is_summed_patch_by_patch() -> None:
         yield batch[:1], [[0, 0, 0]]
         yield batch[1:], [[5, 0, 1]]
 
-    found = check(Side(checked, lambda: iter(()), len))
+    found = check(Side(checked, lambda: iter(()), len, 7))
     sums = [zlib.crc32(patch.numpy().tobytes()) for patch in batch]
     assert found == {
         "starts": [[0, 0, 0], [5, 0, 1]],
@@ -200,6 +201,7 @@ def test_what_a_library_delivers_is_summed_patch_by_patch() -> None:
         "shapes": [(3, 4, 2)],
         "dtypes": ["float32"],
         "decoded": 2,
+        "epoch": 7,
     }
 
 
