@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -74,21 +74,29 @@ class First:
     most_mib: float
 
 
-def open_case(path: Path, case: Case) -> zarrfeed.Data:
+def open_case(path: Path, case: Case, sampling: Literal["tiles", "grid"] = "tiles") -> zarrfeed.Data:
     """Return the patches of a case; a sample axis with patches of 1 has images for samples."""
     named = zip(("z", "y", "x"), case.patch, strict=True)
     size: dict[str | int, int] = {dim: length for dim, length in named if not (dim == "z" and length == 1)}
     if case.drawn is None:
-        return zarrfeed.open(path).patch(size)
+        return zarrfeed.open(path).patch(size, sampling=sampling)
     weights = foreground(case) if case.is_weighted else None
     return zarrfeed.open(path).patch(size, sampling="random", n=case.drawn, border="drop", weights=weights)
 
 
 class Ours:
-    """Reads epochs of tiles, or of random patches."""
+    """Reads epochs of tiles (on a fixed grid, if said), or of random patches."""
 
-    def __init__(self, path: Path, case: Case, budget: str, lanes: int | None = None) -> None:
-        self.data, self._case = open_case(path, case), case
+    def __init__(
+        self,
+        path: Path,
+        case: Case,
+        budget: str,
+        lanes: int | None = None,
+        *,
+        sampling: Literal["tiles", "grid"] = "tiles",
+    ) -> None:
+        self.data, self._case = open_case(path, case, sampling), case
         self._dataset = zarrfeed.ZarrIterableDataset(
             self.data,
             batch_size=case.batch,
@@ -151,11 +159,11 @@ class Ours:
         return Turn(case, side, repeat, *rates, waste, decodes / epochs, shares)
 
 
-def read_first(path: Path, case: Case, budget: str, lanes: int | None) -> First:
+def read_first(path: Path, case: Case, budget: str, **options: Any) -> First:
     """Read the first epoch of a new dataset."""
     reset_peak()
     before = status_mib("VmRSS")
-    with Ours(path, case, budget, lanes) as ours:
+    with Ours(path, case, budget, **options) as ours:
         explained, most_mib = ours.explained(), ours.explain().memory_bytes / (1 << 20)
         for _ in ours:
             pass
@@ -251,9 +259,15 @@ def wrong_patches(
     return ""
 
 
-def lanes_of(case: Case) -> dict[str, int | None]:
-    """Return the lanes of each of our sides: those that zarrfeed chooses, and those of the goal."""
-    return {OURS: None, f"{OURS}, {case.lanes} lanes": case.lanes}
+def our_sides(case: Case, *, with_grid: bool) -> dict[str, dict[str, Any]]:
+    """Return the options of our sides: the lanes that zarrfeed chooses, and those of the goal.
+
+    Other libraries lay tiles on a grid from the first voxel: `with_grid`, a side does so, too.
+    """
+    sides: dict[str, dict[str, Any]] = {OURS: {}, f"{OURS}, {case.lanes} lanes": {"lanes": case.lanes}}
+    if with_grid and case.drawn is None:
+        sides[f"{OURS}, grid"] = {"sampling": "grid"}
+    return sides
 
 
 def planned_rows(case: Case, folder: Path, budget: str) -> tuple[float | None, float, int]:
@@ -293,7 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.checksum_only:
                 continue
             first_epochs[name] = {
-                side: read_first(path, case, options.memory_budget, lanes) for side, lanes in lanes_of(case).items()
+                side: read_first(path, case, options.memory_budget, **how)
+                for side, how in our_sides(case, with_grid=bool(options.peers)).items()
             }
             for repeat in range(options.repeats):
                 turns += [one.turn(name, side, repeat, options.least_s) for side, one in sides.items()]
@@ -330,7 +345,8 @@ def _check(
     """Return the sides, and what is wrong with what they deliver."""
     values: Voxels = np.asarray(zarr.open_array(path, mode="r")[...])
     budget = options.memory_budget
-    ours = {side: stack.enter_context(Ours(path, case, budget, lanes)) for side, lanes in lanes_of(case).items()}
+    hows = our_sides(case, with_grid=bool(options.peers))
+    ours = {side: stack.enter_context(Ours(path, case, budget, **how)) for side, how in hows.items()}
     for side, one in ours.items():
         if wrong := wrong_patches(one, one.locate, values, case.patch, is_whole=case.drawn is None):
             return {}, f"{side}: {wrong}"

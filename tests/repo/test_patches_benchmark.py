@@ -18,7 +18,7 @@ import zarr
 from benchmarks.suites import patch_peers, patches_probe
 from benchmarks.suites.patch_cases import CASES, PLANNED, Case, create, foreground, write
 from benchmarks.suites.patch_peers import PEERS, Peer, box
-from benchmarks.suites.patches import Boxes, Ours, main, wrong_patches
+from benchmarks.suites.patches import Boxes, Ours, main, our_sides, wrong_patches
 from benchmarks.suites.patches_probe import Channel, Side, check
 
 _CASE = Case((12, 10, 9), (4, 4, 4), (3, 4, 2), 5, 2, 1.5, dtype="u4", holds_index=True)
@@ -144,6 +144,8 @@ def test_a_library_delivers_boxes_or_is_left_out(name: str, capfd: pytest.Captur
     options = ["--checksum-only", "--most-patches", "8", "--workers", "0", "--peer-python", sys.executable]
     assert main(["--cases", name, "--peers", "all", *options]) == 0  # 1, if what one delivers were others
     assert f"{name}: boxes of the array" in capfd.readouterr().out
+    sides = our_sides(CASES[name], with_grid=True)
+    assert ("zarrfeed, grid" in sides) == (name == _NAME)  # which random patches do not lie on
     with pytest.raises(SystemExit):
         main(["--peers", "zarr"])
 
