@@ -192,6 +192,37 @@ class Ceiling:
         return Turn(case, side, repeat, passes / seconds, passes / seconds * self._patches)
 
 
+class PatchCeiling:
+    """Decodes each chunk once in a bare C++ loop, and cuts the patches of the first epoch out of it."""
+
+    def __init__(self, ours: Ours, case: Case, starts: Voxels) -> None:
+        (stored,) = ours.data.resolved.fields
+        assert isinstance(stored, StoredField)
+        self._field, self._case = stored.to_core(), case
+        self._starts = np.insert(starts, 0, 0, axis=1)  # of the only volume
+
+    def wrong(self, values: Voxels, some: Voxels) -> str:
+        """Return what is wrong with some patches; "" if nothing is."""
+        cut = np.empty((len(some), *self._case.patch), values.dtype)
+        self._run(np.insert(some, 0, 0, axis=1), cut.reshape(-1).view("u1"))
+        pairs = zip(cut, some, strict=True)
+        differ = sum(not np.array_equal(patch, box(values, start, self._case.patch)) for patch, start in pairs)
+        return f"{differ} patches of {len(some)} are others" if differ else ""
+
+    def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
+        passes, seconds = 0, 0.0
+        while passes == 0 or seconds < least_s:
+            passes, seconds = passes + 1, seconds + self._run(self._starts)
+        return Turn(case, side, repeat, passes / seconds, passes / seconds * len(self._starts))
+
+    def _run(self, starts: Voxels, out: Voxels | None = None) -> float:
+        threads, batch = usable_cores(), self._case.batch
+        took, _, _ = _core.measure_patch_ceiling(
+            self._field, starts, num_threads=threads, window_patches=batch, out=out
+        )
+        return took
+
+
 class Boxes(Dataset[Batch]):
     """Boxes of an array, each sliced by zarr-python and padded with 0."""
 
@@ -237,7 +268,7 @@ class Plain:
         return Turn(case, side, repeat, rate / self._patches, rate, self._waste)
 
 
-Side = Ours | Ceiling | Plain | Peer
+Side = Ours | Ceiling | PatchCeiling | Plain | Peer
 
 
 def wrong_patches(
@@ -369,7 +400,11 @@ def _check(
             return {}, f"{side}: {wrong}"
         else:
             peers[side] = peer
-    ceilings = {
+    loop = PatchCeiling(ours[OURS], case, starts)
+    if wrong := loop.wrong(values, some):
+        return {}, f"ceiling-patches: {wrong}"
+    ceilings: dict[str, Side] = {
+        "ceiling-patches": loop,
         "ceiling-scatter": Ceiling(path, patches, scatter=True),
         "ceiling-decode": Ceiling(path, patches, scatter=False),
     }

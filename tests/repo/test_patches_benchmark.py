@@ -18,7 +18,7 @@ import zarr
 from benchmarks.suites import patch_peers, patches_probe
 from benchmarks.suites.patch_cases import CASES, PLANNED, Case, create, foreground, write
 from benchmarks.suites.patch_peers import PEERS, Peer, box
-from benchmarks.suites.patches import Boxes, Ours, main, our_sides, wrong_patches
+from benchmarks.suites.patches import Boxes, Ours, PatchCeiling, main, our_sides, wrong_patches
 from benchmarks.suites.patches_probe import Channel, Side, check
 
 _CASE = Case((12, 10, 9), (4, 4, 4), (3, 4, 2), 5, 2, 1.5, dtype="u4", holds_index=True)
@@ -33,7 +33,7 @@ def test_a_case_is_measured_beside_bare_loops_and_slicing(tmp_path: Path, capfd:
     assert all(f"{name}, not written: a chunk would be decoded" in out for name in PLANNED)
     document = json.loads((tmp_path / "patches.json").read_bytes())
     assert Counter(turn["side"] for turn in document["turns"]) == dict.fromkeys(
-        ("zarrfeed", "zarrfeed, 8 lanes", "ceiling-scatter", "ceiling-decode", "plain"), 2
+        ("zarrfeed", "zarrfeed, 8 lanes", "ceiling-patches", "ceiling-scatter", "ceiling-decode", "plain"), 2
     )
     for turn in document["turns"]:
         if turn["side"].startswith("zarrfeed"):
@@ -76,6 +76,17 @@ def test_a_voxel_that_differs_is_found(tmp_path: Path) -> None:
         assert wrong_patches(ours, ours.locate, values, _CASE.patch) == ""
         values[5, 6, 7] += 1
         assert wrong_patches(ours, ours.locate, values, _CASE.patch).startswith("1 patches of ")
+
+
+def test_a_patch_of_the_loop_that_differs_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "a", _CASE)
+    values = np.asarray(zarr.open_array(tmp_path / "a", mode="r")[...])
+    with Ours(tmp_path / "a", _CASE, "64 MiB") as ours:
+        starts = ours.starts()
+        loop = PatchCeiling(ours, _CASE, starts)
+    assert loop.wrong(values, starts) == ""
+    values[5, 6, 7] += 1
+    assert loop.wrong(values, starts) == f"1 patches of {len(starts)} are others"
 
 
 def test_patches_that_lack_or_come_twice_or_are_padded_with_others_are_found() -> None:
