@@ -155,6 +155,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "storage/shard_folder.py": ("unit/torch/test_shard_writer.py", "unit/storage/test_retention.py"),
     "torch/shard_reader.py": ("unit/torch/test_shard_writer.py", "process/test_distributed_checkpoint.py"),
     "torch/worker_shutdown.py": ("process/test_process_life.py",),
+    "tools/info_command.py": ("unit/tools/test_plot.py", "unit/tools/test_cli.py"),
+    "tools/plot/": ("unit/tools/test_plot.py",),
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),
     "compat/dataflux/": ("unit/compat/test_dataflux.py", "integration/test_compat_dataflux.py"),
     "tools/bench/": ("unit/tools/test_bench_command.py",),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ZarrfeedError, one_line
-from zarrfeed.tools import stats_command, verify_command
+from zarrfeed.tools import info_command, stats_command, verify_command
 from zarrfeed.tools.cli_parser import SuggestingParser
 
 if TYPE_CHECKING:
@@ -134,10 +134,11 @@ def _parser() -> argparse.ArgumentParser:
         aliases=["explain"],
         help="tell how an array or a group, or several as one, would be read, without reading it",
         description="Print the samples as an expression, and what ZarrIterableDataset(...).explain() says of them: "
-        "chunks, order, memory, threads.",
+        "chunks, order, memory, threads. With --plot, draw which chunks or patches an epoch reads when.",
     )
     info.add_argument("paths", nargs="+", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
     _add_dataset_arguments(info, batch_size=None)
+    info_command.add_arguments(info, _positive, _seed)
 
     bench = commands.add_parser(
         "bench",
@@ -289,18 +290,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
-
-    data = _open(arguments)
-    with ZarrIterableDataset(
-        data,
-        batch_size=arguments.batch_size,
-        shuffle=arguments.shuffle,
-        memory_budget=arguments.memory_budget,
-        mixing={"lanes": arguments.lanes, "mix": arguments.mix},
-        faults={"timeout": arguments.timeout},
-    ) as dataset:
-        _show(f"{data}\n\n{dataset.explain()}")
+    info_command.run(arguments, lambda: _open(arguments), _show)
     return 0
 
 

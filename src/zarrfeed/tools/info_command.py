@@ -1,0 +1,146 @@
+"""`zarrfeed info`: its arguments, the page that it prints, and the picture that it draws.
+
+Imports nothing that takes long before it runs: completion in shells imports this module, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zarrfeed.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zarrfeed.metadata.data import Data
+    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+
+#: Kinds of pictures, and ranks that are told apart in one.
+PLOT_SUFFIXES, MOST_RANKS = (".svg", ".png"), 32
+#: Not imported from where they are defined, which would import NumPy, and completion be slow.
+BORDERS = ("pad", "wrap", "drop", "shift")
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, positive: Callable[[str], int], natural: Callable[[str], int]
+) -> None:
+    """Add the arguments that are this command's own; `positive` parses numbers from 1, `natural` from 0."""
+    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="of the order (default: 0)")
+    parser.add_argument("--num-threads", type=positive, metavar="N", help="decode threads (default: all cores)")
+    parser.add_argument(
+        "--ranks", type=positive, metavar="W", help="tell what rank 0 of so many reads, and draw all (default: 1)"
+    )
+    parser.add_argument(
+        "--patch",
+        type=_sizes,
+        metavar="DIM=N,...",
+        help="samples are boxes of so many voxels: z=64,y=64,x=64; a dimension is a name, or the number of an axis",
+    )
+    parser.add_argument(
+        "--stride", type=_sizes, metavar="DIM=N,...", help="of a grid of patches for validation (default: random tiles)"
+    )
+    parser.add_argument(
+        "--border", choices=BORDERS, default="pad", help="what becomes of patches that reach beyond (default: pad)"
+    )
+    parser.add_argument(
+        "--plot",
+        type=_picture,
+        metavar="FILE",
+        help="draw in which order an epoch reads the store, as .svg or .png; it needs matplotlib",
+    )
+    parser.add_argument("--epoch", type=natural, default=0, metavar="N", help="which epoch (default: 0)")
+
+
+def run(arguments: argparse.Namespace, open_data: Callable[[], Data], say: Callable[[str], None]) -> None:
+    """Print what the store is and how it would be read; draw the order, if there is a file for it.
+
+    Raises
+    ------
+    ConfigError
+        If an argument does not fit to the others or to the store, or matplotlib is missing.
+    """
+    _check(arguments)
+    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+
+    data = open_data()
+    if arguments.patch is not None:
+        data = data.patch(
+            arguments.patch,
+            sampling="tiles" if arguments.stride is None else "grid",
+            stride=arguments.stride,
+            border=arguments.border,
+        )
+    ranks: Mapping[str, Any] = {} if arguments.ranks is None else {"rank": 0, "world_size": arguments.ranks}
+    with ZarrIterableDataset(
+        data,
+        batch_size=arguments.batch_size,
+        shuffle=arguments.shuffle,
+        seed=arguments.seed,
+        num_threads=arguments.num_threads,
+        memory_budget=arguments.memory_budget,
+        mixing={"lanes": arguments.lanes, "mix": arguments.mix},
+        faults={"timeout": arguments.timeout},
+        **ranks,
+    ) as dataset:
+        dataset.set_epoch(arguments.epoch)
+        page = f"{data}\n\n{dataset.explain()}"
+        if arguments.plot is not None:
+            _draw(dataset, arguments)
+            page += f"\n\norder drawn in {arguments.plot}"
+    say(page)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.patch is None and (arguments.stride is not None or arguments.border != "pad"):
+        given = "--stride" if arguments.stride is not None else "--border"
+        raise ConfigError(f"{given} is for patches: give --patch, too")
+    if arguments.plot is None:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError('--plot needs matplotlib: pip install "zarrfeed[plot]"')
+    if (arguments.ranks or 1) > MOST_RANKS:
+        raise ConfigError(f"--ranks = {arguments.ranks}, must be at most {MOST_RANKS} with --plot")
+
+
+def _draw(dataset: ZarrIterableDataset, arguments: argparse.Namespace) -> None:
+    from zarrfeed.plan.swept_order import SweptOrder
+
+    schedule, ranks = dataset.session.schedule, arguments.ranks or 1
+    name = Path(arguments.paths[0].rstrip("/")).name
+    if len(arguments.paths) > 1:
+        name += f" and {len(arguments.paths) - 1} more"
+    if not isinstance(schedule.order, SweptOrder):
+        from zarrfeed.tools.plot import draw_rows
+        from zarrfeed.tools.plot.row_figure import RowFigure
+
+        rows = RowFigure.of(schedule, arguments.epoch, ranks)
+        draw_rows.draw(rows, arguments.plot, name=name, shuffle=arguments.shuffle)
+        return
+    from zarrfeed.tools.plot import draw_patches
+    from zarrfeed.tools.plot.patch_figure import PatchFigure
+
+    patching = dataset.data.resolved.patching
+    assert patching is not None
+    dims = [dim if isinstance(dim, str) else f"axis {dim}" for dim in patching.dims]
+    patches = PatchFigure.of(schedule, arguments.epoch, ranks)
+    draw_patches.draw(patches, arguments.plot, name=name, dims=dims, shuffle=arguments.shuffle)
+
+
+def _sizes(text: str) -> dict[str | int, int]:
+    """Return what `z=64,y=64,x=64` says."""
+    sizes: dict[str | int, int] = {}
+    for one in text.split(","):
+        dim, _, size = one.partition("=")
+        if not dim or dim in sizes or not (size.isascii() and size.isdecimal() and int(size)):
+            raise argparse.ArgumentTypeError(f"{text}, must be sizes from 1, such as z=64,y=64,x=64")
+        sizes[int(dim) if dim.isascii() and dim.isdecimal() else dim] = int(size)
+    return sizes
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{text}, must end with {' or '.join(PLOT_SUFFIXES)}")
+    return path

@@ -1,0 +1,94 @@
+"""What the ranks read of an epoch, and when: the plans of all ranks, put side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zarrfeed.base.native import core
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.order import EpochPlan, Order
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.state import EpochState
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The pieces of blocks that ranks without DataLoader workers read in an epoch, sorted by rank, lane and time.
+
+    A group of pieces is decoded together: it serves the steps `first_step` to `last_step` of its rank.
+
+    Attributes
+    ----------
+    order
+        Of the epoch.
+    steps
+        Samples that each rank delivers, shape (ranks,).
+    rank, lane, block
+        Of each piece, shape (n,). A block is numbered among all blocks of the array, read or not.
+    first_step, last_step
+        Of the group of each piece, shape (n,).
+    place, group_size
+        Which piece of its group it is, and how many pieces the group has, shape (n,).
+    first_samples
+        Of each rank: the samples that it delivers first, as many as were asked for, if there are so many.
+    """
+
+    order: Order
+    steps: Int64
+    rank: Int64
+    lane: Int64
+    block: Int64
+    first_step: Int64
+    last_step: Int64
+    place: Int64
+    group_size: Int64
+    first_samples: tuple[Int64, ...]
+
+    @classmethod
+    def of(cls, schedule: Schedule, epoch: int, ranks: int, num_first: int) -> Pieces:
+        """Return the pieces of an epoch that `ranks` ranks share, with the first `num_first` samples of each."""
+        plans = [_plan_of_rank(schedule, epoch, RankInfo(rank, ranks, ranks)) for rank in range(ranks)]
+        columns = [_pieces_of_rank(rank, plan) for rank, plan in enumerate(plans)]
+        return cls(
+            plans[0].order,
+            np.array([plan.steps for plan in plans]),
+            first_samples=tuple(_first_samples(plan, num_first) for plan in plans),
+            **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
+        )
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+
+def _plan_of_rank(schedule: Schedule, epoch: int, rank: RankInfo) -> EpochPlan:
+    consumer = rank.consumer()
+    return schedule.plan(schedule.settle(EpochState(epoch), consumer), consumer)
+
+
+def _pieces_of_rank(rank: int, plan: EpochPlan) -> dict[str, Int64]:
+    """Return the columns of `Pieces` for a rank."""
+    sizes = np.diff(plan.group_begin)
+    # one entry per piece from here on
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(group)) - plan.group_begin[group]
+    lane, first_step = plan.group_lane[group], plan.first_step[group]
+    by_lane = np.lexsort((place, first_step, lane))
+    columns = {
+        "rank": np.full_like(lane, rank),
+        "lane": lane,
+        "block": plan.segment_block,
+        "first_step": first_step,
+        "last_step": plan.last_step[group],
+        "place": place,
+        "group_size": sizes[group],
+    }
+    return {name: column[by_lane] for name, column in columns.items()}
+
+
+def _first_samples(plan: EpochPlan, count: int) -> Int64:
+    head = plan.order.plan(plan.epoch, first=plan.first, stride=plan.stride, steps=min(plan.count, count))
+    samples: Int64 = core.sample_order(head.to_core())
+    return samples
