@@ -179,6 +179,38 @@ def test_a_growing_dataset_is_read_while_simulations_write_it(tmp_path: Path) ->
     assert not list(tmp_path.iterdir()), "what it made is gone"
 
 
+def train_on_a_small_head(directory: Path, *arguments: str) -> tuple[list[tuple[str, ...]], float]:
+    """Run the example, which stops and goes on; return patches and voxels of each epoch, and the Dice score."""
+    script = str(EXAMPLES / "segment_volume.py")
+    out = run(sys.executable, script, "--small", *arguments, TMPDIR=str(directory))
+    assert "stopped in epoch 2 after 30 steps\ncontinuing in epoch 2 after 24 steps\n" in out
+    assert not list(directory.glob("**/*.zarr")), "what it made is gone"
+    epochs = re.findall(r"epoch \d: (\d+) patches with (\d+) voxels", out)
+    return epochs, float(re.findall(r"that was not trained on: ([0-9.]+)", out)[0])
+
+
+def test_a_volume_is_segmented_from_patches(tmp_path: Path) -> None:
+    """Each voxel comes once in an epoch, also in the one with the stop; the model finds voxels that it never saw."""
+    epochs, dice = train_on_a_small_head(tmp_path)
+    assert len(epochs) == 4
+    assert len({voxels for _, voxels in epochs}) == 1
+    assert dice > 0.5
+
+
+def test_a_volume_is_segmented_from_patches_of_the_foreground(tmp_path: Path) -> None:
+    epochs, dice = train_on_a_small_head(tmp_path, "--foreground")
+    assert [patches for patches, _ in epochs] == ["48"] * 4
+    assert len({voxels for _, voxels in epochs}) == 4, "patches are drawn anew"
+    assert dice > 0.5
+
+
+def test_the_volume_of_the_example_is_in_the_package_of_nilearn() -> None:
+    pytest.importorskip("nilearn", reason="pip install nilearn, which takes 200 MB with what it needs")
+    code = "import segment_volume; image, grey = segment_volume.read_brain(); print(image.shape, grey.mean().round(2))"
+    out = run(sys.executable, "-c", code, PYTHONPATH=f"{EXAMPLES}:{os.environ.get('PYTHONPATH', '')}")
+    assert out == "(233, 197, 189) 0.12\n"
+
+
 def test_the_readme_names_every_example() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     for path in EXAMPLES.iterdir():
