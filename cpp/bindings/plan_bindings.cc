@@ -132,13 +132,32 @@ void bind_mixtures(py::module_& m) {
           py::arg("run"), py::arg("period"), py::arg("lane"), py::arg("offset"), py::arg("rows"));
 }
 
+/// One orientation a row, as Orientation::source has it.
+std::vector<Orientation> make_orientations(const Int64Array& rows, size_t num_dims) {
+  if (rows.ndim() != 2 || rows.shape(1) != static_cast<py::ssize_t>(num_dims) || num_dims > kMaxPatchDims) {
+    throw Error(ErrorKind::kConfig, "plan: orientations have one number for each dimension of patches");
+  }
+  std::vector<Orientation> made(static_cast<size_t>(rows.shape(0)));
+  for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
+    for (py::ssize_t d = 0; d < rows.shape(1); ++d) {
+      const int64_t source = rows.at(i, d);
+      if (source < -rows.shape(1) || source >= rows.shape(1)) {
+        throw Error(ErrorKind::kConfig, "plan: an orientation names dimension " + std::to_string(source));
+      }
+      made[static_cast<size_t>(i)].source[static_cast<size_t>(d)] = static_cast<int8_t>(source);
+    }
+  }
+  return made;
+}
+
 void bind_patches(py::module_& m) {
   py::class_<PatchTable, std::shared_ptr<PatchTable>>(m, "PatchTable")
       .def(py::init([](size_t num_dims, const Int64Array& step, const Int64Array& origin, const Int64Array& least,
                        const Int64Array& last, const Int64Array& block_first, const Int64Array& block_volume,
                        const Int64Array& block_begin, const Int64Array& block_count, int64_t sweep_axis,
                        const Int64Array& volume_of, const Int64Array& start_of, const Int64Array& margin,
-                       const Int64Array& period, const Int64Array& stride, const Int64Array& volume_number) {
+                       const Int64Array& period, const Int64Array& stride, const Int64Array& volume_number,
+                       const Int64Array& orientations) {
              auto table = std::make_shared<PatchTable>();
              table->num_dims = num_dims;
              table->step = copy(step);
@@ -156,13 +175,14 @@ void bind_patches(py::module_& m) {
              table->period = copy(period);
              table->stride = copy(stride);
              table->volume_number = copy(volume_number);
+             table->orientations = make_orientations(orientations, num_dims);
              table->check();
              return table;
            }),
            py::kw_only(), py::arg("num_dims"), py::arg("step"), py::arg("origin"), py::arg("least"), py::arg("last"),
            py::arg("block_first"), py::arg("block_volume"), py::arg("block_begin"), py::arg("block_count"),
            py::arg("sweep_axis"), py::arg("volume_of"), py::arg("start_of"), py::arg("margin"), py::arg("period"),
-           py::arg("stride"), py::arg("volume_number"));
+           py::arg("stride"), py::arg("volume_number"), py::arg("orientations"));
 }
 
 }  // namespace

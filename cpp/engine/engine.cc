@@ -154,8 +154,11 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   }
   for (size_t f = 0; f < fields_.size(); ++f) {
     if (fields_[f].patches() != nullptr) {
-      if (plan->plan.patches != nullptr) continue;
-      throw Error(ErrorKind::kConfig, "plan: it does not say where patches begin");
+      if (plan->plan.patches == nullptr) {
+        throw Error(ErrorKind::kConfig, "plan: it does not say where patches begin");
+      }
+      for (const Orientation& one : plan->plan.patches->orientations) fields_[f].patches()->check(one);
+      continue;
     }
     const std::optional<int64_t> rows = fields_[f].num_own_rows();
     if (!rows || plan->plan.num_samples <= *rows) continue;

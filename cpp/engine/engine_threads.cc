@@ -348,7 +348,8 @@ void Engine::scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratc
 void Engine::find_patches(WorkerScratch& scratch) const {
   scratch.patches.clear();
   for (const RowTarget& t : scratch.targets) {
-    scratch.patches.push_back({plan_->plan.patches->start(t.row), t.dest});
+    const EpochPlan& plan = plan_->plan;
+    scratch.patches.push_back({plan.patches->start(t.row), t.dest, draw_orientation(plan, t.row)});
   }
 }
 

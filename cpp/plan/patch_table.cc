@@ -33,6 +33,13 @@ void PatchTable::check() const {
   for (const auto& of : {volume_of, block_volume}) {
     fits = fits && std::ranges::all_of(of, [&](int64_t v) { return v >= 0 && v < static_cast<int64_t>(volumes); });
   }
+  for (const Orientation& one : orientations) {
+    for (size_t d = 0; fits && d < num_dims; ++d) {
+      const auto dim = static_cast<int>(d);
+      fits = one.source_of(dim) < static_cast<int>(num_dims);
+      for (int other = 0; other < dim; ++other) fits = fits && one.source_of(other) != one.source_of(dim);
+    }
+  }
   if (!fits) throw Error(ErrorKind::kConfig, "plan: the arrays of a patch table do not fit together");
 }
 

@@ -33,6 +33,8 @@ struct PatchTable {
   std::vector<int64_t> margin;         ///< (dims)
   std::vector<int64_t> stride;         ///< (volumes, dims)
   std::vector<int64_t> volume_number;  ///< (volumes)
+  /// One of these is drawn for each sample, all equally likely; some may be equal. Empty: samples are not turned.
+  std::vector<Orientation> orientations;
 
   /// Throws Error(kConfig) if the arrays do not fit together.
   void check() const;

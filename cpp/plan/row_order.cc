@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kRowsOfBlock = 1;
 constexpr uint64_t kRowsOfGroup = 2;
 constexpr uint64_t kLeadOfSample = 3;
+constexpr uint64_t kOrientationOfPatch = 0x6f7269656e74;
 
 /// Sets `out` to the order of the rows of a block, as positions -> row.
 void permute_block(uint64_t seed, uint64_t epoch, int64_t block, int64_t rows, std::vector<int64_t>& out) {
@@ -180,6 +181,15 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
 int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high) {
   const uint64_t key[] = {plan.seed, plan.epoch, kLeadOfSample, static_cast<uint64_t>(sample)};
   return low + static_cast<int64_t>(KeyedRandom(key).below(static_cast<uint64_t>(high - low) + 1));
+}
+
+const Orientation* draw_orientation(const EpochPlan& plan, int64_t sample) {
+  const std::vector<Orientation>& of = plan.patches->orientations;
+  if (of.empty()) return nullptr;
+  const uint64_t key[] = {kOrientationOfPatch, plan.seed, plan.epoch,
+                          static_cast<uint64_t>(plan.patches->number(sample))};
+  const Orientation& drawn = of[KeyedRandom(key).below(of.size())];
+  return drawn == Orientation{} ? nullptr : &drawn;
 }
 
 StepRange find_steps(const EpochPlan& plan, size_t source, int64_t pass, int64_t lane, int64_t offset, int64_t rows) {

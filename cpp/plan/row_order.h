@@ -125,6 +125,10 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
 /// Returns a number of [low, high] for a sample, drawn by seed, epoch and sample: the same for every consumer.
 int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high);
 
+/// Returns how a sample that is a patch is turned, drawn by seed, epoch and what the user calls the patch: the same for
+/// every consumer, and however columns are cut. Null: not at all.
+const Orientation* draw_orientation(const EpochPlan& plan, int64_t sample);
+
 /// The first and the last step at which the consumer reads a row of a group of a mixture, at its regular steps; first >
 /// last if it reads none. Rows are those of positions [offset, offset + rows) of a lane.
 struct StepRange {

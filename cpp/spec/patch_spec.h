@@ -20,6 +20,20 @@ struct PatchStart {
   std::array<int64_t, kMaxPatchDims> at{};
 };
 
+/// How a patch is turned: its dimension d runs along dimension source[d] of the volume; where source[d] is negative,
+/// backwards along dimension ~source[d].
+struct Orientation {
+  std::array<int8_t, kMaxPatchDims> source{0, 1, 2, 3, 4, 5, 6, 7};
+
+  /// The dimension of the volume that dimension `dim` of a patch runs along.
+  [[nodiscard]] int source_of(int dim) const {
+    const int8_t found = source[static_cast<size_t>(dim)];
+    return found < 0 ? ~found : found;
+  }
+  [[nodiscard]] bool is_reversed(int dim) const { return source[static_cast<size_t>(dim)] < 0; }
+  bool operator==(const Orientation&) const = default;
+};
+
 /// What a patch has beyond the ends of a volume.
 enum class Border {
   kFill,     ///< a number of the user's

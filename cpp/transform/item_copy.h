@@ -14,6 +14,9 @@ using ItemCopy = void (*)(uint8_t* dest, const uint8_t* source, int64_t count, i
 /// Error(kUnsupported) for other widths than numbers have.
 ItemCopy choose_copy(size_t item_bytes, size_t swap_bytes);
 
+/// Returns the kernel that does the same for items in reverse order: it takes a stride of -item_bytes for granted.
+ItemCopy choose_reversed_copy(size_t item_bytes, size_t swap_bytes);
+
 /// Writes items `first`, `first + 1`, ... of a pattern of one or several items, which repeats.
 void write_pattern(uint8_t* dest, std::span<const uint8_t> pattern, size_t item_bytes, size_t first, size_t count);
 

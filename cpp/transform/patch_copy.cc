@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "transform/item_copy.h"
+#include "transform/transpose.h"
 
 namespace zarrfeed {
 namespace {
@@ -96,6 +97,50 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
     stride *= patch_.axes[a].size;
   }
   sample_bytes_ = static_cast<size_t>(stride);
+  axis_of_dim_.fill(-1);
+  for (size_t a = 0; a < num_axes; ++a) {
+    const int dim = patch_.axes[a].dim;
+    if (dim >= 0) axis_of_dim_[static_cast<size_t>(dim)] = static_cast<int>(a);
+  }
+}
+
+void PatchCopy::check(const Orientation& turned) const {
+  for (const PatchAxis& axis : patch_.axes) {
+    if (axis.dim < 0) continue;
+    const int other = axis_of_dim_[static_cast<size_t>(turned.source_of(axis.dim))];
+    if (other >= 0 && patch_.axes[static_cast<size_t>(other)].size == axis.size) continue;
+    throw Error(ErrorKind::kConfig, array_.name + ": patches with sides of different lengths are not turned");
+  }
+}
+
+size_t PatchCopy::source_axis(const Orientation& by, size_t axis) const {
+  const int dim = patch_.axes[axis].dim;
+  return dim < 0 ? axis : static_cast<size_t>(axis_of_dim_[static_cast<size_t>(by.source_of(dim))]);
+}
+
+bool PatchCopy::is_reversed(const Orientation& by, size_t axis) const {
+  const int dim = patch_.axes[axis].dim;
+  return dim >= 0 && by.is_reversed(dim);
+}
+
+void PatchCopy::turn(const Orientation& by, Runs& runs) const {
+  Runs of_array;
+  runs.swap(of_array);
+  for (size_t a = 0; a < num_axes(); ++a) {
+    runs[a] = std::move(of_array[source_axis(by, a)]);
+    if (!is_reversed(by, a)) continue;
+    std::ranges::reverse(runs[a]);
+    for (AxisRun& run : runs[a]) {
+      run.dest = patch_.axes[a].size - run.dest - run.count;
+      run.source += (run.count - 1) * run.step;
+      run.step = -run.step;
+    }
+  }
+}
+
+void PatchCopy::turn(const Orientation& by, PerAxis& of_axes) const {
+  const PerAxis of_array = of_axes;
+  for (size_t a = 0; a < num_axes(); ++a) of_axes[a] = of_array[source_axis(by, a)];
 }
 
 void PatchCopy::find_axis_runs(size_t axis, const PatchStart& start, std::vector<AxisRun>& out) const {
@@ -262,6 +307,70 @@ void for_each_run(std::span<const LoopType> loops, int64_t dest, int64_t source,
 
 }  // namespace
 
+size_t PatchCopy::find_crossing(const Loops& loops) const {
+  constexpr int64_t kWorthwhile = 4;
+  const auto item = static_cast<int64_t>(item_bytes_);
+  if (std::abs(loops.run_stride) == item || loops.run_items < kWorthwhile || !can_transpose(item_bytes_)) {
+    return loops.depth;
+  }
+  const std::span<const Loop> nested(loops.of.data(), loops.depth);
+  const auto found = std::ranges::find_if(
+      nested, [&](const Loop& one) { return std::abs(one.source_stride) == item && one.count >= kWorthwhile; });
+  return static_cast<size_t>(found - nested.begin());
+}
+
+void PatchCopy::copy_across(const Loops& loops, size_t crossing, uint8_t* sample, int64_t dest,
+                            const uint8_t* source) const {
+  Loops around = loops;
+  std::copy(loops.of.begin() + static_cast<std::ptrdiff_t>(crossing) + 1,
+            loops.of.begin() + static_cast<std::ptrdiff_t>(loops.depth),
+            around.of.begin() + static_cast<std::ptrdiff_t>(crossing));
+  const std::span<const Loop> nested(around.of.data(), loops.depth - 1);
+  Loop columns = loops.of[crossing];
+  if (columns.source_stride < 0) {  // backwards along the patch is forwards along the source
+    dest += (columns.count - 1) * columns.dest_stride;
+    source += (columns.count - 1) * columns.source_stride;
+    columns.dest_stride = -columns.dest_stride;
+  }
+  if (converter_ == nullptr && array_.swap_bytes == 0) {
+    for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) {
+      copy_transposed(item_bytes_, sample + to, source + from, loops.run_items, columns.count, columns.dest_stride,
+                      loops.run_stride);
+    });
+    return;
+  }
+  // Some rows of the patch at a time are transposed in the first level cache, and converted from there.
+  constexpr int64_t kRows = 16;
+  constexpr auto kItems = static_cast<int64_t>(Converter::kBlock) / 4;
+  uint8_t transposed[kRows * kItems * static_cast<int64_t>(kMaxConvertedItem)];
+  const auto item = static_cast<int64_t>(item_bytes_);
+  const auto dest_item = static_cast<int64_t>(dest_item_);
+  uint8_t swapped[kItems * static_cast<int64_t>(kMaxConvertedItem)];
+  const ItemCopy copy = choose_copy(item_bytes_, array_.swap_bytes);
+  const auto finish = [&](int64_t to, const uint8_t* row, int64_t count) {
+    if (converter_ == nullptr) {
+      copy(sample + to, row, count, item);
+      return;
+    }
+    if (array_.swap_bytes != 0) copy(swapped, row, count, item);
+    converter_->convert(sample + to, array_.swap_bytes != 0 ? swapped : row, static_cast<size_t>(count),
+                        static_cast<size_t>(to / dest_item));
+  };
+  for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) {
+    for (int64_t i = 0; i < loops.run_items; i += kItems) {
+      const int64_t items = std::min(kItems, loops.run_items - i);
+      for (int64_t j = 0; j < columns.count; j += kRows) {
+        const int64_t rows = std::min(kRows, columns.count - j);
+        copy_transposed(item_bytes_, transposed, source + from + i * loops.run_stride + j * item, items, rows,
+                        items * item, loops.run_stride);
+        for (int64_t row = 0; row < rows; ++row) {
+          finish(to + (j + row) * columns.dest_stride + i * dest_item, transposed + row * items * item, items);
+        }
+      }
+    }
+  });
+}
+
 void PatchCopy::copy_box(const Loops& loops, uint8_t* sample, int64_t dest, const uint8_t* source) const {
   const std::span<const Loop> nested(loops.of.data(), loops.depth);
   const bool is_ready = array_.swap_bytes == 0 && loops.run_stride == static_cast<int64_t>(item_bytes_);
@@ -273,7 +382,12 @@ void PatchCopy::copy_box(const Loops& loops, uint8_t* sample, int64_t dest, cons
                  [&](int64_t to, int64_t from) { copy_rows(sample + to, source + from, rows); });
     return;
   }
-  const ItemCopy copy = choose_copy(item_bytes_, array_.swap_bytes);
+  if (const size_t crossing = find_crossing(loops); crossing < loops.depth) {
+    copy_across(loops, crossing, sample, dest, source);
+    return;
+  }
+  const bool is_reversed = loops.run_stride == -static_cast<int64_t>(item_bytes_);
+  const ItemCopy copy = (is_reversed ? choose_reversed_copy : choose_copy)(item_bytes_, array_.swap_bytes);
   if (converter_ == nullptr) {
     for_each_run(nested, dest, 0, [&](int64_t to, int64_t from) {
       copy(sample + to, source + from, loops.run_items, loops.run_stride);
@@ -318,7 +432,8 @@ size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const Patc
                       const ChunkCrop* crop) const {
   Runs runs;
   std::vector<AxisRun> whole;
-  const PerAxis strides = crop == nullptr ? source_stride_ : crop_strides(array_, *crop);
+  const PerAxis array_strides = crop == nullptr ? source_stride_ : crop_strides(array_, *crop);
+  PerAxis turned_strides;
   size_t items = 0;
   for (const PatchTarget& target : targets) {
     PerAxis origin{};
@@ -345,6 +460,13 @@ size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const Patc
         if (crop != nullptr) check_crop(*crop, a, begin, runs[a].back());
       }
     }
+    if (target.turned != nullptr) {
+      turned_strides = array_strides;
+      turn(*target.turned, turned_strides);
+      turn(*target.turned, origin);
+      turn(*target.turned, runs);
+    }
+    const PerAxis& strides = target.turned == nullptr ? array_strides : turned_strides;
     items += for_each_box(runs, origin, strides, [&](const Loops& loops, int64_t dest, int64_t source) {
       if (chunk == nullptr) {
         fill_box(loops, target.dest, dest);
@@ -371,6 +493,7 @@ void PatchCopy::pad(std::span<const PatchTarget> targets) const {
     // Axis by axis: what lies beyond it, inside of the axes before it.
     Runs inside;
     for (size_t a = 0; a < num_axes(); ++a) find_axis_runs(a, target.start, inside[a]);
+    if (target.turned != nullptr) turn(*target.turned, inside);
     for (size_t beyond = 0; beyond < num_axes(); ++beyond) {
       Runs runs;
       for (size_t a = 0; a < num_axes(); ++a) {

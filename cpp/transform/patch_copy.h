@@ -2,8 +2,13 @@
 // Decoded read chunk -> patches. Pure: memory in, memory out.
 //
 // Each place of a patch along an axis comes from one place of the array, or from none: it then lies beyond the volume,
-// and is padded. Invariant: copying from (or filling) all chunks that find_cells() names, and pad() where reaches_out(),
-// writes every byte of the patch once.
+// and is padded. Invariants:
+//   * Copying from (or filling) all chunks that find_cells() names, and pad() where reaches_out(), writes every byte of
+//     the patch, and no other byte.
+//   * A patch that is turned has what the patch has that is not, padding included, at other places: the item at (c0,
+//     c1, ...) of the turned one stands at dimension source_of(d) of the other at c_d, or at size - 1 - c_d if it is
+//     reversed. So neither the chunks that it needs depend on how it is turned, nor what is kept of them.
+//   * Fields are turned alike, in whichever order their axes have the dimensions. Axes that are no dimension stay.
 
 #include <array>
 #include <cstddef>
@@ -45,10 +50,11 @@ struct ChunkSpan {
   int64_t end = 0;
 };
 
-/// A patch, and the first of its bytes in the batch.
+/// A patch, the first of its bytes in the batch, and how it is turned.
 struct PatchTarget {
   PatchStart start;
   uint8_t* dest = nullptr;
+  const Orientation* turned = nullptr;  ///< null: not at all
 };
 
 /// Cuts patches out of the chunks of one array. The converter must outlive it.
@@ -56,6 +62,9 @@ class PatchCopy {
  public:
   /// Throws Error(kConfig) if the specification does not fit the array.
   PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converter = nullptr);
+
+  /// Throws Error(kConfig) if patches cannot be turned so: dimensions would change places that have different sizes.
+  void check(const Orientation& turned) const;
 
   /// Bytes of a sample in the batch.
   [[nodiscard]] size_t sample_bytes() const { return sample_bytes_; }
@@ -107,6 +116,12 @@ class PatchCopy {
   void find_axis_runs(size_t axis, const PatchStart& start, std::vector<AxisRun>& out) const;
   /// The index of a chunk along an axis, counted as in ChunkSpan.
   [[nodiscard]] int64_t index_along(size_t axis, PatchCell cell, int64_t of) const;
+  /// Makes runs along the axes of the array, and what belongs to each, those along the axes of a turned patch.
+  void turn(const Orientation& by, Runs& runs) const;
+  void turn(const Orientation& by, PerAxis& of_axes) const;
+  /// The axis of the array that an axis of a turned patch runs along, and whether it does so backwards.
+  [[nodiscard]] size_t source_axis(const Orientation& by, size_t axis) const;
+  [[nodiscard]] bool is_reversed(const Orientation& by, size_t axis) const;
   /// Calls box(loops, offset in the patch, offset in the source) for each combination of one run an axis; returns the
   /// items of all of them. The source, a chunk or a crop of it, begins at `origin`, and has its places along an axis
   /// `strides` bytes apart.
@@ -115,6 +130,11 @@ class PatchCopy {
   /// Throws Error(kConfig) unless a crop of the chunk that begins at `begin` has all of a run along an axis.
   void check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, const AxisRun& run) const;
   void copy_box(const Loops& loops, uint8_t* sample, int64_t dest, const uint8_t* source) const;
+  /// The same where one loop runs along consecutive items of the source, but not the innermost one: by transposing.
+  void copy_across(const Loops& loops, size_t crossing, uint8_t* sample, int64_t dest, const uint8_t* source) const;
+  /// The loop that runs along consecutive items of the source, where runs do not, and that pays to be transposed; the
+  /// number of loops if there is none.
+  [[nodiscard]] size_t find_crossing(const Loops& loops) const;
   void fill_box(const Loops& loops, uint8_t* sample, int64_t dest) const;
 
   ArraySpec array_;
@@ -125,6 +145,7 @@ class PatchCopy {
   size_t sample_bytes_ = 0;
   PerAxis source_stride_{};  ///< of a whole chunk, in bytes
   std::vector<int64_t> dest_stride_;
+  std::array<int, kMaxPatchDims> axis_of_dim_{};  ///< -1: no axis
   CellGrid cells_;
 };
 

@@ -208,6 +208,7 @@ class PatchTable:
         period: npt.NDArray[np.int64],
         stride: npt.NDArray[np.int64],
         volume_number: npt.NDArray[np.int64],
+        orientations: npt.NDArray[np.int64],
     ) -> None: ...
 
 class EpochPlan:

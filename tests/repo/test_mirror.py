@@ -40,6 +40,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/batch_parts.py": ("unit/metadata/test_fields.py", "parity/test_padding.py"),
     "plan/listed_order.py": ("unit/plan/test_positions.py",),
     "metadata/patch_weights.py": ("parity/test_patch_random.py",),
+    "metadata/turned_patches.py": ("parity/test_patch_turns.py",),
     "metadata/patch_positions.py": ("parity/test_patch_positions.py",),
     "plan/field_rows.py": ("parity/test_many_stores.py",),
     "metadata/concat.py": ("parity/test_many_stores.py",),

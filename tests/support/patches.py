@@ -45,6 +45,13 @@ def patch_of(array: Voxels, start: Voxels, size: Sequence[int], pad: Any = 0, wr
     return found
 
 
+def turned(box: Voxels, orientation: Sequence[int]) -> Voxels:
+    """Return a box whose axis d runs along axis `orientation[d]`, or backwards along `~orientation[d]`, by NumPy."""
+    axes = [~one if one < 0 else one for one in orientation]
+    made: Voxels = np.flip(np.transpose(box, axes), tuple(d for d, one in enumerate(orientation) if one < 0))
+    return made
+
+
 def read(dataset: ZarrIterableDataset) -> Iterator[tuple[Any, int]]:
     """Return the samples of a pass, each with its number."""
     for samples, index in dataset:

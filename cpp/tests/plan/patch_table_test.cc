@@ -72,7 +72,7 @@ TEST(listed_patches_begin_where_the_list_says) {
 }
 
 TEST(tables_that_do_not_fit_together_are_refused) {
-  for (int i = 0; i < 15; ++i) {
+  for (int i = 0; i < 18; ++i) {
     PatchTable table = tiles();
     if (i == 0) table.num_dims = 0;
     if (i == 1) table.step.pop_back();
@@ -89,6 +89,10 @@ TEST(tables_that_do_not_fit_together_are_refused) {
     if (i == 12) table.period[0] = -1;
     if (i == 13) table.sweep_axis = -2;
     if (i == 14) table.sweep_axis = 2;
+    if (i >= 15) table.orientations.resize(2);
+    if (i == 15) table.orientations[1].source = {1, 2};
+    if (i == 16) table.orientations[1].source = {1, 1};
+    if (i == 17) table.orientations[1].source = {~1, 1};
     CHECK_THROWS(kConfig, "patch table", table.check());
   }
 }

@@ -307,3 +307,50 @@ TEST(a_plan_without_steps_lists_nothing) {
   CHECK_EQ(plan->plan.num_groups(), size_t{0});
   CHECK(listed(line).empty());
 }
+
+TEST(how_a_patch_is_turned_depends_on_seed_epoch_and_number_alone) {
+  PatchTable table;
+  table.num_dims = 2;
+  table.volume_of.assign(100, 0);
+  for (int64_t i = 0; i < 100; ++i) table.start_of.insert(table.start_of.end(), {i, 2});
+  table.margin = {0, 0};
+  table.period = {0, 0};
+  table.stride = {1, 1000};
+  table.volume_number = {0};
+  EpochPlan plan;
+  plan.seed = 3;
+  plan.epoch = 5;
+  plan.patches = &table;
+  CHECK(draw_orientation(plan, 7) == nullptr);  // nothing is turned
+  table.orientations.resize(3);
+  table.orientations[1].source = {~0, 1};
+  table.orientations[2].source = {1, 0};
+  table.check();
+  std::vector<Orientation> drawn;
+  std::map<int, int> times;
+  for (int64_t sample = 0; sample < 100; ++sample) {
+    const Orientation* const of_sample = draw_orientation(plan, sample);
+    const uint64_t key[] = {0x6f7269656e74, 3, 5, static_cast<uint64_t>(sample + 2000)};
+    const auto expected = KeyedRandom(key).below(3);
+    ++times[static_cast<int>(expected)];
+    CHECK(of_sample == (expected == 0 ? nullptr : &table.orientations[expected]));  // the first one turns nothing
+    drawn.push_back(of_sample == nullptr ? Orientation{} : *of_sample);
+  }
+  for (const auto& [number, count] : times) CHECK(number < 3 && count > 15);
+  // Listed in another order, as other columns do, each patch is turned as it was.
+  PatchTable backwards = table;
+  for (size_t i = 0; i < 100; ++i) backwards.start_of[2 * i] = 99 - static_cast<int64_t>(i);
+  plan.patches = &backwards;
+  for (int64_t sample = 0; sample < 100; ++sample) {
+    const Orientation* const of_sample = draw_orientation(plan, sample);
+    CHECK((of_sample == nullptr ? Orientation{} : *of_sample) == drawn[static_cast<size_t>(99 - sample)]);
+  }
+  plan.patches = &table;
+  plan.epoch = 6;
+  int others = 0;
+  for (int64_t sample = 0; sample < 100; ++sample) {
+    const Orientation* const of_sample = draw_orientation(plan, sample);
+    others += (of_sample == nullptr ? Orientation{} : *of_sample) != drawn[static_cast<size_t>(sample)] ? 1 : 0;
+  }
+  CHECK(others > 30);
+}

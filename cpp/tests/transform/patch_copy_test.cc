@@ -90,6 +90,44 @@ struct Case {
     patch.fill = {kPadded & 0xff, kPadded >> 8};
     start.volume = 1;
     for (size_t d = 0; d < kMaxPatchDims; ++d) start.at[d] = pick(random, -9, 12);
+    if (random() % 2 == 0) turn(random);
+  }
+
+  /// Turns patches in a random way; often with sides of the same length, so that dimensions change places.
+  void turn(std::mt19937_64& random) {
+    std::vector<int8_t> dims;
+    const bool is_cube = random() % 4 != 0;
+    const int64_t side = pick(random, 1, 9);
+    for (PatchAxis& axis : patch.axes) {
+      if (axis.dim < 0) continue;
+      dims.push_back(static_cast<int8_t>(axis.dim));
+      if (!is_cube) continue;
+      axis.size = side;
+      axis.offsets.clear();
+    }
+    const std::vector<int8_t> from = dims;
+    if (is_cube) std::shuffle(dims.begin(), dims.end(), random);
+    for (size_t d = 0; d < dims.size(); ++d) {
+      turned.source[static_cast<size_t>(from[d])] =
+          random() % 2 == 0 ? dims[d] : static_cast<int8_t>(~static_cast<int>(dims[d]));
+    }
+  }
+
+  /// The place in the patch as it lies in the volume that a place of the turned one has.
+  [[nodiscard]] std::vector<int64_t> unturned(const std::vector<int64_t>& place) const {
+    std::vector<int64_t> found = place;
+    for (size_t to = 0; to < place.size(); ++to) {
+      const int dim = patch.axes[to].dim;
+      if (dim < 0) continue;
+      const int8_t source = turned.source[static_cast<size_t>(dim)];
+      for (size_t from = 0; from < place.size(); ++from) {
+        const PatchAxis& axis = patch.axes[from];
+        if (axis.dim < 0) continue;
+        if (axis.dim == source) found[from] = place[to];
+        if (axis.dim == -source - 1) found[from] = axis.size - 1 - place[to];
+      }
+    }
+    return found;
   }
 
   [[nodiscard]] bool is_sample_axis(size_t axis) const { return static_cast<int>(axis) == array.sample_axis; }
@@ -131,12 +169,17 @@ struct Case {
     std::vector<uint16_t> out(items());
     for (size_t i = 0; i < out.size(); ++i) {
       std::vector<int64_t> at(array.shape.size());
+      std::vector<int64_t> places(at.size());
       auto left = static_cast<int64_t>(i);
       bool padded = false;
       for (size_t a = at.size(); a-- > 0;) {
+        places[a] = left % patch.axes[a].size;
+        left /= patch.axes[a].size;
+      }
+      places = unturned(places);
+      for (size_t a = at.size(); a-- > 0;) {
         const PatchAxis& axis = patch.axes[a];
-        const int64_t place = left % axis.size;
-        left /= axis.size;
+        const int64_t place = places[a];
         int64_t base = 0;
         if (axis.dim >= 0) base = floor_of(start.at[static_cast<size_t>(axis.dim)], axis.scale) + axis.shift;
         at[a] = walk(base + (axis.offsets.empty() ? place : axis.offsets[static_cast<size_t>(place)]), extent(a),
@@ -173,6 +216,7 @@ struct Case {
   ArraySpec array;
   PatchSpec patch;
   PatchStart start;
+  Orientation turned;
 };
 
 /// An array of bytes in C order.
@@ -192,13 +236,17 @@ ArraySpec bytes_of(std::vector<int64_t> shape, std::vector<int64_t> chunk_shape)
 TEST(a_patch_has_of_each_place_what_the_array_has) {
   std::mt19937_64 random(1);
   int padded = 0;
-  for (int i = 0; i < 4000; ++i) {
+  int turns = 0;
+  for (int i = 0; i < 8000; ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     const PatchCopy copy(c.array, c.patch);
     CHECK_EQ(copy.sample_bytes(), c.items() * 2);
     std::vector<uint16_t> out(c.items(), kUntouched);
-    const PatchTarget target{c.start, reinterpret_cast<uint8_t*>(out.data())};
+    copy.check(c.turned);
+    const bool is_turned = c.turned != Orientation{};
+    turns += is_turned ? 1 : 0;
+    const PatchTarget target{c.start, reinterpret_cast<uint8_t*>(out.data()), is_turned ? &c.turned : nullptr};
     std::vector<PatchCell> cells, missing;
     copy.find_cells(c.start, cells);
     CHECK(std::ranges::adjacent_find(cells, std::equal_to<>()) == cells.end());
@@ -222,7 +270,8 @@ TEST(a_patch_has_of_each_place_what_the_array_has) {
     padded += left > 0 ? 1 : 0;
     CHECK(out == c.expected(missing, copy));
   }
-  CHECK(padded > 500);
+  CHECK(padded > 1000);
+  CHECK(turns > 2000);
 }
 
 TEST(a_patch_is_the_same_cut_out_of_a_crop) {
@@ -234,8 +283,8 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
     const PatchCopy copy(c.array, c.patch);
     std::vector<uint16_t> out(c.items(), kUntouched);
     std::vector<uint16_t> expected = out;
-    const PatchTarget target{c.start, reinterpret_cast<uint8_t*>(out.data())};
-    const PatchTarget reference{c.start, reinterpret_cast<uint8_t*>(expected.data())};
+    const PatchTarget target{c.start, reinterpret_cast<uint8_t*>(out.data()), &c.turned};
+    const PatchTarget reference{c.start, reinterpret_cast<uint8_t*>(expected.data()), &c.turned};
     std::vector<PatchCell> cells;
     copy.find_cells(c.start, cells);
     std::vector<std::vector<ChunkSpan>> spans(copy.num_axes());
@@ -314,6 +363,89 @@ TEST(conversions_know_the_place_in_the_patch) {
     const float expected = (value - mean) / static_cast<float>(1 << channel);
     CHECK(y < 0 ? out[static_cast<size_t>(i)] != out[static_cast<size_t>(i)] : out[static_cast<size_t>(i)] == expected);
   }
+}
+
+TEST(turned_patches_have_the_bytes_of_the_others_at_other_places) {
+  // Long enough for every kind of copy: items of all widths, in both byte orders, converted or not.
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 300; ++i) {
+    const Context context("case " + std::to_string(i));
+    const int64_t side = pick(random, 1, 70);
+    const int64_t channels = pick(random, 1, 3);
+    const int64_t depth = std::min<int64_t>(side, 6);
+    ArraySpec array = bytes_of({depth + 3, side + 9, channels, side + 5}, {});
+    for (const int64_t length : array.shape) array.chunk_shape.push_back(length);
+    if (random() % 2 == 0) std::shuffle(array.storage_order.begin(), array.storage_order.end(), random);
+    ConversionSpec conversion;
+    conversion.from = random() % 2 == 0 ? ItemType::kUint8 : ItemType::kUint16;
+    conversion.mean.assign(static_cast<size_t>(channels), 0);
+    std::iota(conversion.mean.begin(), conversion.mean.end(), 10.0);
+    conversion.std.assign(static_cast<size_t>(channels), 3.0);
+    conversion.channel_items = static_cast<size_t>(side);
+    const Converter converter(conversion);
+    const bool is_converted = random() % 3 == 0;
+    array.item_bytes = is_converted ? converter.source_item_bytes() : size_t{1} << random() % 5;
+    if (array.item_bytes > 1 && random() % 2 == 0) array.swap_bytes = std::min<size_t>(array.item_bytes, 8);
+    array.fill.assign(array.item_bytes, 0);
+    PatchSpec patch;
+    patch.axes = {{.dim = 0, .size = depth}, {.dim = 1, .size = side}};
+    patch.axes.push_back({.dim = -1, .size = channels});
+    patch.axes.push_back({.dim = 2, .size = side});
+    const bool is_cube = depth == side;
+    patch.volumes = {{0, 0, depth + 3}};
+    const PatchCopy copy(array, patch, is_converted ? &converter : nullptr);
+    Orientation turned;
+    if (random() % 4 != 0) std::swap(turned.source[1], turned.source[2]);
+    if (is_cube) std::shuffle(turned.source.begin(), turned.source.begin() + 3, random);
+    for (size_t d = 0; d < 3; ++d) {
+      if (random() % 2 == 0) turned.source[d] = static_cast<int8_t>(~static_cast<int>(turned.source[d]));
+    }
+    copy.check(turned);
+    std::vector<uint8_t> chunk(crop_bytes(array, whole_chunk(array)));
+    for (uint8_t& byte : chunk) byte = static_cast<uint8_t>(random());
+    const PatchStart start{0, {pick(random, 0, 3), pick(random, 0, 9), pick(random, 0, 5)}};
+    std::vector<uint8_t> out(copy.sample_bytes()), plain = out;
+    const std::array targets{PatchTarget{start, plain.data()}, PatchTarget{start, out.data(), &turned}};
+    CHECK_EQ(copy.cut({}, chunk.data(), targets), 2 * out.size());
+    const size_t item = is_converted ? converter.dest_item_bytes() : array.item_bytes;
+    const std::array<size_t, 4> axis_of_dim{0, 1, 3};
+    std::array<int64_t, 4> at{};
+    for (size_t number = 0; number * item < out.size(); ++number) {
+      auto left = static_cast<int64_t>(number);
+      for (size_t a = 4; a-- > 0;) {
+        at[a] = left % patch.axes[a].size;
+        left /= patch.axes[a].size;
+      }
+      std::array<int64_t, 4> from = at;
+      for (size_t d = 0; d < 3; ++d) {
+        const int source = turned.source[d];
+        const size_t axis = axis_of_dim[static_cast<size_t>(source < 0 ? -source - 1 : source)];
+        const int64_t place = at[axis_of_dim[d]];
+        from[axis] = source < 0 ? patch.axes[axis].size - 1 - place : place;
+      }
+      int64_t place = 0;
+      for (size_t a = 0; a < 4; ++a) place = place * patch.axes[a].size + from[a];
+      if (std::memcmp(&out[number * item], &plain[static_cast<size_t>(place) * item], item) != 0) {
+        CHECK_EQ(number, size_t{0} - 1);  // says which item differs
+      }
+    }
+  }
+}
+
+TEST(dimensions_of_different_sizes_do_not_change_places) {
+  const ArraySpec array = bytes_of({4, 4}, {2, 2});
+  PatchSpec patch;
+  patch.axes = {{.dim = 0, .size = 2}, {.dim = 1, .size = 3}};
+  patch.volumes = {{0, 0, 4}};
+  const PatchCopy copy(array, patch);
+  Orientation flipped;
+  flipped.source[1] = ~1;
+  copy.check(flipped);
+  std::swap(flipped.source[0], flipped.source[1]);
+  CHECK_THROWS(kConfig, "sides of different lengths", copy.check(flipped));
+  Orientation of_others;
+  of_others.source[1] = 2;  // which the array has not
+  CHECK_THROWS(kConfig, "sides of different lengths", copy.check(of_others));
 }
 
 TEST(what_does_not_fit_the_array_is_refused) {

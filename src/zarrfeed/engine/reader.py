@@ -279,7 +279,7 @@ class Reader:
                 fields[number] = SkippedField(f.name, partial(_find_loaded, loaded), offsets)
             elif tensor in self._vlen_readers:
                 fields |= self._vlen_readers[tensor].skippable(number, f.name)
-        self._order = plan.order
+        self._order, self._epoch = plan.order, plan.epoch
         return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
 
     def _substitute(self, arrays: Sequence[Array], skipped: Skipped) -> None:
@@ -300,7 +300,7 @@ class Reader:
                 policy=self._policy,
             )
         try:
-            self._spare.start(_request(self._order, samples), 1)
+            self._spare.start(_request(self._order, self._epoch, samples), 1)
             batch = self._spare.next_arrays()
         finally:
             self._spare.stop()
@@ -345,10 +345,10 @@ class Reader:
         self._engine.provide_buffers([address for _, address in buffers])
 
 
-def _request(order: Order, samples: Int64) -> EpochPlan:
-    """Return the plan of one batch with some samples of an order."""
+def _request(order: Order, epoch: int, samples: Int64) -> EpochPlan:
+    """Return the plan of one batch with some samples of an order, turned as in an epoch if they are patches."""
     if isinstance(order, SweptOrder):
-        return plan_patches(order.tiles.grid, *order.tiles.starts(samples))
+        return plan_patches(order.tiles.grid, *order.tiles.starts(samples), of=order.of_epochs, epoch=epoch)
     return plan_request(samples, order.num_samples, order.block_rows)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.metadata.conversion import parse_dtype
+from zarrfeed.metadata.patching import PatchRequest
 from zarrfeed.spec.data import (
     BlocksCall,
     CastCall,
@@ -40,11 +41,22 @@ def window_call(offsets: Any, segment_ends: Any, rows: Any, pad: Any, mask: bool
 
 
 def patch_call(
-    size: Any, sampling: str, border: Any, stride: Any, pad: Any, positions: Any, n: Any, weights: FrozenArray | None
+    request: PatchRequest, size: Any, border: Any, stride: Any, pad: Any, positions: Any, weights: FrozenArray | None
 ) -> PatchCall:
-    """Return `.patch(size, sampling=..., border=..., stride=..., pad=..., positions=..., n=..., weights=...)`."""
+    """Return `.patch(size, sampling=..., ...)`, whose arguments were parsed to a request."""
     listed = None if positions is None else FrozenArray.of(positions)
-    return PatchCall(freeze(size), str(sampling), freeze(border), freeze(stride), pad, listed, freeze(n), weights)
+    return PatchCall(
+        freeze(size),
+        request.sampling,
+        freeze(border),
+        freeze(stride),
+        pad,
+        listed,
+        request.n,
+        weights,
+        request.flip,
+        request.rotate,
+    )
 
 
 def with_offsets(expression: Expression, offsets: Any) -> Expression:

@@ -240,6 +240,8 @@ class Data(ItemMethods):
         positions: npt.ArrayLike | None = None,
         n: int | None = None,
         weights: PatchWeights | None = None,
+        flip: Sequence[Dim] = (),
+        rotate: Sequence[Dim] = (),
     ) -> Data:
         """Make each sample a patch: a box of the arrays, such as 64 x 64 x 64 voxels of a volume.
 
@@ -279,12 +281,20 @@ class Data(ItemMethods):
             whose shape divides that of the voxels. A patch begins at s with the probability
             `w[(s + size // 2) // cell] / sum(w)`, where the sum is over all voxels that may be in the middle: those
             of patches that lie inside, with border "drop"; else all. None: places are equally likely.
+        flip
+            Dimensions that `size` names, such as ["z", "y", "x"]. Each patch is reversed along each of them, or not,
+            with probability 1/2: all arrays alike, anew in each epoch, and with or without shuffling.
+        rotate
+            Two dimensions, or three, along which patches have the same size, such as ["y", "x"]. Each patch is rotated
+            by 0, 90, 180 or 270 degrees in the plane of two, or is in one of the 24 orientations that rotations give a
+            cube, all equally likely; then it is flipped.
 
         Raises
         ------
         ConfigError
-            If an array lacks a dimension, lengths differ, a patch is larger than its volume and is not padded, or a
-            position is that of a patch without a voxel of a volume.
+            If an array lacks a dimension, lengths differ, a patch is larger than its volume and is not padded, a
+            position is that of a patch without a voxel of a volume, or an array is normalised by other numbers from
+            voxel to voxel along a dimension that is flipped or rotated.
 
         Notes
         -----
@@ -306,8 +316,8 @@ class Data(ItemMethods):
         if weights is not None and self.growth is not None:
             raise ConfigError("weights of a store that is opened with refresh: it may grow, and weights do not")
         read = read_weights(weights)
-        request = PatchRequest.parse(size, sampling, border, stride, pad, positions, n, read)
-        call = calls.patch_call(size, sampling, border, stride, pad, positions, n, frozen_weights(read))
+        request = PatchRequest.parse(size, sampling, border, stride, pad, positions, n, read, flip, rotate)
+        call = calls.patch_call(request, size, border, stride, pad, positions, frozen_weights(read))
         return self._then(call, Step("patch", (request,)))
 
     def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Data:

@@ -16,8 +16,10 @@ from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.patch_positions import checked_positions, place_positions
 from zarrfeed.metadata.patch_weights import draw_positions
 from zarrfeed.metadata.store_table import StoreTable
+from zarrfeed.metadata.turned_patches import check_conversion, check_turns, parse_turned
 from zarrfeed.plan.batch_request import ListedRequests, Requests, TileRequests
 from zarrfeed.plan.patch_numbers import Numbering
+from zarrfeed.plan.patch_turns import Turns
 from zarrfeed.plan.positions import ListedPositions, PositionSource
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, Border, Tiling
@@ -46,6 +48,8 @@ class PatchRequest:
     positions: Int64 | None = field(default=None, compare=False)
     n: int | None = None
     weights: npt.NDArray[Any] | None = field(default=None, compare=False)
+    flip: tuple[Dim, ...] = ()
+    rotate: tuple[Dim, ...] = ()
 
     @classmethod
     def parse(
@@ -58,6 +62,8 @@ class PatchRequest:
         positions: Any = None,
         n: Any = None,
         weights: npt.NDArray[Any] | None = None,
+        flip: Any = (),
+        rotate: Any = (),
     ) -> PatchRequest:
         """Return what the arguments of `Data.patch` say, as far as it does not depend on arrays."""
         named = _numbers("size", size)
@@ -99,7 +105,8 @@ class PatchRequest:
             check_int("n", n, 1, 2**31 - 1)
             n = int(n)
         padding = pad if isinstance(pad, str) else float(pad)
-        request = cls(named, sampling, border, strides, padding, listed, n, weights)
+        turned = [parse_turned(name, value, dict(named)) for name, value in (("flip", flip), ("rotate", rotate))]
+        request = cls(named, sampling, border, strides, padding, listed, n, weights, *turned)
         request._check_borders()
         return request
 
@@ -244,6 +251,12 @@ class Patching:
         return replace(self, source=placed)
 
     @property
+    def turns(self) -> Turns | None:
+        """How patches may be turned; None if they are not."""
+        flip, rotate = (tuple(map(self.dims.index, one)) for one in (self.request.flip, self.request.rotate))
+        return Turns(len(self.dims), flip, rotate) if flip or rotate else None
+
+    @property
     def wraps(self) -> tuple[bool, ...]:
         """Whether each dimension is periodic."""
         return tuple(one == "wrap" for one in self.borders)
@@ -304,8 +317,10 @@ class Patching:
         Raises
         ------
         ConfigError
-            If each epoch has patches of its own.
+            If each epoch has patches of its own, or turns them in a way of its own.
         """
+        if self.turns is not None:
+            raise ConfigError("each epoch flips and rotates patches otherwise, must not for patches by index")
         if self.request.sampling == "grid":
             return TileRequests(self.tiling(0).at(0))
         if not isinstance(self.source, ListedPositions):
@@ -322,9 +337,14 @@ class Patching:
         """Return the fields with samples that are patches."""
         pad = self.request.pad
         fill = float("nan") if pad == "nan" else 0.0 if isinstance(pad, str) else float(pad)
+        turns = self.turns
         made = []
         for f, axes in zip(fields, self.axes, strict=True):
             assert isinstance(f, StoredField)
+            if turns is not None:
+                check_turns(turns, self.dims, with_path(f), axes)
+                if f.conversion is not None:
+                    check_conversion(turns, self.dims, with_path(f), axes, f.conversion)
             made.append(replace(f, resident=False, patch=FieldPatch(axes, self.volumes, fill)))
         return tuple(made)
 

@@ -18,7 +18,7 @@ from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.positions import PositionBlocks
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.sweep import Sweep
-from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.tiling import TileGrid
 
 
@@ -162,7 +162,9 @@ def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
     )
 
 
-def plan_patches(grid: TileGrid, volume: Int64, start: Int64) -> EpochPlan:
+def plan_patches(
+    grid: TileGrid, volume: Int64, start: Int64, of: PatchOrder | None = None, epoch: int = 0
+) -> EpochPlan:
     """Return a plan whose batch has the patches that begin at some voxels, in this order.
 
     Parameters
@@ -171,14 +173,16 @@ def plan_patches(grid: TileGrid, volume: Int64, start: Int64) -> EpochPlan:
         The volumes, and the size of a patch.
     volume, start
         Of each patch its volume, shape (n,), and its first voxel there, shape (n, D).
+    of, epoch
+        The orders that say how patches are turned in an epoch. None: they are not.
     """
     places = np.column_stack([volume, start])
     distinct, which = np.unique(places, axis=0, return_inverse=True)
     count, first = len(distinct), np.array([0, len(distinct)])
     sweep = Sweep(0, (1,) * start.shape[1])
     blocks = PositionBlocks(grid, sweep, distinct[:, 0].copy(), distinct[:, 1:].copy(), first, np.zeros(1, np.int64))
-    order = SweptOrder.of(blocks, shuffle=False, seed=0, lanes=1)
-    return replace(plan_request(which.reshape(-1), count, count), order=order)
+    order = SweptOrder.of(blocks, shuffle=False, seed=0 if of is None else of.seed, lanes=1)
+    return replace(plan_request(which.reshape(-1), count, count), order=replace(order, of_epochs=of), epoch=epoch)
 
 
 def _differ_from_last(ascending: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -52,6 +52,7 @@ class ListedOrder(PatchOrder):
             "border": list(self.border),
             "cell": list(self.tiling.step),
             **self.source.describe(),
+            **({} if self.turns is None else self.turns.describe()),
         }
 
     def blocks(self, epoch: int) -> PositionBlocks:

@@ -238,8 +238,8 @@ class PositionBlocks:
         """Return the volume of samples, shape (n,), and the first voxel of each, shape (n, D)."""
         return self.volume[samples], self.start[samples]
 
-    def table(self, numbering: Numbering, periods: Int64) -> core.PatchTable:
-        """Return where samples begin, in the form that the engine takes."""
+    def table(self, numbering: Numbering, periods: Int64, orientations: Int64) -> core.PatchTable:
+        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
         nothing = np.zeros(0, dtype=np.int64)
         return core.PatchTable(
             num_dims=len(self.grid.size),
@@ -258,6 +258,7 @@ class PositionBlocks:
             period=periods,
             stride=numbering.stride,
             volume_number=numbering.first[:-1],
+            orientations=orientations,
         )
 
 

@@ -181,8 +181,8 @@ class TileBlocks:
         volume, index = self.tiles(samples)
         return volume, self.grid.starts(volume, index)
 
-    def table(self, numbering: Numbering, periods: Int64) -> core.PatchTable:
-        """Return where samples begin, in the form that the engine takes."""
+    def table(self, numbering: Numbering, periods: Int64, orientations: Int64) -> core.PatchTable:
+        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
         grid, nothing = self.grid, np.zeros(0, dtype=np.int64)
         return core.PatchTable(
             num_dims=len(grid.size),
@@ -201,6 +201,7 @@ class TileBlocks:
             period=periods,
             stride=numbering.stride,
             volume_number=numbering.first[:-1],
+            orientations=orientations,
         )
 
     def samples(self, volume: Int64, index: Int64) -> Int64:

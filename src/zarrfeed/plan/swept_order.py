@@ -23,6 +23,7 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.keyed_random import below, keys_of
 from zarrfeed.plan.order import Order, permuted
 from zarrfeed.plan.patch_numbers import Numbering
+from zarrfeed.plan.patch_turns import Turns
 from zarrfeed.plan.positions import PositionBlocks
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
@@ -92,8 +93,10 @@ class SweptOrder(Order):
         return self.numbering.number(volume, np.where(period > 0, start % np.maximum(period, 1), start))
 
     def patch_table(self) -> core.PatchTable:
-        """Return where samples begin, in the form that the engine takes."""
-        return self.tiles.table(self.numbering, self.periods)
+        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
+        turns = None if self.of_epochs is None else self.of_epochs.turns
+        orientations = np.zeros((0, len(self.tiles.grid.size)), dtype=np.int64) if turns is None else turns.table
+        return self.tiles.table(self.numbering, self.periods, orientations)
 
     def places(self, epoch: int) -> Int64:
         """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,)."""
@@ -135,6 +138,8 @@ class PatchOrder:
         Whether epochs have a phase; False: all have that of 0.
     choice
         Why the columns are so. None: nothing was chosen.
+    turns
+        How each patch is turned, anew in each epoch, with `seed`. None: not at all.
     """
 
     tiling: Tiling
@@ -144,6 +149,7 @@ class PatchOrder:
     lanes: int = 1
     phase: bool = True
     choice: SweepChoice | None = field(default=None, compare=False, repr=False)
+    turns: Turns | None = None
     _orders: dict[int, SweptOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_sweep(self, sweep: Sweep) -> PatchOrder:
@@ -160,6 +166,7 @@ class PatchOrder:
             "sampling": tiling.sampling,
             "border": list(tiling.border),
             "stride": list(tiling.step),
+            **({} if self.turns is None else self.turns.describe()),
         }
 
     def at(self, epoch: int) -> SweptOrder:

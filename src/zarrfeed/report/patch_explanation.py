@@ -38,6 +38,8 @@ class PatchExplanation:
         Why: what was expected of these columns and their lanes.
     cell
         Of patches that begin at any voxels: voxels of a cell, which is what `width` counts then. Else None.
+    flip, rotate
+        The dimensions along which patches are flipped, and rotated.
     """
 
     size: tuple[int, ...]
@@ -49,12 +51,14 @@ class PatchExplanation:
     width: tuple[int, ...]
     choice: SweepChoice | None
     cell: tuple[int, ...] | None = None
+    flip: tuple[int, ...] = ()
+    rotate: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, order: SweptOrder) -> PatchExplanation:
         """Describe the patches of an order."""
         epochs, sweep = order.epochs, order.tiles.sweep
-        tiling, choice = epochs.tiling, epochs.choice
+        tiling, choice, turns = epochs.tiling, epochs.choice, epochs.turns
         border = epochs.border if isinstance(epochs, ListedOrder) else tiling.border
         return cls(
             epochs.size,
@@ -66,6 +70,8 @@ class PatchExplanation:
             sweep.width,
             choice if choice is not None and choice.sweep == sweep else None,
             tiling.step if isinstance(epochs, ListedOrder) else None,
+            () if turns is None else turns.flip,
+            () if turns is None else turns.rotate,
         )
 
     def rows(self) -> list[Row]:
@@ -77,6 +83,9 @@ class PatchExplanation:
             how += f", {' x '.join(map(str, self.stride))} apart"
         borders = dict.fromkeys(one for one, length in zip(self.border, self.size, strict=True) if length > 1)
         rows = [("patches", f"{size} voxels{volumes}: {how}; border: {', '.join(borders) or 'none'}")]
+        turned = {"flipped along": self.flip, "rotated in": self.rotate}
+        if turns := [f"{word} dimensions {', '.join(map(str, dims))}" for word, dims in turned.items() if dims]:
+            rows.append(("", f"{' and '.join(turns)}, anew in each epoch"))
         width = " x ".join("1" if d == self.axis else str(w) for d, w in enumerate(self.width))
         of = "patches"
         if self.cell is not None:

@@ -203,7 +203,7 @@ class WindowCall(Call):
 
 @dataclass(frozen=True)
 class PatchCall(Call):
-    """`.patch(size, sampling=..., border=..., stride=..., pad=..., positions=..., n=..., weights=...)`."""
+    """`.patch(size, sampling=..., border=..., stride=..., pad=..., positions=..., ..., flip=..., rotate=...)`."""
 
     size: Hashable
     sampling: str = "tiles"
@@ -213,6 +213,8 @@ class PatchCall(Call):
     positions: Hashable = None
     n: Hashable = None
     weights: Hashable = None
+    flip: tuple[str | int, ...] = ()
+    rotate: tuple[str | int, ...] = ()
 
     def function(self) -> str:
         """Return what is called."""

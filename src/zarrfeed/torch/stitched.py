@@ -47,6 +47,10 @@ def stitch(
         raise ConfigError(f"dtype = {dtype!r}, must be one of {', '.join(_DTYPES)}: voxels are means")
     if order.epochs.is_listed:
         raise ConfigError('stitch: the patches lie on no grid, must be of sampling = "grid" or "tiles"')
+    if order.epochs.turns is not None:
+        raise ConfigError(
+            "stitch: the patches are flipped or rotated, must lie as in the volume: patch() without these"
+        )
     if order.epochs.changes:
         raise ConfigError('stitch: each epoch has other patches, must be those of a grid: patch(..., sampling="grid")')
     canvases = Canvases(store, order.tiles.grid, field, weights=weights, dtype=dtype, memory=limit, overwrite=overwrite)

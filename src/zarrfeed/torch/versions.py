@@ -94,7 +94,8 @@ class Planning:
         lanes = self.mixing.lanes or 1 if self.shuffle else 1
         if patching.source is None:
             tiling = patching.tiling(self.seed)
-            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=self.shuffle).at(0)
+            phase, turns = self.shuffle, patching.turns
+            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns).at(0)
         cells = Cells.of(
             patching.source, patching.all_extents, patching.sizes, patching.wraps, patch_fields(fields.fields)[0].chunk
         )
@@ -105,6 +106,7 @@ class Planning:
             self.seed,
             lanes,
             phase=self.shuffle,
+            turns=patching.turns,
             source=patching.source,
             cells=cells,
             sampling=patching.request.sampling,

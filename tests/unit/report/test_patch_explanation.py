@@ -43,3 +43,12 @@ def test_the_page_names_sizes_borders_and_columns(tmp_path: Path) -> None:
     assert rows[1] == "8 x 24 x 16 voxels: a grid, 4 x 24 x 16 apart; border: shift, pad, drop"
     assert rows[2].startswith(f"read along dimension {patches.axis}, in columns with layers of up to ")
     assert "blocks are layers of columns" in rows
+
+
+def test_the_page_says_what_is_turned(tmp_path: Path) -> None:
+    turned = opened(tmp_path).patch({"z": 8, "y": 16, "x": 16}, flip=["z", "x"], rotate=["y", "x"])
+    explanation = ZarrIterableDataset(turned, shuffle=True).explain()
+    assert explanation.patches is not None
+    assert (explanation.patches.flip, explanation.patches.rotate) == ((0, 2), (1, 2))
+    rows = [text for _, text in explanation.rows()]
+    assert "flipped along dimensions 0, 2 and rotated in dimensions 1, 2, anew in each epoch" in rows
