@@ -95,6 +95,7 @@ CASES = {
     "chunks 64, shards 256": Case(_VOLUME, _PATCH, _PATCH, 8, 8, 1.25, shards=(256, 256, 256)),
     "hours, chunks of a day": Case(_FIELD, (24, 256, 256), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
     "hours, chunks of an hour": Case(_FIELD, (1, 721, 1440), (1, 128, 128), 64, 4, 1.05, dtype="f4"),
+    "hours, 256 x 256": Case(_FIELD, (24, 256, 256), (1, 256, 256), 16, 4, 1.05, dtype="f4"),
     "crops 64 x 64 x 8": Case(_VOLUME, _PATCH, (64, 64, 8), 64, 8, 1.25),
     "crops 8 x 64 x 64": Case(_VOLUME, _PATCH, (8, 64, 64), 64, 8, 1.25),
     "random 64": Case(_SCAN, _PATCH, _PATCH, 8, 8, None, dtype="u2", drawn=1152),

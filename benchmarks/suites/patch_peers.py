@@ -44,6 +44,8 @@ class Turn:
         How often a chunk was decoded in an epoch, on average.
     threads
         Shares of the time of the decode threads.
+    cpu_s
+        CPU time of a pass, of our sides. A machine that is not quiet changes it less than the rate.
     """
 
     case: str
@@ -54,6 +56,7 @@ class Turn:
     waste: float | None = None
     decodes: float | None = None
     threads: dict[str, float] = field(default_factory=dict)
+    cpu_s: float | None = None
 
 
 class Peer:

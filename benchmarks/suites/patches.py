@@ -2,7 +2,7 @@
 
 python -m benchmarks.patches --checksum-only
 python -m benchmarks.patches --scale full
-python -m benchmarks.patches --scale full --cases "chunks 128, lz4" --repeats 9
+python -m benchmarks.patches --scale full --cases "chunks 128, lz4" "hours, 256 x 256" --turns
 python -m benchmarks.patches --scale full --peers all --peer-python peers/bin/python
 
 Before anything is timed, each side delivers patches, which are compared with what zarr-python reads; our tiles have to
@@ -39,6 +39,7 @@ from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.patch_cases import CASES, PLANNED, Case, Voxels, create, foreground, write
 from benchmarks.suites.patch_peers import PEERS, Peer, Turn, box, clip, parse_peers
+from benchmarks.suites.patch_turns import TURNED, turned_back, turned_dims
 from benchmarks.suites.patches_probe import decoded_by_slicing
 from zarrfeed import _core
 from zarrfeed.base.atomic_file import write_whole
@@ -74,14 +75,18 @@ class First:
     most_mib: float
 
 
-def open_case(path: Path, case: Case, sampling: Literal["tiles", "grid"] = "tiles") -> zarrfeed.Data:
+def open_case(
+    path: Path, case: Case, sampling: Literal["tiles", "grid"] = "tiles", turned: Sequence[str] = ()
+) -> zarrfeed.Data:
     """Return the patches of a case; a sample axis with patches of 1 has images for samples."""
     named = zip(("z", "y", "x"), case.patch, strict=True)
     size: dict[str | int, int] = {dim: length for dim, length in named if not (dim == "z" and length == 1)}
+    flip, rotate = turned_dims(size, turned)
     if case.drawn is None:
-        return zarrfeed.open(path).patch(size, sampling=sampling)
+        return zarrfeed.open(path).patch(size, sampling=sampling, flip=flip, rotate=rotate)
     weights = foreground(case) if case.is_weighted else None
-    return zarrfeed.open(path).patch(size, sampling="random", n=case.drawn, border="drop", weights=weights)
+    how: dict[str, Any] = {"sampling": "random", "n": case.drawn, "border": "drop", "weights": weights}
+    return zarrfeed.open(path).patch(size, flip=flip, rotate=rotate, **how)
 
 
 class Ours:
@@ -95,8 +100,9 @@ class Ours:
         lanes: int | None = None,
         *,
         sampling: Literal["tiles", "grid"] = "tiles",
+        turned: Sequence[str] = (),
     ) -> None:
-        self.data, self._case = open_case(path, case, sampling), case
+        self.data, self._case = open_case(path, case, sampling, turned), case
         self._dataset = zarrfeed.ZarrIterableDataset(
             self.data,
             batch_size=case.batch,
@@ -146,7 +152,7 @@ class Ours:
     def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
         """Read as many whole epochs as take some seconds."""
         epochs, count, begin, before = 0, 0, time.perf_counter(), self._dataset.stats()
-        seconds = 0.0
+        seconds, cpu_s = 0.0, time.process_time()
         while epochs == 0 or seconds < least_s:
             for batch, _ in self:
                 count += len(batch)
@@ -156,7 +162,8 @@ class Ours:
         decodes = self.decodes(before)
         voxels = self.explain().fields[0].chunks * math.prod(self._case.chunks)
         waste = decodes * voxels / (count * math.prod(self._case.patch))
-        return Turn(case, side, repeat, *rates, waste, decodes / epochs, shares)
+        cpu_s = (time.process_time() - cpu_s) / epochs
+        return Turn(case, side, repeat, *rates, waste, decodes / epochs, shares, cpu_s)
 
 
 def read_first(path: Path, case: Case, budget: str, **options: Any) -> First:
@@ -290,7 +297,7 @@ def wrong_patches(
     return ""
 
 
-def our_sides(case: Case, *, with_grid: bool) -> dict[str, dict[str, Any]]:
+def our_sides(case: Case, *, with_grid: bool, with_turns: bool = False) -> dict[str, dict[str, Any]]:
     """Return the options of our sides: the lanes that zarrfeed chooses, and those of the goal.
 
     Other libraries lay tiles on a grid from the first voxel: `with_grid`, a side does so, too.
@@ -298,7 +305,7 @@ def our_sides(case: Case, *, with_grid: bool) -> dict[str, dict[str, Any]]:
     sides: dict[str, dict[str, Any]] = {OURS: {}, f"{OURS}, {case.lanes} lanes": {"lanes": case.lanes}}
     if with_grid and case.drawn is None:
         sides[f"{OURS}, grid"] = {"sampling": "grid"}
-    return sides
+    return sides | ({side: {"turned": turned} for side, turned in TURNED.items()} if with_turns else {})
 
 
 def planned_rows(case: Case, folder: Path, budget: str) -> tuple[float | None, float, int]:
@@ -339,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             first_epochs[name] = {
                 side: read_first(path, case, options.memory_budget, **how)
-                for side, how in our_sides(case, with_grid=bool(options.peers)).items()
+                for side, how in our_sides(case, with_grid=bool(options.peers), with_turns=options.turns).items()
             }
             for repeat in range(options.repeats):
                 turns += [one.turn(name, side, repeat, options.least_s) for side, one in sides.items()]
@@ -376,10 +383,11 @@ def _check(
     """Return the sides, and what is wrong with what they deliver."""
     values: Voxels = np.asarray(zarr.open_array(path, mode="r")[...])
     budget = options.memory_budget
-    hows = our_sides(case, with_grid=bool(options.peers))
+    hows = our_sides(case, with_grid=bool(options.peers), with_turns=options.turns)
     ours = {side: stack.enter_context(Ours(path, case, budget, **how)) for side, how in hows.items()}
     for side, one in ours.items():
-        if wrong := wrong_patches(one, one.locate, values, case.patch, is_whole=case.drawn is None):
+        as_they_lie = turned_back(one, one.data.resolved.patching, case.patch)
+        if wrong := wrong_patches(as_they_lie, one.locate, values, case.patch, is_whole=case.drawn is None):
             return {}, f"{side}: {wrong}"
     starts = ours[OURS].starts()
     patches = len(starts)
@@ -411,7 +419,15 @@ def _check(
     return {**ours, **ceilings, "plain": plain, **peers}, ""
 
 
-_COLUMNS = ("", "patches/s", "zarrfeed to this", "of all rounds", "times its decodes", "decoded over delivered")
+_COLUMNS = (
+    "",
+    "patches/s",
+    "zarrfeed to this",
+    "of all rounds",
+    "by CPU time",
+    "times its decodes",
+    "decoded over delivered",
+)
 _COUNTS = (*("", "decodes a chunk", "of epoch 0", "explain()", "off", "formula", "memory, MiB", "of at most"),)
 
 
@@ -423,6 +439,8 @@ def table(turns: Sequence[Turn]) -> Iterator[list[str]]:
         ratios = [a.passes_per_s / b.passes_per_s for a, b in zip(first, each, strict=True)]
         rate = f"{median(turn.patches_per_s for turn in each):.0f}"
         line = [side, rate, f"{median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}"]
+        cpu = [b.cpu_s / a.cpu_s for a, b in zip(first, each, strict=True) if a.cpu_s and b.cpu_s]
+        line.append(f"{median(cpu):.2f}" if cpu else "")
         is_loop = side.startswith("ceiling")  # which decodes each chunk once
         line.append(f"{median(ratios) * median(turn.decodes or 1 for turn in first):.2f}" if is_loop else "")
         known = [turn.waste for turn in each if turn.waste is not None]
@@ -471,6 +489,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--memory-budget", default="1 GiB")
     parser.add_argument("--peers", type=parse_peers, default=[], help=f"all, or some of {', '.join(PEERS)}")
     parser.add_argument("--peer-python", default=sys.executable, help="Python that has the peers, zarr and torch")
+    parser.add_argument("--turns", action="store_true", help="read patches that are flipped and rotated, too")
     parser.add_argument("--checksum-only", action="store_true", help="time nothing")
     parser.add_argument("--scale", choices=("full", "small"), default="small")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")

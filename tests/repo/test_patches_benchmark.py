@@ -15,9 +15,10 @@ import pytest
 import torch
 import zarr
 
-from benchmarks.suites import patch_peers, patches_probe
+from benchmarks.suites import patch_peers, patch_turns, patches_probe
 from benchmarks.suites.patch_cases import CASES, PLANNED, Case, create, foreground, write
 from benchmarks.suites.patch_peers import PEERS, Peer, box
+from benchmarks.suites.patch_turns import turned_back
 from benchmarks.suites.patches import Boxes, Ours, PatchCeiling, main, our_sides, wrong_patches
 from benchmarks.suites.patches_probe import Channel, Side, check
 
@@ -40,7 +41,7 @@ def test_a_case_is_measured_beside_bare_loops_and_slicing(tmp_path: Path, capfd:
             assert turn["decodes"] >= 1
     for first in document["first_epochs"][_NAME].values():
         assert first["decodes"] == pytest.approx(first["explained"])  # the engine decodes what the plan says
-    for module in (patch_peers, patches_probe):
+    for module in (patch_peers, patch_turns, patches_probe):
         assert doctest.testmod(module).attempted > 0
         assert doctest.testmod(module).failed == 0
 
@@ -50,6 +51,24 @@ def test_only_the_cases_that_are_named_are_checked(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().out.count("each voxel once") == 1
     with pytest.raises(SystemExit):
         main(["--cases", "chunks"])
+
+
+@pytest.mark.parametrize("name", [_NAME, "hours, 256 x 256", "crops 64 x 64 x 8"])
+def test_patches_that_are_turned_are_compared_and_measured(name: str, tmp_path: Path) -> None:
+    options = ["--turns", "--cases", name, "--repeats", "1", "--least-s", "0", "--most-patches", "8", "--workers", "0"]
+    assert main([*options, "--out", str(tmp_path)]) == 0
+    sides = {turn["side"] for turn in json.loads((tmp_path / "patches.json").read_bytes())["turns"]}
+    assert sides > {"flipped", "rotated", "flipped and rotated"}
+
+
+def test_patches_that_are_turned_otherwise_are_found(tmp_path: Path) -> None:
+    case = Case((12, 12, 12), (4, 4, 4), (4, 4, 4), 5, 2, 1.5, dtype="u4", holds_index=True)
+    write(tmp_path / "a", case)
+    values = np.asarray(zarr.open_array(tmp_path / "a", mode="r")[...])
+    with Ours(tmp_path / "a", case, "64 MiB", turned=("flip", "rotate")) as ours:
+        back = turned_back(ours, ours.data.resolved.patching, case.patch)
+        assert wrong_patches(back, ours.locate, values, case.patch) == ""
+        assert "are others" in wrong_patches(ours, ours.locate, values, case.patch)
 
 
 @pytest.mark.parametrize("name", CASES)
