@@ -19,22 +19,11 @@
 #include "spec/array_spec.h"
 #include "spec/chunk_grid.h"
 #include "spec/patch_spec.h"
+#include "transform/axis_runs.h"
 #include "transform/chunk_crop.h"
 #include "transform/convert.h"
 
 namespace zarrfeed {
-
-/// Places of a patch along an axis, one after another: they come from source, source + step, ...
-struct AxisRun {
-  int64_t dest = 0;
-  int64_t count = 0;
-  int64_t source = 0;
-  int64_t step = 1;  ///< 1, 0 or -1
-};
-
-/// Sets `out` to where the places of an axis with `extent` items come from, for a patch that begins at `start` of its
-/// grid. Places that are padded are in no run.
-void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out);
 
 /// A read chunk: its index along the sample axis, and its cell (spec/chunk_grid.h).
 struct PatchCell {

@@ -1,0 +1,26 @@
+#pragma once
+// Along one axis: which places of an array the places of a patch come from. Pure.
+
+#include <cstdint>
+#include <vector>
+
+#include "spec/patch_spec.h"
+
+namespace zarrfeed {
+
+/// Places of a patch along an axis, one after another: they come from source, source + step, ...
+struct AxisRun {
+  int64_t dest = 0;
+  int64_t count = 0;
+  int64_t source = 0;
+  int64_t step = 1;  ///< 1, 0 or -1
+};
+
+/// Sets `out` to where the places of an axis with `extent` items come from, for a patch that begins at `start` of its
+/// grid. Places that are padded are in no run.
+void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out);
+
+/// Makes runs, which ascend in the patch, those of the patch with its `size` places in reverse order.
+void mirror_runs(int64_t size, std::vector<AxisRun>& runs);
+
+}  // namespace zarrfeed
