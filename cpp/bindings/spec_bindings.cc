@@ -174,8 +174,8 @@ PadSpec make_pad(const PadTuple& pad) {
   return spec;
 }
 
-/// (dimension or -1, size, scale, shift, border, offsets) of each axis
-using PatchAxisTuple = std::tuple<int, int64_t, int64_t, int64_t, std::string, std::vector<int64_t>>;
+/// (dimension or -1, size, origin, scale, shift, border, offsets) of each axis
+using PatchAxisTuple = std::tuple<int, int64_t, int64_t, int64_t, int64_t, std::string, std::vector<int64_t>>;
 
 Border parse_border(const std::string& name) {
   const std::pair<const char*, Border> known[] = {
@@ -189,8 +189,8 @@ Border parse_border(const std::string& name) {
 /// (first chunk, begin and end of its rows) of each volume
 PatchSpec make_patch(const std::vector<PatchAxisTuple>& axes, const Int64Array& volumes, const py::bytes& fill) {
   PatchSpec spec;
-  for (const auto& [dim, size, scale, shift, border, offsets] : axes) {
-    spec.axes.push_back({dim, size, scale, shift, parse_border(border), offsets});
+  for (const auto& [dim, size, origin, scale, shift, border, offsets] : axes) {
+    spec.axes.push_back({dim, size, origin, scale, shift, parse_border(border), offsets});
   }
   if (volumes.ndim() != 2 || volumes.shape(1) != 3) throw Error(ErrorKind::kConfig, "volumes have three numbers each");
   for (py::ssize_t v = 0; v < volumes.shape(0); ++v) {

@@ -39,7 +39,7 @@ int64_t item_at(int64_t place, int64_t extent, Border border) {
 
 void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out) {
   out.clear();
-  const int64_t base = axis.dim < 0 ? 0 : floor_div(start, axis.scale) + axis.shift;
+  const int64_t base = axis.dim < 0 ? 0 : floor_div(start - axis.origin, axis.scale) + axis.shift;
   if (axis.offsets.empty() && base >= 0 && base + axis.size <= extent) {
     out.push_back({0, axis.size, base, 1});
     return;

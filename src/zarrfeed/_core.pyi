@@ -85,7 +85,7 @@ class PatchSpec:
     def __init__(
         self,
         *,
-        axes: Sequence[tuple[int, int, int, int, str, Sequence[int]]],
+        axes: Sequence[tuple[int, int, int, int, int, str, Sequence[int]]],
         volumes: npt.NDArray[np.int64],
         fill: bytes = b"",
     ) -> None: ...

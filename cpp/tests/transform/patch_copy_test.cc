@@ -72,7 +72,8 @@ struct Case {
         axis.dim = dims++;
         axis.size = pick(random, 1, 9);
         axis.border = std::array{Border::kFill, Border::kEdge, Border::kReflect, Border::kWrap}[random() % 4];
-        axis.scale = random() % 4 == 0 ? 2 : 1;
+        axis.scale = random() % 2 == 0 ? pick(random, 2, 4) : 1;
+        axis.origin = random() % 2 == 0 ? pick(random, -9, 9) : 0;
         axis.shift = pick(random, -2, 2);
         for (int64_t i = 0; i < axis.size && random() % 16 < 2; ++i) {
           axis.offsets.assign(static_cast<size_t>(axis.size), 0);
@@ -181,7 +182,8 @@ struct Case {
         const PatchAxis& axis = patch.axes[a];
         const int64_t place = places[a];
         int64_t base = 0;
-        if (axis.dim >= 0) base = floor_of(start.at[static_cast<size_t>(axis.dim)], axis.scale) + axis.shift;
+        if (axis.dim >= 0)
+          base = floor_of(start.at[static_cast<size_t>(axis.dim)] - axis.origin, axis.scale) + axis.shift;
         at[a] = walk(base + (axis.offsets.empty() ? place : axis.offsets[static_cast<size_t>(place)]), extent(a),
                      axis.border);
         padded = padded || at[a] < 0;

@@ -37,6 +37,8 @@ class PatchAxis:
         Whether samples lack the axis, since patches have one item along it.
     offsets
         Of a window: the rows of a sample, as distances from its own. Empty: items side by side.
+    scale, origin, shift
+        Where the items of a patch begin that begins at voxel s: at item `(s - origin) // scale + shift`.
     """
 
     dim: int | None
@@ -44,6 +46,9 @@ class PatchAxis:
     border: AxisBorder = "fill"
     dropped: bool = False
     offsets: tuple[int, ...] = ()
+    scale: int = 1
+    origin: int = 0
+    shift: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +120,15 @@ class FieldPatch:
         What patches do not leave along the sample axis.
     fill
         What items beyond a volume become in a batch, where the border of an axis is "fill".
+    extents
+        Items of each volume along each dimension, shape (volumes, D). None: as many as the voxels of the volume, and a
+        patch has as many items as voxels.
     """
 
     axes: tuple[PatchAxis, ...]
     volumes: Volumes = field(repr=False)
     fill: float = 0
+    extents: Int64 | None = field(default=None, repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,7 +145,15 @@ class FieldPatch:
         offsets = [offset for axis in self.axes for offset in axis.offsets]
         return core.PatchSpec(
             axes=[
-                (-1 if a.dim is None else a.dim, a.size, 1, -min(a.offsets, default=0), a.border, a.offsets)
+                (
+                    -1 if a.dim is None else a.dim,
+                    a.size,
+                    a.origin,
+                    a.scale,
+                    a.shift - min(a.offsets, default=0),
+                    a.border,
+                    a.offsets,
+                )
                 for a in self.axes
             ],
             volumes=self.volumes.rows_of(parts, offsets),
@@ -145,4 +162,7 @@ class FieldPatch:
 
     def __str__(self) -> str:
         """Return what people are shown."""
-        return f"patches of {' x '.join(str(axis.size) for axis in self.axes if axis.dim is not None)}"
+        cut = [axis for axis in self.axes if axis.dim is not None]
+        scale = " x ".join(str(axis.scale) for axis in cut)
+        of_level = f", each voxel of which is {scale} of the first array" if any(axis.scale > 1 for axis in cut) else ""
+        return f"patches of {' x '.join(str(axis.size) for axis in cut)}{of_level}"
