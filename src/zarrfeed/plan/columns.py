@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zarrfeed.plan.footprint import Footprint
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
 from zarrfeed.plan.sweep_cost import amplification, count_decodes, num_chunks, touched_chunks
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import Field, StoredField, sample_bytes
+from zarrfeed.spec.patch import FieldPatch
 
 #: Up to so many patches, what an epoch decodes is counted patch by patch.
 _COUNTED = 200_000
@@ -32,7 +34,7 @@ def choose_columns(
         epochs.tiling,
         [
             replace(one, sample_bytes=math.ceil(one.sample_bytes * epochs.samples_of_tile))
-            for one in patch_fields(fields)
+            for one in _fields_of_tiles(order, fields)
         ],
         memory=max(0, memory.batch_room + memory.carry_bytes - _SPARE_BATCHES * memory.batch_bytes),
         num_threads=num_threads,
@@ -48,7 +50,7 @@ def carried_by_lanes(order: SweptOrder, fields: Sequence[Field], lanes: int, num
     """Return the memory that some lanes want for decoded chunks that layers of a column share."""
     is_listed = order.epochs.is_listed
     tiling = order.epochs.tiling
-    of_lane, changing = carried_bytes(tiling, patch_fields(fields), order.tiles.sweep, crops=not is_listed)
+    of_lane, changing = carried_bytes(tiling, _fields_of_tiles(order, fields), order.tiles.sweep, crops=not is_listed)
     if is_listed:  # blocks of one layer follow each other, and share all of its chunks
         return lanes * (of_lane + changing)
     return lanes * of_lane + min(lanes, num_threads) * changing
@@ -65,14 +67,14 @@ def patch_reads(order: SweptOrder, epoch: int, field: Field, stride: int) -> tup
     others = known.cell_bytes // field.spec.decoded_bytes
     if order.epochs.is_listed:
         counted = min(order.length, _COUNTED_OF_LISTED)
-        (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride, samples=counted)
-        return round(decodes * order.length / counted) * others, touched_chunks(order, known.chunk) * others
+        (decodes,) = count_decodes(order, epoch, [known.array], stride=stride, samples=counted)
+        return round(decodes * order.length / counted) * others, touched_chunks(order, known.array) * others
     grid, sweep = order.tiles.grid, order.tiles.sweep
-    chunks = num_chunks(grid, known.chunk)
+    chunks = num_chunks(grid, known.array)
     if order.length <= _COUNTED:
-        (decodes,) = count_decodes(order, epoch, [known.chunk], stride=stride)
+        (decodes,) = count_decodes(order, epoch, [known.array], stride=stride)
     else:
-        decodes = round(chunks * amplification(grid, known.chunk, sweep, order.lanes, shuffle=order.shuffle))
+        decodes = round(chunks * amplification(grid, known.array, sweep, order.lanes, shuffle=order.shuffle))
     return decodes * others, chunks * others
 
 
@@ -91,5 +93,28 @@ def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
                 others *= -(-whole // length)
             else:
                 chunk[axis.dim] = length
-        made.append(PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f)))
+        places = _footprint(f.patch, chunk)
+        made.append(PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places))
     return made
+
+
+def _footprint(patch: FieldPatch, chunk: Sequence[int]) -> Footprint | None:
+    """Return which items of an array patches have; None if they are the voxels of the grid."""
+    if patch.extents is None:
+        return None
+    size, scale, origin, shift = ([value] * len(chunk) for value in (1, 1, 0, 0))
+    pads = [True] * len(chunk)
+    for axis in patch.axes:
+        if axis.dim is not None:
+            size[axis.dim], scale[axis.dim] = axis.size, axis.scale
+            origin[axis.dim], shift[axis.dim], pads[axis.dim] = axis.origin, axis.shift, axis.border == "fill"
+    return Footprint(tuple(chunk), tuple(size), patch.extents, tuple(scale), tuple(origin), tuple(shift), tuple(pads))
+
+
+def _fields_of_tiles(order: SweptOrder, fields: Sequence[Field]) -> list[PatchField]:
+    """Return the same where a tile is a cell: with what all patches that begin in it have."""
+    found, epochs = patch_fields(fields), order.epochs
+    if not epochs.is_listed:
+        return found
+    cell = epochs.tiling.step
+    return [one if one.places is None else replace(one, places=one.places.of_cells(cell)) for one in found]

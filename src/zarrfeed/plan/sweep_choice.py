@@ -20,6 +20,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_counts, check_int
+from zarrfeed.plan.footprint import Footprint, Footprints, footprint_of, steps_of_whole_chunks
 from zarrfeed.plan.mixing import LANE_COUNTS, TYPICAL_BATCH
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, num_parts
@@ -58,11 +59,19 @@ class PatchField:
         chunks that other dimensions are cut into.
     sample_bytes
         Bytes of a patch in a batch.
+    places
+        Which places of the array patches have. None: the voxels of the grid.
     """
 
     chunk: tuple[int, ...]
     cell_bytes: int
     sample_bytes: int
+    places: Footprint | None = None
+
+    @property
+    def array(self) -> Footprints:
+        """What patches have of the array."""
+        return self.chunk if self.places is None else self.places
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,12 +232,12 @@ def _of_axis(
     shape = tuple(map(len, cuts))
     decodes, added, carried, changing, all_bytes = *(np.zeros(shape) for _ in range(4)), 0.0
     for field in fields:
-        of_lane, of_more, num_chunks = decodes_of_sweeps(grid, field.chunk, axis, cuts, layers, shuffle=shuffle)
+        of_lane, of_more, num_chunks = decodes_of_sweeps(grid, field.array, axis, cuts, layers, shuffle=shuffle)
         decodes += field.cell_bytes * of_lane
         added += field.cell_bytes * of_more
         all_bytes += field.cell_bytes * num_chunks
         cross = _cross_sections(tiling, field, axis, cuts, crops=crops)
-        handed_on, beside = _carried_layers(tiling, axis, field.chunk[axis])
+        handed_on, beside = _carried_layers(tiling, axis, footprint_of(field.array, tiling))
         if listed:
             handed_on, beside = handed_on + beside, 0
         carried += field.cell_bytes * handed_on * cross
@@ -269,7 +278,8 @@ def _ways_to_cut(
 
     Where tiles end with chunks, or cells of listed patches do, parts are whole chunks, as far as they are not too wide.
     """
-    unit = _steps_of_whole_chunks(tiling, fields, dimension) if listed else None
+    arrays = [footprint_of(field.array, tiling) for field in fields]
+    unit = steps_of_whole_chunks(arrays, tiling.step[dimension], dimension) if listed else None
     unit = unit or _tiles_of_whole_chunks(tiling, fields, dimension) or 1
     unit = unit if unit < most else 1
     ways = [(width * unit, unit) for width in _widths(-(-most // unit))]
@@ -281,22 +291,22 @@ def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> i
     most = int(tiling.most_tiles[:, axis].max())
     layers = _tiles_of_whole_chunks(tiling, fields, axis)  # runs share no chunks then
     if layers is None:
-        chunks = min(-(-int(tiling.extents[:, axis].max()) // field.chunk[axis]) for field in fields)
-        layers = -(-most // max(1, int(chunks * _MOST_FOR_RUNS / 2)))  # a run decodes about two layers of chunks again
+        # a run decodes about two layers of chunks again; of contexts, those that a layer shares with the next one
+        chunks = math.inf
+        for field in fields:
+            array = footprint_of(field.array, tiling)
+            again = 2 if field.places is None else 1 + max(1, _carried_layers(tiling, axis, array)[0])
+            chunks = min(chunks, int(array.shape[:, axis].max()) / again)
+        layers = -(-most // max(1, int(chunks * _MOST_FOR_RUNS)))
     return layers if layers < most else None
 
 
 def _tiles_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimension: int) -> int | None:
     """Return after how many tiles along a dimension a tile ends with a chunk of each field; None if that may not be."""
-    if not _is_regular(tiling, dimension) or tiling.size[dimension] != tiling.step[dimension]:
+    step, arrays = tiling.step[dimension], [footprint_of(field.array, tiling) for field in fields]
+    if not _is_regular(tiling, dimension) or not all(one.ends_with_chunks(step, dimension) for one in arrays):
         return None
-    return _steps_of_whole_chunks(tiling, fields, dimension)
-
-
-def _steps_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimension: int) -> int:
-    """Return after how many steps along a dimension a chunk of each field ends."""
-    step = tiling.step[dimension]
-    return math.lcm(*(field.chunk[dimension] // math.gcd(field.chunk[dimension], step) for field in fields))
+    return steps_of_whole_chunks(arrays, step, dimension)
 
 
 def _widths(most: int) -> list[int]:
@@ -318,10 +328,11 @@ def _cross_sections(
     tiling: Tiling, field: PatchField, axis: int, cuts: Sequence[Sequence[tuple[int, int]]], *, crops: bool
 ) -> Float64:
     """Return how many chunks of a field a layer of a column holds at most, for all combinations of cuts."""
+    of = footprint_of(field.array, tiling)
     found = [
         _products(
             [
-                [1.0] if d == axis else [_held_chunks(tiling, d, field.chunk[d], *cut, crops=cropped) for cut in along]
+                [1.0] if d == axis else [_held_chunks(tiling, d, of, *cut, crops=cropped) for cut in along]
                 for d, along in enumerate(cuts)
             ]
         )
@@ -331,48 +342,54 @@ def _cross_sections(
     return np.minimum(whole, _CROP_ROOM * cropped) if crops else whole
 
 
-def _held_chunks(tiling: Tiling, dimension: int, chunk: int, width: int, unit: int, *, crops: bool) -> float:
+def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit: int, *, crops: bool) -> float:
     """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
-    extent, step = int(tiling.extents[:, dimension].max()), tiling.step[dimension]
-    whole = width >= tiling.most_tiles[:, dimension].max()
-    voxels = extent if whole else min(extent, (width - 1) * step + tiling.size[dimension])
+    extents, chunk, step = of.extents[:, dimension], of.chunk[dimension], tiling.step[dimension]
+    extent, whole = int(extents.max()), width >= tiling.most_tiles[:, dimension].max()
+    places = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
+    voxels = extent if whole else min(extent, places)
     if crops:
         if tiling.border[dimension] == "wrap":
             # The voxels that a column around the border lacks may lie inside of a chunk, whose crop has them then.
-            extents = tiling.extents[:, dimension]
             voxels = max(voxels, int(extents[extents - voxels < chunk].max(initial=0)))
         return voxels / chunk
-    return -(-extent // chunk) if whole else _most_touched(tiling, dimension, chunk, voxels, unit * step)
+    return -(-extent // chunk) if whole else _most_touched(tiling, dimension, of, voxels, unit * step)
 
 
-def _carried_layers(tiling: Tiling, axis: int, chunk: int) -> tuple[int, int]:
+def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]:
     """Return how many layers of chunks a layer of tiles hands to the next one, and how many it may hold beside these.
 
     It holds more if it still needs those that were handed to it: if tiles begin in one chunk and end in another.
     """
     if tiling.most_tiles[:, axis].max() == 1:
         return 0, 0
-    size, step, border = tiling.size[axis], tiling.step[axis], tiling.border[axis]
-    extents = tiling.extents[:, axis]
-    uneven = border == "wrap" and bool(((extents % step > 0) | (extents < size + step)).any())  # or all around
-    overlap = size if border == "shift" or uneven else size - step
+    size, step, border, chunk = of.size[axis], tiling.step[axis], tiling.border[axis], of.chunk[axis]
+    least = step // of.scale[axis]  # places from one tile to the next
+    # a tile and the next one touch chunks at both of their ends, where these are all that there are
+    both = size + -(-step // of.scale[axis]) + (2 * (chunk - 1) if size > least else 0)
+    around = of.extents[:, axis] < both
+    uneven = border == "wrap" and bool(((tiling.extents[:, axis] % step > 0) | around).any())
+    overlap = size if border == "shift" or uneven else max(0, size - least)
     if overlap:
-        layers = _most_touched(tiling, axis, chunk, overlap, step)
+        layers = _most_touched(tiling, axis, of, overlap, step)
         return layers, layers
     # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in.
-    regular = _is_regular(tiling, axis)
-    if chunk == 1 or (regular and step % chunk == 0):
+    regular = _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
+    if chunk == 1 or (regular and least % chunk == 0 and of.first_place(axis) % chunk == 0):
         return 0, 0
-    return 1, 0 if regular and chunk % step == 0 else 1
+    return 1, 0 if regular and chunk % least == 0 and of.first_place(axis) % least == 0 else 1
 
 
-def _most_touched(tiling: Tiling, dimension: int, chunk: int, voxels: int, start: int) -> int:
-    """Return how many chunks a run of voxels touches at most, which starts at a multiple of `start` where it can."""
-    multiple = math.gcd(start, chunk) if _is_regular(tiling, dimension) else 1
+def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:
+    """Return how many chunks a run of places touches at most, which starts at a multiple of `start` where it can."""
+    chunk, multiple, extents = of.chunk[dimension], 1, of.extents[:, dimension]
+    if _is_regular(tiling, dimension) and start % of.scale[dimension] == 0:
+        multiple = math.gcd(start // of.scale[dimension], chunk)
+        multiple = multiple if of.first_place(dimension) % multiple == 0 else 1
     touched = (chunk - multiple + voxels - 1) // chunk + 1
     # where the dimension wraps, the chunk before the border may be a short one
-    touched += tiling.border[dimension] == "wrap" and bool((tiling.extents[:, dimension] % chunk).any())
-    return int(min(touched, -(-tiling.extents[:, dimension].max() // chunk)))
+    touched += tiling.border[dimension] == "wrap" and bool((extents % chunk).any())
+    return int(min(touched, -(-extents.max() // chunk)))
 
 
 def _products(values: Sequence[Sequence[float]]) -> Float64:
@@ -404,7 +421,7 @@ def carried_bytes(tiling: Tiling, fields: Sequence[PatchField], sweep: Sweep, *,
     cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
     for field in fields:
         cross = float(_cross_sections(tiling, field, sweep.axis, cuts, crops=crops).item())
-        layers, more_layers = _carried_layers(tiling, sweep.axis, field.chunk[sweep.axis])
+        layers, more_layers = _carried_layers(tiling, sweep.axis, footprint_of(field.array, tiling))
         of_lane += field.cell_bytes * layers * cross
         changing += field.cell_bytes * more_layers * cross
     return math.ceil(of_lane), math.ceil(changing)

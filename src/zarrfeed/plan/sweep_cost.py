@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.footprint import Footprint, Footprints, footprint_of
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.sweep import Sweep, TileBlocks, cut_edges, num_parts
@@ -68,20 +69,19 @@ class Along:
         grid: TileGrid,
         volume: int,
         dimension: int,
-        chunk: int,
+        array: Footprint,
         cuts: Sequence[tuple[int, int]],
         layers: int | None,
         *,
         shuffle: bool,
     ) -> Along:
-        """Return it for a field with chunks of a length, cut as (width, unit) say, or swept in runs of some layers."""
-        chunks = int(-(-grid.extents[volume, dimension] // chunk))
+        """Return it for a field, cut as (width, unit) say, or swept in runs of some layers."""
+        chunks = array.num_chunks(volume, dimension)
         count = int(grid.count[volume, dimension])
 
         def chunks_of(first: Int64, last: Int64) -> tuple[Int64, Int64]:
-            start = grid.starts_along(volume, dimension, first)
-            end = grid.starts_along(volume, dimension, last) + grid.size[dimension]
-            return grid.chunks(np.full(len(first), volume), dimension, start, end, chunk)
+            start, of_last = (grid.starts_along(volume, dimension, one) for one in (first, last))
+            return array.chunks(grid, np.full(len(first), volume), dimension, start, of_last)
 
         of_parts = []
         for width, unit in cuts:
@@ -141,7 +141,7 @@ def representatives(grid: TileGrid) -> tuple[Int64, Int64]:
 
 def decodes_of_sweeps(
     grid: TileGrid,
-    chunk: Sequence[int],
+    array: Footprints,
     axis: int,
     cuts: Sequence[Sequence[tuple[int, int]]],
     layers: int | None,
@@ -154,8 +154,8 @@ def decodes_of_sweeps(
     ----------
     grid
         The tiles.
-    chunk
-        The field's chunk along each dimension.
+    array
+        What patches have of the field: its chunk along each dimension, or a footprint.
     axis
         The sweep axis.
     cuts
@@ -171,13 +171,13 @@ def decodes_of_sweeps(
     chunks.
     """
     shape = tuple(len(of_dimension) for of_dimension in cuts)
-    decodes, added, num_chunks = np.zeros(shape), np.zeros(shape), 0
+    decodes, added, num_chunks, of = np.zeros(shape), np.zeros(shape), 0, footprint_of(array, grid)
     volumes, weights = representatives(grid)
     tiles_of_all = int((weights * grid.count[volumes].prod(axis=1)).sum())
     for volume, weight in zip(volumes.tolist(), weights.tolist(), strict=True):
         if not grid.count[volume].all():
             continue
-        along = [Along.of(grid, volume, d, chunk[d], cuts[d], layers, shuffle=shuffle) for d in range(len(cuts))]
+        along = [Along.of(grid, volume, d, of, cuts[d], layers, shuffle=shuffle) for d in range(len(cuts))]
         walls, rows, cross = np.ones(shape), np.ones(shape), np.ones(shape)
         for d, of_dimension in enumerate(along):
             if d == axis:
@@ -190,24 +190,25 @@ def decodes_of_sweeps(
             cross = cross * (of_dimension.of_parts / parts).reshape(as_axis)
         decodes += weight * walls * along[axis].swept
         of_block = cross * along[axis].of_tile
-        times = rows * np.prod([one.of_tile for one in along]) / of_block  # tiles of a block that touch a chunk of it
+        # tiles of a block that touch a chunk of it
+        times = np.maximum(1.0, rows * np.prod([one.of_tile for one in along]) / np.maximum(of_block, 1e-9))
         of_cut = of_block * (1 - 2 / (times + 1)) + 2 * cross * along[axis].shared / (times + 1)
         added += weight * grid.count[volume].prod() / tiles_of_all * of_cut
         num_chunks += weight * int(np.prod([one.chunks for one in along]))
     return decodes, added, num_chunks
 
 
-def amplification(grid: TileGrid, chunk: Sequence[int], sweep: Sweep, lanes: int, *, shuffle: bool = True) -> float:
+def amplification(grid: TileGrid, array: Footprints, sweep: Sweep, lanes: int, *, shuffle: bool = True) -> float:
     """Return how often a chunk of a field is decoded in an epoch, on average over the volumes' chunks: the formula."""
     cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
-    decodes, added, num_chunks = decodes_of_sweeps(grid, chunk, sweep.axis, cuts, sweep.layers, shuffle=shuffle)
+    decodes, added, num_chunks = decodes_of_sweeps(grid, array, sweep.axis, cuts, sweep.layers, shuffle=shuffle)
     return float((decodes + (lanes - 1) * added).item() / max(1, num_chunks))
 
 
 def count_decodes(
     order: SweptOrder,
     epoch: int,
-    chunks: Sequence[Sequence[int]],
+    arrays: Sequence[Footprints],
     *,
     stride: int = 1,
     samples: int | None = None,
@@ -222,22 +223,22 @@ def count_decodes(
     ----------
     order, epoch
         The epoch order, with its lanes.
-    chunks
-        Of each field: its chunk along each dimension.
+    arrays
+        What patches have of each field: its chunk along each dimension, or a footprint.
     stride
         How many consumers share the epoch.
     samples
         What the first so many decode. None: all.
     """
-    counts = [0] * len(chunks)
+    counts = [0] * len(arrays)
     length = order.length if samples is None else samples
     for first in range(min(stride, length)):
         plan = order.plan(epoch, first=first, stride=stride, steps=-(-(length - first) // stride))
         sample, group, goes_on = _groups_of_samples(plan)
         goes_on &= _same_column(order, sample, group)
         volume, start = order.tiles.starts(sample)
-        for number, chunk in enumerate(chunks):
-            num_cells, pairs = _cells_of_groups(order.tiles.grid, chunk, volume, start, group)
+        for number, array in enumerate(arrays):
+            num_cells, pairs = _cells_of_groups(order.tiles.grid, array, volume, start, group)
             # of a pair that a lane goes on with: whether the group before has the chunk, too
             before = pairs[goes_on[pairs // num_cells]] - num_cells
             found = np.searchsorted(pairs, before)
@@ -245,17 +246,17 @@ def count_decodes(
     return counts
 
 
-def num_chunks(grid: TileGrid, chunk: Sequence[int]) -> int:
+def num_chunks(grid: TileGrid, array: Footprints) -> int:
     """Return how many chunks of a field all volumes have."""
-    return int((-(-grid.extents // np.array(chunk))).prod(axis=1).sum())
+    return int(footprint_of(array, grid).shape.prod(axis=1).sum())
 
 
-def touched_chunks(order: SweptOrder, chunk: Sequence[int]) -> int:
+def touched_chunks(order: SweptOrder, array: Footprints) -> int:
     """Count the chunks of a field that any patch of an epoch touches, a million patches at a time."""
     found: list[Int64] = []
     for begin in range(0, order.length, _COUNTED_AT_ONCE):
         volume, start = order.tiles.starts(np.arange(begin, min(begin + _COUNTED_AT_ONCE, order.length)))
-        _, cells = _cells_of_groups(order.tiles.grid, chunk, volume, start, np.zeros_like(volume))
+        _, cells = _cells_of_groups(order.tiles.grid, array, volume, start, np.zeros_like(volume))
         found = [np.unique(np.concatenate([*found, cells]))]
     return len(found[0])
 
@@ -283,15 +284,13 @@ def _same_column(order: SweptOrder, sample: Int64, group: Int64) -> npt.NDArray[
     return same
 
 
-def _cells_of_groups(
-    grid: TileGrid, chunk: Sequence[int], volume: Int64, start: Int64, group: Int64
-) -> tuple[int, Int64]:
+def _cells_of_groups(grid: TileGrid, array: Footprints, volume: Int64, start: Int64, group: Int64) -> tuple[int, Int64]:
     """Return the number of chunks of all volumes, and group x number + chunk for the chunks of each group, sorted."""
-    shape = -(-grid.extents // np.array(chunk))
+    of = footprint_of(array, grid)
+    shape = of.shape
     of_volume = shape.prod(axis=1)
     num_cells = int(of_volume.sum())
-    ends = start + grid.size
-    bounds = [grid.chunks(volume, d, start[:, d], ends[:, d], one) for d, one in enumerate(chunk)]
+    bounds = [of.chunks(grid, volume, d, start[:, d]) for d in range(start.shape[1])]
     spans = [range(int((high - low).max(initial=0)) + 1) for low, high in bounds]
     found = []
     for offsets in itertools.product(*spans):

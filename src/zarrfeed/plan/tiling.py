@@ -95,18 +95,6 @@ class TileGrid:
         clipped: Int64 = np.clip(start, self.first[volume, dimension], self.last[volume, dimension])
         return clipped
 
-    def chunks(self, volume: Int64, dimension: int, start: Int64, end: Int64, chunk: int) -> tuple[Int64, Int64]:
-        """Return the chunks of length `chunk` that voxels [start, end) of volumes touch: the first and the last one.
-
-        Where the dimension wraps, chunks are counted on: chunk k of the second turn is chunk k plus all of them.
-        """
-        extent = self.extents[volume, dimension]
-        if not self.wraps[dimension]:
-            return np.maximum(start, 0) // chunk, (np.minimum(end, extent) - 1) // chunk
-        of_turn = -(-extent // chunk)
-        low, high = (x // extent * of_turn + x % extent // chunk for x in (start, end - 1))
-        return low, high
-
 
 @dataclass(frozen=True, eq=False)
 class Tiling:

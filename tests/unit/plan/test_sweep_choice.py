@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.unit.plan.test_footprint import crops_along, footprints
 from tests.unit.plan.test_sweep_cost import cells_of_samples
-from tests.unit.plan.test_tiling import tilings, voxels_of
+from tests.unit.plan.test_tiling import tilings
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.footprint import footprint_of
 from zarrfeed.plan.mixing import LANE_COUNTS
 from zarrfeed.plan.order import MOST_BLOCKS
 from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, TileBlocks
@@ -95,8 +97,12 @@ def layouts(draw: st.DrawFn) -> tuple[Tiling, list[PatchField]]:
     tiling = draw(tilings(grid=draw(st.booleans())))
     fields = []
     for _ in range(draw(st.integers(1, 2))):
-        chunk = tuple(draw(st.integers(1, 9)) for _ in tiling.size)
-        fields.append(field(chunk, tiling.size, draw(st.integers(1, 4))))
+        chunk, places = tuple(draw(st.integers(1, 9)) for _ in tiling.size), None
+        if draw(st.booleans()):
+            places = draw(footprints(tiling))
+            chunk = places.chunk
+        of = field(chunk, tiling.size if places is None else places.size, draw(st.integers(1, 4)))
+        fields.append(replace(of, places=places))
     return tiling, fields
 
 
@@ -115,7 +121,7 @@ def test_no_epoch_needs_more_memory_than_is_said(
     assert chosen.fits == (chosen.total_bytes <= memory)
     for run in np.split(np.arange(len(tiles)), np.flatnonzero(np.diff(tiles.run)) + 1):
         cells = [
-            [cells_of_samples(order, one.chunk, range(*tiles.first[b : b + 2].tolist())) for one in fields] for b in run
+            [cells_of_samples(order, one.array, range(*tiles.first[b : b + 2].tolist())) for one in fields] for b in run
         ]
         if len(cells) == 1:
             continue
@@ -136,16 +142,11 @@ def crops_of_block(order: SweptOrder, field: PatchField, block: int) -> dict[tup
     tiles, grid = order.tiles, order.tiles.grid
     assert isinstance(tiles, TileBlocks)
     volume, begin, count = int(tiles.volume[block]), tiles.begin[block], tiles.count[block]
-    along: list[dict[int, int]] = []
-    for d, voxels in enumerate(voxels_of(grid, volume)):
-        extent, chunk = int(grid.extents[volume, d]), field.chunk[d]
-        needed = np.unique(np.concatenate([voxels[i] for i in range(begin[d], begin[d] + count[d])]))
-        needed = np.unique(needed % extent) if grid.wraps[d] else needed[(needed >= 0) & (needed < extent)]
-        parts = {int(i): needed[needed // chunk == i] for i in np.unique(needed // chunk)}
-        if d == tiles.sweep.axis:
-            along.append({i: min(chunk, extent - i * chunk) for i in parts})
-        else:
-            along.append({i: int(part.max() - part.min()) + 1 for i, part in parts.items()})
+    along = []
+    for d in range(len(begin)):
+        of_block = range(begin[d], begin[d] + count[d])
+        array, whole = footprint_of(field.array, grid), d == tiles.sweep.axis
+        along.append(crops_along(grid, array, volume, d, of_block, whole=whole))
     voxel_bytes = field.cell_bytes / math.prod(field.chunk)
     return {
         (volume, *(i for i, _ in cell)): min(field.cell_bytes, 17 / 16 * voxel_bytes * math.prod(n for _, n in cell))

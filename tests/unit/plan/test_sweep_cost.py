@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.unit.plan.test_footprint import footprints, places_of
 from tests.unit.plan.test_swept_order import line, orders
-from tests.unit.plan.test_tiling import voxels_of
+from zarrfeed.plan.footprint import Footprints, footprint_of
 from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of
 from zarrfeed.plan.sweep_cost import amplification, count_decodes
 from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
@@ -24,26 +25,24 @@ SETTINGS = examples(60)
 Cells = set[tuple[int, ...]]
 
 
-def cells_of(grid: TileGrid, chunk: Sequence[int], volume: int, index: Iterable[int]) -> Cells:
-    """Return the chunks that a tile touches, voxel by voxel."""
-    along = []
-    for d, (voxels, number) in enumerate(zip(voxels_of(grid, volume), index, strict=True)):
-        extent, one = int(grid.extents[volume, d]), voxels[number]
-        inside = one % extent if grid.wraps[d] else one[(one >= 0) & (one < extent)]
-        along.append(sorted({int(x) // chunk[d] for x in inside}))
+def cells_of(grid: TileGrid, array: Footprints, volume: int, index: Iterable[int]) -> Cells:
+    """Return the chunks that a tile touches, place by place."""
+    along, of = [], footprint_of(array, grid)
+    for d, number in enumerate(index):
+        along.append(sorted({int(x) // of.chunk[d] for x in places_of(grid, of, volume, d, number)}))
     return {(volume, *cell) for cell in itertools.product(*along)}
 
 
-def cells_of_samples(order: SweptOrder, chunk: Sequence[int], samples: Iterable[int]) -> Cells:
+def cells_of_samples(order: SweptOrder, array: Footprints, samples: Iterable[int]) -> Cells:
     found: Cells = set()
     assert isinstance(order.tiles, TileBlocks)
     for sample in samples:
         volume, index = order.tiles.tiles(np.array([sample]))
-        found |= cells_of(order.tiles.grid, chunk, int(volume[0]), index[0].tolist())
+        found |= cells_of(order.tiles.grid, array, int(volume[0]), index[0].tolist())
     return found
 
 
-def naive_decodes(order: SweptOrder, epoch: int, chunk: Sequence[int], stride: int) -> int:
+def naive_decodes(order: SweptOrder, epoch: int, array: Footprints, stride: int) -> int:
     """Count what all consumers decode, from the position of each sample: lane, block, chunks."""
     decodes = 0
     for first in range(min(stride, order.length)):
@@ -57,7 +56,7 @@ def naive_decodes(order: SweptOrder, epoch: int, chunk: Sequence[int], stride: i
             for of_block in np.split(mine, np.flatnonzero(np.diff(block[mine])) + 1):
                 if not len(of_block):
                     continue  # a lane of which the consumer has nothing
-                cells = cells_of_samples(order, chunk, samples[of_block].tolist())
+                cells = cells_of_samples(order, array, samples[of_block].tolist())
                 tiles, number = order.tiles, block[of_block[0]] - 1
                 assert isinstance(tiles, TileBlocks)
                 across = np.delete(tiles.begin[number], tiles.sweep.axis)
@@ -67,13 +66,20 @@ def naive_decodes(order: SweptOrder, epoch: int, chunk: Sequence[int], stride: i
     return decodes
 
 
+def grid_as_tiling(grid: TileGrid) -> Tiling:
+    """Return a tiling with the extents and the sizes of a grid, and its periodic dimensions."""
+    border: Any = tuple("wrap" if one else "pad" for one in grid.wraps)
+    return Tiling(grid.extents, tuple(grid.size.tolist()), border=border)
+
+
 @SETTINGS
 @given(orders(), st.integers(0, 3), st.integers(1, 4), st.data())
 def test_decodes_are_counted_group_by_group(order: SweptOrder, epoch: int, stride: int, data: st.DataObject) -> None:
-    dimensions = order.tiles.grid.size.shape[0]
-    chunks = [tuple(data.draw(st.integers(1, 9)) for _ in range(dimensions)) for _ in range(2)]
-    expected = [naive_decodes(order, epoch, chunk, stride) for chunk in chunks]
-    assert count_decodes(order, epoch, chunks, stride=stride) == expected
+    grid = order.tiles.grid
+    chunks = tuple(data.draw(st.integers(1, 9)) for _ in grid.size)
+    arrays: list[Footprints] = [chunks, data.draw(footprints(grid_as_tiling(grid)))]
+    expected = [naive_decodes(order, epoch, array, stride) for array in arrays]
+    assert count_decodes(order, epoch, arrays, stride=stride) == expected
 
 
 def test_consumers_that_share_no_lane_decode_no_more() -> None:
@@ -93,7 +99,9 @@ def test_without_cuts_the_formula_is_what_all_rotations_decode_on_average(
     tiles, grid = order.tiles, order.tiles.grid
     assert isinstance(tiles, TileBlocks)
     axis = tiles.sweep.axis
-    chunk = [data.draw(st.integers(1, 9)) for _ in grid.size]
+    chunk: Footprints = [data.draw(st.integers(1, 9)) for _ in grid.size]
+    if data.draw(st.booleans()):
+        chunk = data.draw(footprints(grid_as_tiling(grid), gaps=False))
     if grid.wraps[axis]:
         return  # two layers may share chunks at both of their sides, which the formula does not count
     of_block = [cells_of_samples(order, chunk, range(b, e)) for b, e in itertools.pairwise(tiles.first.tolist())]
@@ -108,7 +116,7 @@ def test_without_cuts_the_formula_is_what_all_rotations_decode_on_average(
         for a, b in itertools.pairwise(range(len(tiles))):
             if tiles.begin[b, axis]:
                 expected -= len(of_block[a] & of_block[b])
-    num_chunks = (-(-grid.extents // np.array(chunk))).prod(axis=1).sum()
+    num_chunks = footprint_of(chunk, grid).shape.prod(axis=1).sum()
     assert amplification(grid, chunk, tiles.sweep, 1, shuffle=order.shuffle) == pytest.approx(expected / num_chunks)
 
 
