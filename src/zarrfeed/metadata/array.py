@@ -18,7 +18,7 @@ import zarr
 from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
 from zarr.storage import ZipStore
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
 from zarrfeed.metadata.codecs import codecs_v2, codecs_v3, described
 from zarrfeed.metadata.known_groups import not_an_array
 from zarrfeed.spec.array import ArraySpec
@@ -39,6 +39,10 @@ _MAX_CHUNKS = 2**32
 _MAX_AXES = 32  # NumPy 1 has no more
 #: Of fixed-length bytes and text: the fill value is made before anything is read.
 _MAX_ITEM_BYTES = 2**24
+#: The engine keeps about 600 bytes for each chunk that a sample lies in.
+_MOST_CELLS = 1 << 18
+#: Text of a chunk becomes Python objects all at once.
+_MOST_LIST_ITEMS = 1 << 27
 
 
 def open_array(source: ArrayLike) -> zarr.Array[Any]:
@@ -212,6 +216,20 @@ def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...],
     num_chunks = math.prod(n // c for n, c in zip(covered, chunk_shape, strict=True))
     if num_chunks > _MAX_CHUNKS:
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
+
+
+def check_counts(spec: ArraySpec) -> None:
+    """Refuse what would take memory for each of too many parts."""
+    if spec.num_cells > _MOST_CELLS:
+        raise ConfigError(
+            f"{spec.name}: a sample lies in {spec.num_cells} chunks, must be at most {_MOST_CELLS}; chunks are "
+            f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
+        )
+    items = math.prod(spec.chunk_shape)
+    if spec.item_type and items > _MOST_LIST_ITEMS:
+        raise MemoryBudgetError(
+            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
+        )
 
 
 def _is_known_index(config: dict[str, Any]) -> bool:

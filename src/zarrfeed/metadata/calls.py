@@ -41,12 +41,20 @@ def window_call(offsets: Any, segment_ends: Any, rows: Any, pad: Any, mask: bool
 
 
 def patch_call(
-    request: PatchRequest, size: Any, border: Any, stride: Any, pad: Any, positions: Any, weights: FrozenArray | None
+    request: PatchRequest,
+    size: Any,
+    context: Any,
+    border: Any,
+    stride: Any,
+    pad: Any,
+    positions: Any,
+    weights: FrozenArray | None,
 ) -> PatchCall:
-    """Return `.patch(size, sampling=..., ...)`, whose arguments were parsed to a request."""
+    """Return `.patch(size, context=..., sampling=..., ...)`, whose arguments were parsed to a request."""
     listed = None if positions is None else FrozenArray.of(positions)
     return PatchCall(
         freeze(size),
+        freeze(context),
         request.sampling,
         freeze(border),
         freeze(stride),

@@ -37,6 +37,7 @@ from zarrfeed.spec.field import (
     record_of,
 )
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.level import LevelRows
 from zarrfeed.spec.sparse import CsrField
 
 
@@ -94,10 +95,17 @@ class _FieldStores:
         self._layouts: dict[Hashable, LayoutParts] = {}
         self._resident: list[ResidentField] = []
         self._matrices = MatrixStores()
+        self._levels: list[LevelRows] = []
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
         """Append the field of a run, whose number is `number`; its first sample becomes sample `base`."""
         items, wishes = run.resolved.opened.items_of(number), run.resolved.wishes_of(number)
+        opened = run.resolved.opened.fields[number]
+        if isinstance(opened, StoredField) and isinstance(opened.rows, LevelRows):  # it has rows of its own
+            base = sum(one.num_rows for one in self._levels)
+            self._levels.append(opened.rows)
+        elif self._levels:
+            raise ConfigError(f"{run.stores[0]}: {items[0].name} is no level of an image, in {self._store} it is one")
         self._check(f, items[0], run.stores[0])
         if isinstance(f, ResidentField):
             if not all(wish.asks_nothing for wish in wishes):
@@ -143,12 +151,17 @@ class _FieldStores:
             whole = (num_samples, f.num_columns)
             return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.wish for one in parts)
         assert isinstance(f, StoredField | VlenField)
+        levels = LevelRows.concat(self._levels)
+        if levels is not None:
+            num_samples = levels.num_rows
         groups = list(self._layouts.values())
         layouts = [group.joined(num_samples) for group in groups]
         items = tuple(
             replace(group.items, shape=layout.spec.shape) for group, layout in zip(groups, layouts, strict=True)
         )
         first = replace(f, spec=layouts[0].spec, parts=layouts[0].parts, others=tuple(layouts[1:]))
+        if isinstance(first, StoredField):
+            first = replace(first, rows=levels)
         return first, items, tuple(group.wish for group in groups)
 
     def _check(self, f: Field, items: Items, store: str) -> None:

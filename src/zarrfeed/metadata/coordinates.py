@@ -164,6 +164,7 @@ class Coordinates:
         known: Mapping[str, zarr.Array[Any]],
         num_samples: int,
         *,
+        dimensions: Sequence[tuple[str | None, ...] | None] | None = None,
         access: StoreAccess,
         may_grow: bool = False,
     ) -> Coordinates:
@@ -177,6 +178,8 @@ class Coordinates:
             Arrays by name, of which those with one axis may be coordinates.
         num_samples
             How many samples there are.
+        dimensions
+            Names of the axes of each array. None: those that it has itself.
         access
             How the store is asked.
         may_grow
@@ -184,8 +187,8 @@ class Coordinates:
         """
         dims: dict[str, None] = {}
         others: dict[str, None] = {}
-        for array, axis in zip(arrays, sample_axes, strict=True):
-            for i, name in enumerate(dimension_names(array) or ()):
+        for named, axis in zip(dimensions or map(dimension_names, arrays), sample_axes, strict=True):
+            for i, name in enumerate(named or ()):
                 if name is not None:
                     (dims if i == axis else others)[name] = None
         having_one = {name: one for name, one in known.items() if len(one.shape) == 1}

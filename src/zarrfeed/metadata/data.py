@@ -233,6 +233,7 @@ class Data(ItemMethods):
         self,
         size: Mapping[Dim, int],
         *,
+        context: Mapping[str, Mapping[Dim, int]] | None = None,
         sampling: PatchSampling = "tiles",
         border: Border | Mapping[Dim, Border] = "pad",
         stride: Mapping[Dim, int] | None = None,
@@ -251,7 +252,13 @@ class Data(ItemMethods):
             Voxels of a patch along dimensions, by their names or the numbers of axes: {"z": 64, "y": 64, "x": 64}.
             Samples have other axes, such as channels, as a whole. The sample axis need not be named: samples of images
             over time are then (time, box), without an axis over time, or with that of a window that was called before.
-            All arrays must have these dimensions, of the same lengths, and are cut alike.
+            All arrays must have these dimensions, of the same lengths, and are cut alike. Of several resolutions
+            (`zarrfeed.open(..., multiscale=)`), these are voxels of the first level, and each other level has the box
+            of the same extent: `ceil(size / factor)` of its own voxels.
+        context
+            By the name of an array, how many of its own voxels a patch has along dimensions, in place of those of the
+            same extent: {"2": {"z": 64, "y": 64, "x": 64}}. The box of the same extent is in the middle of them. What
+            lies beyond the volume is padded, whatever `border` is, unless that is "wrap".
         sampling
             "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
             their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation
@@ -316,8 +323,8 @@ class Data(ItemMethods):
         if weights is not None and self.growth is not None:
             raise ConfigError("weights of a store that is opened with refresh: it may grow, and weights do not")
         read = read_weights(weights)
-        request = PatchRequest.parse(size, sampling, border, stride, pad, positions, n, read, flip, rotate)
-        call = calls.patch_call(request, size, border, stride, pad, positions, frozen_weights(read))
+        request = PatchRequest.parse(size, sampling, border, stride, pad, positions, n, read, context, flip, rotate)
+        call = calls.patch_call(request, size, context, border, stride, pad, positions, frozen_weights(read))
         return self._then(call, Step("patch", (request,)))
 
     def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Data:

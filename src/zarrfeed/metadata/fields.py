@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from zarr.abc.store import Store
 
 from zarrfeed.base.errors import (
     ConfigError,
-    MemoryBudgetError,
     StoreReadError,
     UnsupportedError,
     ZarrfeedError,
@@ -27,19 +25,19 @@ from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata import anndata
-from zarrfeed.metadata.array import ArrayLike, open_array, open_node, read_layout
+from zarrfeed.metadata.array import ArrayLike, check_counts, open_array, open_node, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import episodes_of, refusal, without_arrays
+from zarrfeed.metadata.multiscale import first_level, is_image, levels_of, with_levels
 from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_url, open_source
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.metadata.values import read_values
 from zarrfeed.metadata.variables import Variables, select_variables, variables_of
 from zarrfeed.plan.windows import check_segment_ends
-from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
     Field,
@@ -68,11 +66,7 @@ OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField"
 FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
-_MEMORY_INT64_MAX = 2**63 - 1
-#: The engine keeps about 600 bytes for each chunk that a sample lies in.
-_MOST_CELLS = 1 << 18
-#: Text of a chunk becomes Python objects all at once.
-_MOST_LIST_ITEMS = 1 << 27
+_IN_STORE = (StoredField, VlenField)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +124,7 @@ def open_fields(
     sample_axis: int = 0,
     sample_dim: str | None = None,
     variables: Variables | None = None,
+    multiscale: Sequence[str | int] | None = None,
     decode_cf: bool = True,
     access: StoreAccess | None = None,
     may_grow: bool = False,
@@ -150,6 +145,8 @@ def open_fields(
     variables
         Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. Of an array of
         records: which members. Or a mapping of "samples" and "targets" to such lists. None: all.
+    multiscale
+        Which levels of `samples`, an OME-Zarr image. None: of such an image the first one, as a single array.
     decode_cf
         Whether attributes such as `scale_factor` are heeded.
     access
@@ -171,7 +168,7 @@ def open_fields(
     reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = variables_of(sides, variables)
-    parts = [reader.read(samples, names[0])]
+    parts = [reader.read(samples, names[0], multiscale)]
     segment_ends, categories = reader.segment_ends, reader.categories
     arrays, items = reader.fields, reader.items
     stored, known = reader.stored, reader.known
@@ -187,8 +184,11 @@ def open_fields(
         categories = {**reader.categories, **categories}
     if not may_grow:
         _check_lengths(arrays, items)
-    axes = [f.spec.sample_axis for f in arrays if isinstance(f, StoredField | VlenField)]
-    coordinates = Coordinates.of(stored, axes, known, arrays[0].num_samples, access=access, may_grow=may_grow)
+    in_store = [(i.dimensions, i.sample_axis) for f, i in zip(arrays, items, strict=True) if isinstance(f, _IN_STORE)]
+    dims, axes = [one for one, _ in in_store], [axis for _, axis in in_store]
+    coordinates = Coordinates.of(
+        stored, axes, known, arrays[0].num_samples, dimensions=dims, access=access, may_grow=may_grow
+    )
     if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
         stored = []
     if segment_ends is not None:
@@ -276,10 +276,14 @@ class _PartReader:
         """The opened arrays of the fields that are stored, in the order of the fields."""
         return list(self._arrays.values())
 
-    def read(self, source: Source, variables: Sequence[str] | None) -> tuple[str, ...] | None:
+    def read(
+        self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None = None
+    ) -> tuple[str, ...] | None:
         """Read all fields; return their keys, None for a bare tensor."""
         part = self._part
         source = open_source(source, self._access)
+        if multiscale is not None or (isinstance(source, zarr.Group) and variables is None and is_image(source)):
+            return self._read_image(source, variables, multiscale)
         coordinates: set[str] = set()
         named: Mapping[str, Any]
         if isinstance(source, zarr.Group) and anndata.is_csr(source) and variables is None:
@@ -321,6 +325,23 @@ class _PartReader:
             self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
         return tuple(named)
 
+    def _read_image(
+        self, source: Any, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None
+    ) -> tuple[str, ...] | None:
+        """Read levels of an image of OME-Zarr; without names the first one, as a bare tensor."""
+        if not isinstance(source, zarr.Group) or variables is not None:
+            raise ConfigError(f"multiscale = {multiscale!r}: {self._part} must be an OME-Zarr image, without variables")
+        with _naming(self._part):
+            if multiscale is None:
+                level = first_level(source)
+                self._read_field(None, level.array, axes=level.axes)
+                return None
+            levels = levels_of(source, multiscale)
+            for key, level in levels.items():
+                self._read_field(key, level.array, axes=level.axes)
+            self.fields = with_levels(self.fields, self.items, levels)
+        return tuple(levels)
+
     def _replay_buffer(self, group: zarr.Group) -> tuple[zarr.Group, dict[str, zarr.Array[Any]]]:
         """Return the group `data` of a replay buffer, whose root has no arrays; its episodes are segments.
 
@@ -353,7 +374,13 @@ class _PartReader:
             )
         return {name: arrays[name] for name in names}
 
-    def _read_field(self, key: str | None, source: FieldSource, members: Sequence[str] | None = None) -> None:
+    def _read_field(
+        self,
+        key: str | None,
+        source: FieldSource,
+        members: Sequence[str] | None = None,
+        axes: tuple[str, ...] = (),
+    ) -> None:
         name = self._part if key is None else f"{self._part}[{key!r}]"
         dimensions = decoding = record = None
         dtype: str | None
@@ -373,9 +400,11 @@ class _PartReader:
                 return
             array = open_array(opened if isinstance(node, zarr.Group) else node)
             dimensions = dimension_names(array)
+            if axes and not any(dimensions or ()):
+                dimensions = axes
             spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
             shape, axis = spec.shape, spec.sample_axis
-            _check_counts(spec)
+            check_counts(spec)
             if spec.item_type:
                 field, dtype = VlenField(name, spec), None
             else:
@@ -421,20 +450,6 @@ class _PartReader:
 
 def _in_words(dimensions: tuple[str | None, ...] | None) -> str:
     return "" if dimensions is None else f" ({', '.join(map(str, dimensions))})"
-
-
-def _check_counts(spec: ArraySpec) -> None:
-    """Refuse what would take memory for each of too many parts."""
-    if spec.num_cells > _MOST_CELLS:
-        raise ConfigError(
-            f"{spec.name}: a sample lies in {spec.num_cells} chunks, must be at most {_MOST_CELLS}; chunks are "
-            f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
-        )
-    items = math.prod(spec.chunk_shape)
-    if spec.item_type and items > _MOST_LIST_ITEMS:
-        raise MemoryBudgetError(
-            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
-        )
 
 
 def _leaves(source: Source | None) -> list[Any]:

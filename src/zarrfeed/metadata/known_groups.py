@@ -31,8 +31,7 @@ NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 
 def refusal(group: zarr.Group) -> ZarrfeedError | None:
     """Return the error for a group whose attributes say that its arrays are not fields of one sample; else None."""
-    attributes = dict(group.attrs)
-    return _of_image(group, attributes) or _of_anndata(group, attributes)
+    return _of_anndata(group, dict(group.attrs))
 
 
 def without_arrays(group: zarr.Group) -> ZarrfeedError:
@@ -45,7 +44,7 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
 
 def not_an_array(name: str, group: zarr.Group) -> ZarrfeedError:
     """Return the error for a group that was given in place of an array."""
-    known = refusal(group)
+    known = _of_image(group) or refusal(group)
     if known is not None:
         return known
     try:
@@ -81,9 +80,9 @@ def _name(group: zarr.Group) -> str:
     return _root(group) or printable(str(group.store_path))
 
 
-def _of_image(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError | None:
+def _of_image(group: zarr.Group) -> ZarrfeedError | None:
     """Return the error for an image of OME-Zarr."""
-    ome = _ome(attributes)
+    ome = attributes_of_ome(dict(group.attrs))
     paths = list(_levels(ome))
     if not paths:
         return None
@@ -98,7 +97,7 @@ def _of_image(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError | 
 
 def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
     """Return the error for a group that has only groups: images of OME-Zarr, or the data of an episode store."""
-    ome = _ome(dict(group.attrs))
+    ome = attributes_of_ome(dict(group.attrs))
     for key, kind in (
         ("plate", "plate of wells"),
         ("well", "well of images"),
@@ -114,7 +113,12 @@ def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
     return None
 
 
-def _ome(attributes: dict[str, Any]) -> dict[str, Any]:
+def level_paths(attributes: dict[str, Any]) -> list[str]:
+    """Return the paths of the levels of an image of OME-Zarr, the full resolution first; none if it is no image."""
+    return list(_levels(attributes_of_ome(attributes)))
+
+
+def attributes_of_ome(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of OME-Zarr: of version 0.5 below `ome`, of versions before at the top."""
     ome = attributes.get("ome")
     return ome if isinstance(ome, dict) else attributes
@@ -133,7 +137,7 @@ def _axes(ome: dict[str, Any]) -> list[str]:
 
 def _first_level(group: zarr.Group, depth: int) -> str:
     """Return the path of the full resolution of the first image in a plate, a well or the like; "" if not found."""
-    ome = _ome(dict(group.attrs))
+    ome = attributes_of_ome(dict(group.attrs))
     level = next(_levels(ome), None)
     if level is not None:
         return level

@@ -164,7 +164,9 @@ def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template |
     keys, axes = [], []
     for f, items in zip(resolved.opened.fields, resolved.opened.items, strict=True):
         key = items.key or ""
-        if not isinstance(f, StoredField) or f.spec.source is not None or key not in metadata.shapes:
+        if not isinstance(f, StoredField) or f.spec.source is not None or f.rows is not None:
+            return None
+        if key not in metadata.shapes:
             return None
         keys.append(key)
         axes.append(f.spec.sample_axis)

@@ -25,7 +25,7 @@ from zarrfeed.metadata.url_patterns import is_pattern
 from zarrfeed.metadata.variables import Variables
 from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
-from zarrfeed.spec.freeze import Secrets, freeze, freeze_variables
+from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variables
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.shared_access import SharedAccess
@@ -39,6 +39,7 @@ def open(
     sample_axis: int = 0,
     sample_dim: str | None = None,
     variables: Variables | None = None,
+    multiscale: Sequence[str | int] | None = None,
     decode_cf: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     retries: int = DEFAULT_RETRIES,
@@ -74,6 +75,11 @@ def open(
         Names of the arrays of `samples`, a group or a mapping, that are read (of an array of records: of the members);
         or for both sides, {"samples": [...], "targets": [...]}. None: all; of a group as xarray writes it, data
         variables but scalars.
+    multiscale
+        Levels of `samples`, an OME-Zarr image, by their paths or their numbers, the finest one first: ["0", "2"]. Paths
+        of labels in it, such as "labels/cells" or "labels/cells/1", may be among them. Each is an array of the samples;
+        `Data.patch` aligns them by the image's transformations, and without patches a sample of the first level has the
+        index of each other level that it lies in. None: of an OME-Zarr image, its first level.
     decode_cf
         Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
         `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
@@ -144,8 +150,12 @@ def open(
             f"cache_version = {cache_version!r} declares that objects never change; with refresh = {refresh!r}, the "
             "last chunk may"
         )
+    if grows is not None and multiscale is not None:
+        raise ConfigError(f"multiscale = {multiscale!r} with refresh = {refresh!r}: levels are read as they are now")
     check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
-    opening = Opening(samples, targets, sample_axis, sample_dim, variables, decode_cf, access, grows is not None)
+    opening = Opening(
+        samples, targets, sample_axis, sample_dim, variables, multiscale, decode_cf, access, grows is not None
+    )
     stores = as_stores(samples, access)
     if stores is not None:
         if grows is not None:
@@ -158,6 +168,7 @@ def open(
         int(sample_axis),
         sample_dim,
         freeze_variables(variables),
+        freeze_levels(multiscale),
         bool(decode_cf),
         Secrets.of(storage_options) if storage_options else None,
         refresh=refresh,
@@ -190,7 +201,7 @@ def open_each(sources: Sequence[Source]) -> list[Data]:
     access = StoreAccess(shared=shared)
 
     def open_url(url: Source) -> Data:
-        opening = Opening(url, None, 0, None, None, decode_cf=True, access=access, may_grow=False)
+        opening = Opening(url, None, 0, None, None, None, decode_cf=True, access=access, may_grow=False)
         return Data(Expression(OpenCall(name_source(url))), _describe(opening.open()))
 
     far = [is_url(source) and not is_pattern(str(source)) for source in sources]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ class Opening:
     sample_axis: int
     sample_dim: str | None
     variables: Variables | None
+    multiscale: Sequence[str | int] | None
     decode_cf: bool
     access: StoreAccess
     may_grow: bool
@@ -60,6 +62,7 @@ class Opening:
             sample_axis=self.sample_axis,
             sample_dim=self.sample_dim,
             variables=self.variables,
+            multiscale=self.multiscale,
             decode_cf=self.decode_cf,
             access=self.access,
             may_grow=self.may_grow,

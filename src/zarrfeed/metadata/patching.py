@@ -13,6 +13,15 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.patch_levels import (
+    Context,
+    LevelVolumes,
+    contexts_by_field,
+    has_levels,
+    level_axes,
+    level_volumes,
+    parse_context,
+)
 from zarrfeed.metadata.patch_positions import checked_positions, place_positions
 from zarrfeed.metadata.patch_weights import draw_positions
 from zarrfeed.metadata.store_table import StoreTable
@@ -48,6 +57,7 @@ class PatchRequest:
     positions: Int64 | None = field(default=None, compare=False)
     n: int | None = None
     weights: npt.NDArray[Any] | None = field(default=None, compare=False)
+    context: Context | None = None
     flip: tuple[Dim, ...] = ()
     rotate: tuple[Dim, ...] = ()
 
@@ -62,6 +72,7 @@ class PatchRequest:
         positions: Any = None,
         n: Any = None,
         weights: npt.NDArray[Any] | None = None,
+        context: Any = None,
         flip: Any = (),
         rotate: Any = (),
     ) -> PatchRequest:
@@ -106,7 +117,8 @@ class PatchRequest:
             n = int(n)
         padding = pad if isinstance(pad, str) else float(pad)
         turned = [parse_turned(name, value, dict(named)) for name, value in (("flip", flip), ("rotate", rotate))]
-        request = cls(named, sampling, border, strides, padding, listed, n, weights, *turned)
+        around = parse_context(context, dict(named))
+        request = cls(named, sampling, border, strides, padding, listed, n, weights, around, *turned)
         request._check_borders()
         return request
 
@@ -145,6 +157,8 @@ class Patching:
         Runs of samples that patches do not leave.
     source
         Where patches begin that lie on no grid. None: they lie on one.
+    levels
+        For each field where the volumes lie in its array, if that has other voxels than the first one, or a context.
     """
 
     request: PatchRequest
@@ -156,6 +170,7 @@ class Patching:
     axes: tuple[tuple[PatchAxis, ...], ...]
     volumes: Volumes
     source: PositionSource | None = None
+    levels: tuple[LevelVolumes | None, ...] = ()
 
     @classmethod
     def of(
@@ -178,7 +193,7 @@ class Patching:
         for f in fields:
             if not isinstance(f, StoredField) or f.record is not None:
                 raise UnsupportedError(f"{with_path(f)}: patches are cut out of stored arrays of numbers")
-            if f.rows is not None:
+            if f.rows is not None and not has_levels(f):
                 raise UnsupportedError(f"{with_path(f)}: patches are not cut out of joined arrays")
         for one, window in zip(items, windows, strict=True):
             if window is not None and (window.pad is not None or window.lead is not None):
@@ -192,11 +207,13 @@ class Patching:
             )
         dims = (along_samples, *(dim for dim in size if dim != along_samples))
         extents: dict[Dim, int] = {}
-        for named, one in zip(of_axes, items, strict=True):
+        for named, one, f in zip(of_axes, items, fields, strict=True):
             if named[one.sample_axis] not in (None, along_samples):
                 raise ConfigError(f"{one.name}: its samples lie along {named[one.sample_axis]!r}, not {dims[0]!r}")
             for dim, length in zip(named, one.shape, strict=True):
-                if dim not in (None, along_samples) and extents.setdefault(dim, length) != length:
+                if dim in (None, along_samples) or (f is not fields[0] and has_levels(f)):
+                    continue
+                if extents.setdefault(dim, length) != length:
                     raise ConfigError(
                         f"{one.name} has {length} items along {dim!r}, {first.name} has {extents[dim]}: arrays that "
                         "are cut into patches must have the same length"
@@ -224,9 +241,27 @@ class Patching:
             ),
             volumes,
         )
-        return made._with_source(store_ends, first.shape[first.sample_axis])
+        return made._with_levels(fields, items, store_ends)
 
-    def _with_source(self, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
+    def _with_levels(
+        self, fields: Sequence[Field], items: Sequence[Items], store_ends: Sequence[int] | Int64
+    ) -> Patching:
+        """Return the same for arrays of several resolutions, or with a context, and with positions."""
+        contexts = contexts_by_field(self.request.context, items)
+        all_axes, levels = [], []
+        for axes, f, one, context in zip(self.axes, fields, items, contexts, strict=True):
+            assert isinstance(f, StoredField)
+            level = None
+            if context or has_levels(f):
+                axes = level_axes(axes, f, one.name, self.dims, self.sizes, context)
+                ends = np.asarray(store_ends, dtype=np.int64)
+                level = level_volumes(axes, f, one, self.dims, self.volumes, self.all_extents, ends)
+            all_axes.append(axes)
+            levels.append(level)
+        made = replace(self, axes=tuple(all_axes), levels=tuple(levels))
+        return made.with_source(store_ends, items[0].shape[items[0].sample_axis])
+
+    def with_source(self, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
         """Return the same with the positions that the request has, or draws."""
         if self.request.sampling not in ("positions", "random"):
             return self
@@ -286,7 +321,12 @@ class Patching:
         source = (
             None if first.source is None else first.source.concat([(one.source, len(one.volumes)) for one in parts])
         )
-        return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, source=source)
+        levels = [
+            None if None in of_parts else LevelVolumes.concat([one for one in of_parts if one is not None])
+            for of_parts in zip(*(one.levels for one in parts), strict=True)
+        ]
+        extents = np.concatenate([one.extents for one in parts])
+        return replace(first, extents=extents, volumes=volumes, source=source, levels=tuple(levels))
 
     def __str__(self) -> str:
         """Return what people are shown."""
@@ -339,13 +379,17 @@ class Patching:
         fill = float("nan") if pad == "nan" else 0.0 if isinstance(pad, str) else float(pad)
         turns = self.turns
         made = []
-        for f, axes in zip(fields, self.axes, strict=True):
+        for f, axes, level in zip(fields, self.axes, self.levels, strict=True):
             assert isinstance(f, StoredField)
             if turns is not None:
                 check_turns(turns, self.dims, with_path(f), axes)
                 if f.conversion is not None:
                     check_conversion(turns, self.dims, with_path(f), axes, f.conversion)
-            made.append(replace(f, resident=False, patch=FieldPatch(axes, self.volumes, fill)))
+            if level is None:
+                patch = FieldPatch(axes, self.volumes, fill)
+            else:
+                patch = FieldPatch(axes, level.volumes, fill, level.extents)
+            made.append(replace(f, resident=False, rows=None, patch=patch))
         return tuple(made)
 
     def locate(self, numbers: Any, stores: StoreTable | None) -> tuple[Any, Any]:

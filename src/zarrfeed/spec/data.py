@@ -75,6 +75,7 @@ class OpenCall(Call):
     sample_axis: int = 0
     sample_dim: str | None = None
     variables: Hashable = None
+    multiscale: Hashable = None
     decode_cf: bool = True
     storage_options: Secrets | None = None
     refresh: str | None = None
@@ -203,9 +204,10 @@ class WindowCall(Call):
 
 @dataclass(frozen=True)
 class PatchCall(Call):
-    """`.patch(size, sampling=..., border=..., stride=..., pad=..., positions=..., ..., flip=..., rotate=...)`."""
+    """`.patch(size, context=..., sampling=..., border=..., stride=..., pad=..., ..., flip=..., rotate=...)`."""
 
     size: Hashable
+    context: Hashable = None
     sampling: str = "tiles"
     border: Hashable = "pad"
     stride: Hashable = None

@@ -173,6 +173,15 @@ def freeze_variables(variables: Any) -> Any:
     return freeze(None if variables is None else list(variables))
 
 
+def freeze_levels(levels: Any) -> Any:
+    """Return the same for levels of an image, by their paths or their numbers.
+
+    >>> freeze_levels(("0", 2))
+    ['0', 2]
+    """
+    return FrozenList(tuple(map(freeze, levels))) if isinstance(levels, list | tuple) else freeze(levels)
+
+
 def freeze_offsets(offsets: Any) -> Any:
     """Return the same for the offsets of a window, of all arrays or by their names.
 
