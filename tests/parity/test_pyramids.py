@@ -11,9 +11,10 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.patches import check_ranks_and_resume, patch_of, read, volume
+from tests.support.patches import check_ranks_and_resume, patch_of, read, turned, volume
 from tests.support.pyramids import level_patch, put_ome, put_pyramid
 from zarrfeed import ZarrIterableDataset
+from zarrfeed.plan.patch_turns import Turns
 
 SHAPE = (45, 38, 31)
 CHUNKS = [(8, 9, 7), (6, 8, 16), (4, 5, 6)]
@@ -361,3 +362,36 @@ def test_a_lane_decodes_each_chunk_once_as_it_sweeps(tmp_path: Path) -> None:
     chunks = [one.chunks for one in dataset.explain().fields]
     list(dataset)
     assert dataset.stats().chunks_read == sum(chunks)
+
+
+def test_all_levels_of_a_patch_are_turned_alike(tmp_path: Path) -> None:
+    levels = image(tmp_path, FACTORS["halves"])
+    size, context = (8, 8, 8), (6, 6, 6)
+    data = zarrfeed.open(tmp_path, multiscale=[0, 1]).patch(
+        {"z": 8, "y": 8, "x": 8},
+        context={"1": dict(zip("zyx", context, strict=True))},
+        flip=["z", "y", "x"],
+        rotate=["z", "y", "x"],
+    )
+    turns = Turns(3, (0, 1, 2), (0, 1, 2))
+    dataset = ZarrIterableDataset(data, batch_size=5, return_index=True, shuffle=True, seed=4)
+    seen = set()
+    for patch, number in read(dataset):
+        _, start = data.locate(number)
+        orientation = turns.at(4, 0, np.array([number]))[0]
+        seen.add(tuple(orientation))
+        for level, context_of in ((0, None), (1, context)):
+            expected = level_patch(levels[level], start, size, FACTORS["halves"][level], context_of)
+            np.testing.assert_array_equal(patch[str(level)].numpy(), turned(expected, orientation))
+    assert len(seen) > 24
+
+
+def test_levels_by_index_are_those_of_a_pass(tmp_path: Path) -> None:
+    levels = image(tmp_path, FACTORS["halves"])
+    data = zarrfeed.open(tmp_path, multiscale=[0, 1]).patch({"z": 8, "y": 8, "x": 8}, sampling="grid")
+    dataset = zarrfeed.ZarrDataset(data, return_index=True)
+    patches, numbers = dataset[range(0, len(dataset), 7)]
+    for level in (0, 1):
+        for patch, start in zip(patches[str(level)], data.locate(numbers)[1], strict=True):
+            expected = level_patch(levels[level], start, (8, 8, 8), FACTORS["halves"][level])
+            np.testing.assert_array_equal(patch.numpy(), expected)
