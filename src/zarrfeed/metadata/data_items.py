@@ -133,8 +133,8 @@ class ItemMethods:
             Of the tensor in the dict of its side. None: "samples" (or "targets"); if that side has no other array, it
             is this tensor, without a dict.
         spatial_axes
-            How many trailing axes of a sample are no channels; the axes before them are flattened to channels. None: 2,
-            or as many as the array with the fewest has.
+            How many trailing axes of a sample are no channels; the axes before them are flattened to channels. None:
+            those that patches are cut along; else 2, or as many as the array with the fewest has.
 
         Examples
         --------

@@ -32,7 +32,8 @@ class Stacked:
     keys
         The arrays in it, in the order of the channels.
     spatial_axes
-        How many trailing axes of the arrays are no channels. None: two, or as many as the array with the fewest has.
+        How many trailing axes of the arrays are no channels. None: those of patches; else two, or as many as the array
+        with the fewest has.
     """
 
     name: str | None
@@ -163,7 +164,7 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
             raise ConfigError(f"stack: {one.name} has no numbers")
     rows = [one.row_shape for one in members if isinstance(one, StoredField | ResidentField)]
     fewest = min(len(row) for one, row in zip(members, rows, strict=True) if not is_channel(one))
-    axes = min(2, fewest) if stack.spatial_axes is None else stack.spatial_axes
+    axes = min(_usual_axes(first), fewest) if stack.spatial_axes is None else stack.spatial_axes
     if axes > fewest:
         raise ConfigError(f"stack: spatial_axes = {axes}, must be at most {fewest}, the axes of the smallest sample")
     shape = rows[0][len(rows[0]) - axes :]
@@ -184,6 +185,19 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
     if math.prod(shape) == 0:
         raise ConfigError(f"stack: samples of {first.name} have no elements")
     return (sum(math.prod(row[: len(row) - axes]) for row in rows), *shape)
+
+
+def _usual_axes(field: Field) -> int:
+    """Return how many trailing axes of samples are no channels, if nobody says so."""
+    if not isinstance(field, StoredField) or field.patch is None:
+        return 2
+    cut = [axis.dim is not None and not axis.offsets for axis in field.patch.axes if not axis.dropped]
+    if cut != sorted(cut):
+        raise ConfigError(
+            f"stack: {field.name} has channels behind axes that patches are cut along, must have them before; or say "
+            "spatial_axes"
+        )
+    return sum(cut)
 
 
 def channels_of(fields: Sequence[Field], items: Sequence[Items], stack: Stacked) -> tuple[str, ...]:

@@ -254,3 +254,26 @@ def test_windows_that_are_padded_are_stacked_with_one_mask(group: zarr.Group) ->
     assert set(batch) == {"t2m", "x", "t2m_is_pad", "x_is_pad"}
     assert batch["x_is_pad"].tolist() == [[True, False], [True, False], [False, False]]
     assert {f.name for f in data.fields} == set(batch)
+
+
+def test_the_axes_of_patches_are_no_channels(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "g")
+    volume = np.arange(12 * 10 * 9, dtype="i4").reshape(12, 10, 9)
+    for name, shift in (("t1", 0), ("t2", 5000)):
+        group.create_array(name, data=volume + shift, chunks=(5, 4, 9))
+    group.create_array(
+        "both", data=np.stack([volume, -volume]), chunks=(1, 5, 10, 3), dimension_names=("c", "z", "y", "x")
+    )
+    group.create_array("last", data=np.stack([volume, -volume], axis=-1), chunks=(5, 5, 9, 1))
+    data = zarrfeed.open(tmp_path / "g", variables=["t1", "t2"]).patch({0: 4, 1: 3, 2: 5}).stack(["t1", "t2"])
+    assert data.channels == {"samples": ("t1", "t2")}
+    for batch in zarrfeed.ZarrIterableDataset(data, batch_size=3, shuffle=True):
+        assert batch.shape[1:] == (2, 4, 3, 5)
+        inside = batch[:, 0] > 0
+        assert (batch[:, 1][inside] - batch[:, 0][inside] == 5000).all()
+    cut = zarrfeed.open(tmp_path / "g", variables=["both"], sample_dim="z").patch({"z": 4, "y": 3, "x": 5})
+    batch = next(iter(zarrfeed.ZarrIterableDataset(cut.stack(["both"]), batch_size=3)))
+    assert batch.shape == (3, 2, 4, 3, 5)
+    last = zarrfeed.open(tmp_path / "g", variables=["last"]).patch({0: 4, 1: 3, 2: 5})
+    with pytest.raises(zarrfeed.ConfigError, match="behind axes that patches"):
+        last.stack(["last"])
