@@ -179,11 +179,6 @@ class Canvas:
         self._memory = memory
         self._written: set[tuple[int, ...]] = set()
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of the output for one patch."""
-        return (*self._channels, *(axis.size for axis in self._axes[self._first :]))
-
     def add(self, start: Int64, output: npt.NDArray[Any]) -> None:
         """Add the output for the patch that begins at `start`, shape (D,)."""
         whole = output.reshape((1,) * self._first + output.shape).astype(np.float64)

@@ -19,7 +19,7 @@ from zarrfeed.plan.positions import PositionBlocks
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.sweep import Sweep
 from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
-from zarrfeed.plan.tiling import TileGrid
+from zarrfeed.plan.tiling import TileGrid, unravel
 
 
 class Requests(Protocol):
@@ -70,10 +70,7 @@ class TileRequests:
         of_volume = self.grid.count.prod(axis=1)
         ends = np.cumsum(of_volume)
         volume = np.searchsorted(ends, positions, side="right")
-        left = positions - (ends - of_volume)[volume]
-        index = np.empty((len(positions), self.grid.count.shape[1]), dtype=np.int64)
-        for d in reversed(range(index.shape[1])):
-            left, index[:, d] = np.divmod(left, self.grid.count[volume, d])
+        index = unravel(positions - (ends - of_volume)[volume], self.grid.count[volume])
         return plan_patches(self.grid, volume, self.grid.starts(volume, index))
 
 

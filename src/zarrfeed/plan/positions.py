@@ -282,8 +282,7 @@ def _numbers(volume: Int64, index: Int64, count: Int64) -> Int64:
 def _column_of(tiling: Tiling, sweep: Sweep, volume: Int64, index: Int64) -> Int64:
     """Return in which column cells lie, numbered over all volumes."""
     count = tiling.most_tiles
-    num_units, parts = sweep.num_units(count), sweep.parts(count)
-    part = ((index // np.array(sweep.units) + 1) * parts[volume] - 1) // num_units[volume]
+    parts, part = sweep.parts(count), sweep.part_of(count[volume], index)
     parts[:, sweep.axis], part[:, sweep.axis] = 1, 0
     return _numbers(volume, part, parts)
 

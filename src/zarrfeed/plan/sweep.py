@@ -26,7 +26,7 @@ from zarrfeed.base.validate import check_counts, check_int
 from zarrfeed.plan.order import MOST_BLOCKS
 from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.selection import Int64, block_of
-from zarrfeed.plan.tiling import TileGrid
+from zarrfeed.plan.tiling import TileGrid, unravel
 
 #: What `good_bytes` is the memory for.
 GOOD_AMPLIFICATION = 1.2
@@ -89,6 +89,11 @@ class Sweep:
         """Return into how many parts each dimension of volumes is cut, shape (V, D): its tiles along the sweep axis."""
         units_of_part: Int64 = np.array(self.width) // np.array(self.units)
         return -(-self.num_units(count) // units_of_part)
+
+    def part_of(self, count: Int64, index: Int64) -> Int64:
+        """Return in which part of each dimension tiles of volumes of `count` tiles lie, shape (n, D) all."""
+        part: Int64 = ((index // np.array(self.units) + 1) * self.parts(count) - 1) // self.num_units(count)
+        return part
 
 
 @dataclass(frozen=True)
@@ -169,12 +174,7 @@ class TileBlocks:
     def tiles(self, samples: Int64) -> tuple[Int64, Int64]:
         """Return the volume of samples, shape (n,), and the index of their tiles, shape (n, D)."""
         block = block_of(samples, 1, self.first)
-        within, count = samples - self.first[block], self.count[block]
-        index = self.begin[block]
-        for d in reversed(range(count.shape[1])):
-            within, local = np.divmod(within, count[:, d])
-            index[:, d] += local
-        return self.volume[block], index
+        return self.volume[block], self.begin[block] + unravel(samples - self.first[block], self.count[block])
 
     def starts(self, samples: Int64) -> tuple[Int64, Int64]:
         """Return the volume of samples, shape (n,), and the first voxel of their tiles, before wrapping, (n, D)."""
@@ -206,9 +206,8 @@ class TileBlocks:
 
     def samples(self, volume: Int64, index: Int64) -> Int64:
         """Return the samples that tiles of volumes are, given their indices, shape (n, D): what `tiles` takes apart."""
-        units, axis = np.array(self.sweep.units), self.sweep.axis
-        num_units, parts = self.sweep.num_units(self.grid.count)[volume], self.sweep.parts(self.grid.count)[volume]
-        part = ((index // units + 1) * parts - 1) // num_units
+        axis, parts = self.sweep.axis, self.sweep.parts(self.grid.count)[volume]
+        part = self.sweep.part_of(self.grid.count[volume], index)
         column = np.zeros_like(volume)
         for d in range(index.shape[1]):
             if d != axis:

@@ -258,6 +258,14 @@ class Tiling:
                 )
 
 
+def unravel(numbers: Int64, count: Int64) -> Int64:
+    """Return the indices of tiles, shape (n, D), given their numbers in C order among `count` tiles, shape (n, D)."""
+    index = np.empty_like(count)
+    for d in reversed(range(count.shape[1])):
+        numbers, index[:, d] = np.divmod(numbers, count[:, d])
+    return index
+
+
 def _checked_extents(extents: object) -> Int64:
     given: npt.NDArray[np.generic] = np.asarray(extents)
     if given.ndim != 2 or given.dtype.kind not in "iu":
