@@ -44,13 +44,13 @@ enum class Border {
 
 /// One axis of an array.
 struct PatchAxis {
-  int dim = -1;        ///< the dimension; -1: a sample has the whole axis
+  int dim = -1;        ///< the dimension; -1: none, and a sample has the whole axis, or the places that `offsets` lists
   int64_t size = 0;    ///< places of a sample along the axis
   int64_t origin = 0;  ///< the place of the grid where place 0 of the axis begins, if there were no shift
   int64_t scale = 1;   ///< places of the grid for each place of the axis
   int64_t shift = 0;   ///< from where the patch begins to the first place of the sample, in places of the axis
   Border border = Border::kFill;
-  std::vector<int64_t> offsets = {};  ///< `size` places relative to that; empty: 0, 1, 2, ...
+  std::vector<int64_t> offsets = {};  ///< `size` places relative to that, or to place 0; empty: 0, 1, 2, ...
 };
 
 /// What of an array is one volume: the rows [begin, end) along its sample axis, counted from the first row of a chunk.

@@ -20,15 +20,22 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
       cells_(array_) {
   const size_t num_axes = array_.shape.size();
   choose_copy(item_bytes_, array_.swap_bytes);  // refuses unknown widths now rather than in a thread
+  const auto is_whole = [](const PatchAxis& axis, int64_t length) {
+    return axis.offsets.empty() && axis.size == length;
+  };
+  const auto is_listed = [](const PatchAxis& axis, int64_t length) {
+    return !axis.offsets.empty() && std::ranges::all_of(axis.offsets, [=](int64_t i) { return i >= 0 && i < length; });
+  };
   bool fits = num_axes <= kMaxAxes && patch_.axes.size() == num_axes && !array_.fill.empty() &&
               array_.fill.size() % item_bytes_ == 0 && !patch_.volumes.empty() &&
               (patch_.fill.empty() || patch_.fill.size() == dest_item_);
   for (size_t a = 0; fits && a < num_axes; ++a) {
     const PatchAxis& axis = patch_.axes[a];
     const bool is_sample_axis = static_cast<int>(a) == array_.sample_axis;
-    fits = axis.dim < static_cast<int>(kMaxPatchDims) && axis.size >= 1 && axis.scale >= 1 &&
-           (axis.offsets.empty() || std::ssize(axis.offsets) == axis.size) &&
-           (axis.dim >= 0 || (axis.size == array_.shape[a] && !is_sample_axis));
+    fits =
+        axis.dim < static_cast<int>(kMaxPatchDims) && axis.size >= 1 && axis.scale >= 1 &&
+        (axis.offsets.empty() || std::ssize(axis.offsets) == axis.size) &&
+        (axis.dim >= 0 || (!is_sample_axis && (is_whole(axis, array_.shape[a]) || is_listed(axis, array_.shape[a]))));
   }
   for (const PatchVolume& rows : patch_.volumes) fits = fits && rows.first_chunk >= 0 && 0 <= rows.begin;
   if (!fits) throw Error(ErrorKind::kConfig, array_.name + ": patches do not fit the array");

@@ -37,6 +37,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/stitched.py": ("unit/metadata/test_stitching.py",),
     "plan/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patching.py": ("parity/test_patches.py",),
+    "metadata/patch_request.py": ("parity/test_patches.py",),
+    "metadata/selected_items.py": ("parity/test_patch_items.py",),
     "metadata/patch_levels.py": ("parity/test_pyramids.py",),
     "spec/level.py": ("parity/test_pyramids.py", "unit/metadata/test_multiscale.py"),
     "metadata/batch_parts.py": ("unit/metadata/test_fields.py", "parity/test_padding.py"),

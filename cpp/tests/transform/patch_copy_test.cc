@@ -81,6 +81,10 @@ struct Case {
         }
       } else {
         axis.size = array.shape[a];
+        if (random() % 3 == 0) {  // some places of it, in any order
+          axis.size = pick(random, 1, 6);
+          for (int64_t i = 0; i < axis.size; ++i) axis.offsets.push_back(pick(random, 0, array.shape[a] - 1));
+        }
       }
       patch.axes.push_back(axis);
     }
@@ -456,7 +460,10 @@ TEST(what_does_not_fit_the_array_is_refused) {
   good.axes = {{.dim = 0, .size = 2}, {.dim = 1, .size = 2}};
   good.volumes = {{0, 0, 4}};
   PatchCopy(array, good);
-  for (int i = 0; i < 8; ++i) {
+  PatchSpec chosen = good;
+  chosen.axes[1] = {.dim = -1, .size = 3, .offsets = {3, 0, 0}};
+  PatchCopy(array, chosen);
+  for (int i = 0; i < 11; ++i) {
     PatchSpec bad = good;
     if (i == 0) bad.axes.pop_back();
     if (i == 1) bad.axes[0].size = 0;
@@ -466,6 +473,9 @@ TEST(what_does_not_fit_the_array_is_refused) {
     if (i == 5) bad.axes[1] = {.dim = -1, .size = 3};
     if (i == 6) bad.volumes.clear();
     if (i == 7) bad.fill = {0, 0};
+    if (i == 8) bad.axes[1] = {.dim = -1, .size = 1, .offsets = {4}};
+    if (i == 9) bad.axes[1] = {.dim = -1, .size = 1, .offsets = {-1}};
+    if (i == 10) bad.axes[0] = {.dim = -1, .size = 1, .offsets = {0}};  // of the sample axis
     CHECK_THROWS(kConfig, "patches do not fit", PatchCopy(array, bad));
   }
 }

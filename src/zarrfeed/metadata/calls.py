@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.metadata.conversion import parse_dtype
-from zarrfeed.metadata.patching import PatchRequest
+from zarrfeed.metadata.patch_request import PatchRequest
 from zarrfeed.spec.data import (
     BlocksCall,
     CastCall,
@@ -64,6 +64,7 @@ def patch_call(
         weights,
         request.flip,
         request.rotate,
+        freeze(dict(request.isel)) if request.isel else None,
     )
 
 

@@ -17,8 +17,8 @@ from zarrfeed.metadata.data_items import ItemMethods
 from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
+from zarrfeed.metadata.patch_request import Dim, PadVoxels, PatchRequest, PatchSampling
 from zarrfeed.metadata.patch_weights import PatchWeights, frozen_weights, read_weights
-from zarrfeed.metadata.patching import Dim, PadVoxels, PatchRequest, PatchSampling
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.store_table import locate_samples, source_of
@@ -243,6 +243,7 @@ class Data(ItemMethods):
         weights: PatchWeights | None = None,
         flip: Sequence[Dim] = (),
         rotate: Sequence[Dim] = (),
+        isel: Mapping[Dim, int | slice | Sequence[int]] | None = None,
     ) -> Data:
         """Make each sample a patch: a box of the arrays, such as 64 x 64 x 64 voxels of a volume.
 
@@ -295,6 +296,9 @@ class Data(ItemMethods):
             Two dimensions, or three, along which patches have the same size, such as ["y", "x"]. Each patch is rotated
             by 0, 90, 180 or 270 degrees in the plane of two, or is in one of the 24 orientations that rotations give a
             cube, all equally likely; then it is flipped.
+        isel
+            Which items samples have along other axes, such as channels, as of xarray's `isel`: {"c": [0, 2]}. An
+            integer takes the axis away. Arrays without the dimension stay as they are.
 
         Raises
         ------
@@ -323,7 +327,9 @@ class Data(ItemMethods):
         if weights is not None and self.growth is not None:
             raise ConfigError("weights of a store that is opened with refresh: it may grow, and weights do not")
         read = read_weights(weights)
-        request = PatchRequest.parse(size, sampling, border, stride, pad, positions, n, read, context, flip, rotate)
+        request = PatchRequest.parse(
+            size, sampling, border, stride, pad, positions, n, read, context, flip, rotate, isel
+        )
         call = calls.patch_call(request, size, context, border, stride, pad, positions, frozen_weights(read))
         return self._then(call, Step("patch", (request,)))
 

@@ -113,7 +113,8 @@ def _check_is_of_samples(method: str, name: str, resolved: ResolvedData, *, any_
     if name in others:
         raise ConfigError(
             f"{method}: {name!r} is a dimension of the samples themselves; {method} chooses samples, along "
-            f"{', '.join(map(repr, dims)) or 'the sample axis'}. The transform of a dataset can crop a sample"
+            f"{', '.join(map(repr, dims)) or 'the sample axis'}. Data.patch cuts boxes out of samples, and its isel= "
+            "selects channels"
         )
     if any_coordinate:
         return

@@ -3,138 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.patch_levels import (
-    Context,
     LevelVolumes,
     contexts_by_field,
     has_levels,
     level_axes,
     level_volumes,
-    parse_context,
 )
-from zarrfeed.metadata.patch_positions import checked_positions, place_positions
+from zarrfeed.metadata.patch_positions import place_positions
+from zarrfeed.metadata.patch_request import Dim, PatchRequest
 from zarrfeed.metadata.patch_weights import draw_positions
+from zarrfeed.metadata.selected_items import check_isel_is_of_an_array, select_items
 from zarrfeed.metadata.store_table import StoreTable
-from zarrfeed.metadata.turned_patches import check_conversion, check_turns, parse_turned
+from zarrfeed.metadata.turned_patches import check_conversion, check_turns
 from zarrfeed.plan.batch_request import ListedRequests, Requests, TileRequests
 from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.patch_turns import Turns
 from zarrfeed.plan.positions import ListedPositions, PositionSource
 from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.tiling import BORDERS, MOST_DIMENSIONS, Border, Tiling
+from zarrfeed.plan.tiling import Border, Tiling
 from zarrfeed.spec.field import Field, StoredField, with_path
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
 from zarrfeed.spec.window import Window
-
-#: The name of a dimension, or the number of an axis.
-Dim: TypeAlias = str | int
-#: What padded voxels are: a number, the nearest voxel inside, or voxels mirrored at the border.
-PadVoxels: TypeAlias = float | str
-#: Where patches lie: on a grid, with a random phase in each epoch or without one; where the user lists them; or drawn.
-PatchSampling: TypeAlias = Literal["tiles", "grid", "positions", "random"]
-_SAMPLINGS: tuple[PatchSampling, ...] = get_args(PatchSampling)
-
-
-@dataclass(frozen=True)
-class PatchRequest:
-    """What a user says of patches; see `Data.patch`."""
-
-    size: tuple[tuple[Dim, int], ...]
-    sampling: PatchSampling = "tiles"
-    border: Border | tuple[tuple[Dim, Border], ...] = "pad"
-    stride: tuple[tuple[Dim, int], ...] | None = None
-    pad: PadVoxels = 0
-    positions: Int64 | None = field(default=None, compare=False)
-    n: int | None = None
-    weights: npt.NDArray[Any] | None = field(default=None, compare=False)
-    context: Context | None = None
-    flip: tuple[Dim, ...] = ()
-    rotate: tuple[Dim, ...] = ()
-
-    @classmethod
-    def parse(
-        cls,
-        size: Any,
-        sampling: Any,
-        border: Any,
-        stride: Any,
-        pad: Any,
-        positions: Any = None,
-        n: Any = None,
-        weights: npt.NDArray[Any] | None = None,
-        context: Any = None,
-        flip: Any = (),
-        rotate: Any = (),
-    ) -> PatchRequest:
-        """Return what the arguments of `Data.patch` say, as far as it does not depend on arrays."""
-        named = _numbers("size", size)
-        if len(named) >= MOST_DIMENSIONS + 1:
-            raise ConfigError(f"size = {size!r}, must name at most {MOST_DIMENSIONS} dimensions")
-        check_choice("sampling", sampling, _SAMPLINGS)
-        if isinstance(border, Mapping):
-            for one in border.values():
-                check_choice("border", one, BORDERS)
-            _check_named("border", border, named)
-            border = tuple(border.items())
-        else:
-            check_choice("border", border, BORDERS)
-        strides = None if stride is None else _numbers("stride", stride)
-        if strides is not None:
-            _check_named("stride", dict(strides), named)
-            if sampling != "grid":
-                raise ConfigError(f'stride = {stride!r}, must be None with sampling = "{sampling}": it is for a "grid"')
-            for dim, one in strides:
-                if one > dict(named)[dim]:
-                    raise ConfigError(f"stride = {one} of {dim!r}, must be at most the size, {dict(named)[dim]}")
-        if isinstance(pad, str) and pad not in ("nan", "edge", "reflect"):
-            raise ConfigError(f"pad = {pad!r}, must be a number, 'nan', 'edge' or 'reflect'")
-        if not isinstance(pad, str | int | float | np.number):
-            raise ConfigError(f"pad = {pad!r}, must be a number, 'nan', 'edge' or 'reflect'")
-        if (positions is None) != (sampling != "positions"):
-            raise ConfigError(
-                f'sampling = "{sampling}" with{"out" * (positions is None)} positions: sampling = "positions" needs '
-                "them, and no other takes them"
-            )
-        listed = None if positions is None else checked_positions(positions)
-        if (n is None) != (sampling != "random"):
-            raise ConfigError(
-                f'n = {n!r} with sampling = "{sampling}": sampling = "random" needs it, and no other takes it'
-            )
-        if weights is not None and sampling != "random":
-            raise ConfigError(f'weights with sampling = "{sampling}": they are for sampling = "random"')
-        if n is not None:
-            check_int("n", n, 1, 2**31 - 1)
-            n = int(n)
-        padding = pad if isinstance(pad, str) else float(pad)
-        turned = [parse_turned(name, value, dict(named)) for name, value in (("flip", flip), ("rotate", rotate))]
-        around = parse_context(context, dict(named))
-        request = cls(named, sampling, border, strides, padding, listed, n, weights, around, *turned)
-        request._check_borders()
-        return request
-
-    def _check_borders(self) -> None:
-        refused = {"positions": ("drop", "shift"), "random": ("shift",)}.get(self.sampling, ())
-        for dim, _ in self.size:
-            if self.border_of(dim) in refused:
-                kept = " or ".join(f'"{one}"' for one in BORDERS if one not in refused)
-                raise ConfigError(
-                    f'border = "{self.border_of(dim)}" of {dim!r}, must be {kept} with sampling = "{self.sampling}": '
-                    "patches begin where they are listed, or drawn"
-                )
-
-    def border_of(self, dim: Dim) -> Border:
-        """Return what becomes of tiles that reach beyond a dimension."""
-        return self.border if isinstance(self.border, str) else dict(self.border).get(dim, "pad")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,16 +139,18 @@ class Patching:
             ),
             volumes,
         )
-        return made._with_levels(fields, items, store_ends)
+        return made._with_items(fields, items, store_ends)
 
-    def _with_levels(
+    def _with_items(
         self, fields: Sequence[Field], items: Sequence[Items], store_ends: Sequence[int] | Int64
     ) -> Patching:
-        """Return the same for arrays of several resolutions, or with a context, and with positions."""
+        """Return the same with the selected items, for several resolutions or with a context, and with positions."""
         contexts = contexts_by_field(self.request.context, items)
+        check_isel_is_of_an_array(self.request.isel, items)
         all_axes, levels = [], []
         for axes, f, one, context in zip(self.axes, fields, items, contexts, strict=True):
             assert isinstance(f, StoredField)
+            axes = select_items(axes, one, self.request.isel)
             level = None
             if context or has_levels(f):
                 axes = level_axes(axes, f, one.name, self.dims, self.sizes, context)
@@ -479,21 +379,3 @@ def _axis(
     elif request.pad == "reflect":
         border = "reflect"
     return PatchAxis(number, sizes[number], border, dropped=dim not in size)
-
-
-def _numbers(name: str, value: Any) -> tuple[tuple[Dim, int], ...]:
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigError(
-            f"{name} = {value!r}, must be a mapping of dimensions, or axes, to voxels: {{'y': 64, 'x': 64}}"
-        )
-    for dim, one in value.items():
-        if isinstance(dim, bool) or not isinstance(dim, str | int):
-            raise ConfigError(f"{name} of {dim!r}, must be of the name of a dimension, or the number of an axis")
-        check_int(f"{name} of {dim!r}", one, 1, 2**31)
-    return tuple((dim, int(one)) for dim, one in value.items())
-
-
-def _check_named(name: str, given: Mapping[Dim, Any], named: Sequence[tuple[Dim, int]]) -> None:
-    for dim in given:
-        if dim not in dict(named):
-            raise ConfigError(f"{name} of {dim!r}, must be of a dimension that size names: {[one for one, _ in named]}")

@@ -23,7 +23,8 @@ from zarrfeed.metadata.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.fields import OpenedFields, with_options
 from zarrfeed.metadata.host_memory import holds_same
-from zarrfeed.metadata.patching import Patching, PatchRequest
+from zarrfeed.metadata.patch_request import PatchRequest
+from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.stacking import (
     Stacked,
     make_stack,

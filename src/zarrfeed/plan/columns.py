@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from zarrfeed.plan.footprint import Footprint
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
@@ -87,15 +89,23 @@ def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
         spec, axes = f.spec, f.patch.axes
         num_dims = 1 + max(axis.dim for axis in axes if axis.dim is not None)
         chunk = [1] * num_dims
-        others = 1  # chunks along axes that samples have as a whole
+        others, kept = 1, 1.0  # chunks along axes that patches are not cut along, and the part of them that is kept
         for axis, length, whole in zip(axes, spec.chunk_shape, spec.shape, strict=True):
-            if axis.dim is None:
-                others *= -(-whole // length)
-            else:
+            if axis.dim is not None:
                 chunk[axis.dim] = length
+                continue
+            of_axis, items = _chunks_of_items(axis.offsets or range(whole), length)
+            others *= of_axis
+            kept *= items / (of_axis * length)
         places = _footprint(f.patch, chunk)
-        made.append(PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places))
+        made.append(PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places, kept))
     return made
+
+
+def _chunks_of_items(items: Sequence[int], length: int) -> tuple[int, int]:
+    """Return how many chunks of a length have some of the items, and how many these span within the chunks."""
+    chunk, place = np.divmod(np.asarray(items), length)
+    return len(np.unique(chunk)), sum(int(np.ptp(place[chunk == one])) + 1 for one in np.unique(chunk))
 
 
 def _footprint(patch: FieldPatch, chunk: Sequence[int]) -> Footprint | None:

@@ -61,12 +61,20 @@ class PatchField:
         Bytes of a patch in a batch.
     places
         Which places of the array patches have. None: the voxels of the grid.
+    kept
+        The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
+        reaches beyond the array along these.
     """
 
     chunk: tuple[int, ...]
     cell_bytes: int
     sample_bytes: int
     places: Footprint | None = None
+    kept: float = 1
+
+    def carried_bytes(self, *, crops: bool) -> float:
+        """Return the bytes that are kept of the chunks at one place, where patches need all of them."""
+        return self.cell_bytes * (self.kept if crops else 1)
 
     @property
     def array(self) -> Footprints:
@@ -240,8 +248,9 @@ def _of_axis(
         handed_on, beside = _carried_layers(tiling, axis, footprint_of(field.array, tiling))
         if listed:
             handed_on, beside = handed_on + beside, 0
-        carried += field.cell_bytes * handed_on * cross
-        changing += field.cell_bytes * beside * cross
+        cell_bytes = field.carried_bytes(crops=crops)
+        carried += cell_bytes * handed_on * cross
+        changing += cell_bytes * beside * cross
     most = tiling.most_tiles.max(axis=0).tolist()
     tiles = _products([[min(width, m) for width, _ in one] for one, m in zip(cuts, most, strict=True)])
     runs, blocks = np.zeros(shape), np.zeros(shape)
@@ -422,6 +431,7 @@ def carried_bytes(tiling: Tiling, fields: Sequence[PatchField], sweep: Sweep, *,
     for field in fields:
         cross = float(_cross_sections(tiling, field, sweep.axis, cuts, crops=crops).item())
         layers, more_layers = _carried_layers(tiling, sweep.axis, footprint_of(field.array, tiling))
-        of_lane += field.cell_bytes * layers * cross
-        changing += field.cell_bytes * more_layers * cross
+        cell_bytes = field.carried_bytes(crops=crops)
+        of_lane += cell_bytes * layers * cross
+        changing += cell_bytes * more_layers * cross
     return math.ceil(of_lane), math.ceil(changing)

@@ -204,7 +204,7 @@ class WindowCall(Call):
 
 @dataclass(frozen=True)
 class PatchCall(Call):
-    """`.patch(size, context=..., sampling=..., border=..., stride=..., pad=..., ..., flip=..., rotate=...)`."""
+    """`.patch(size, context=..., sampling=..., border=..., stride=..., pad=..., ..., flip=..., isel=...)`."""
 
     size: Hashable
     context: Hashable = None
@@ -217,6 +217,7 @@ class PatchCall(Call):
     weights: Hashable = None
     flip: tuple[str | int, ...] = ()
     rotate: tuple[str | int, ...] = ()
+    isel: Hashable = None
 
     def function(self) -> str:
         """Return what is called."""

@@ -124,6 +124,8 @@ def freeze(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, FrozenSlice):
+        return value
     if isinstance(value, Mapping):
         return FrozenMapping(tuple((key, freeze(one)) for key, one in value.items()))
     if isinstance(value, tuple) and len(value) <= PRINTED_NUMBERS:

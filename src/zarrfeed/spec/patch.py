@@ -28,7 +28,7 @@ class PatchAxis:
     Attributes
     ----------
     dim
-        Which dimension of patches it is. None: samples have the whole axis.
+        Which dimension of patches it is. None: none; samples have the whole axis, or the items that `offsets` lists.
     size
         Items of a sample along the axis.
     border
@@ -36,7 +36,8 @@ class PatchAxis:
     dropped
         Whether samples lack the axis, since patches have one item along it.
     offsets
-        Of a window: the rows of a sample, as distances from its own. Empty: items side by side.
+        Of a window: the rows of a sample, as distances from its own. Without a dimension: indices of items. Empty:
+        items side by side.
     scale, origin, shift
         Where the items of a patch begin that begins at voxel s: at item `(s - origin) // scale + shift`.
     """
@@ -142,7 +143,7 @@ class FieldPatch:
 
     def to_core(self, dtype: str, parts: ArrayParts | None) -> core.PatchSpec:
         """Return the same in the form that the engine takes, for batches of a dtype and an array with some stores."""
-        offsets = [offset for axis in self.axes for offset in axis.offsets]
+        offsets = [offset for axis in self.axes if axis.dim is not None for offset in axis.offsets]
         return core.PatchSpec(
             axes=[
                 (
@@ -165,4 +166,5 @@ class FieldPatch:
         cut = [axis for axis in self.axes if axis.dim is not None]
         scale = " x ".join(str(axis.scale) for axis in cut)
         of_level = f", each voxel of which is {scale} of the first array" if any(axis.scale > 1 for axis in cut) else ""
-        return f"patches of {' x '.join(str(axis.size) for axis in cut)}{of_level}"
+        chosen = [f", {a.size} items of axis {n}" for n, a in enumerate(self.axes) if a.dim is None and a.offsets]
+        return f"patches of {' x '.join(str(axis.size) for axis in cut)}{of_level}{''.join(chosen)}"
