@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
+    from zarrfeed.spec.patch_weights import PatchWeights
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.appender import Appender
+    from zarrfeed.tools.patch_weights import patch_weights
     from zarrfeed.tools.stats import stats
     from zarrfeed.tools.verify import VerifyReport, verify
     from zarrfeed.torch.audit import Digest, audit
@@ -62,6 +64,7 @@ __all__ = [
     "FieldStatistics",
     "MemoryBudgetError",
     "Mixing",
+    "PatchWeights",
     "ProgressFileError",
     "Requests",
     "SkippedChunk",
@@ -83,6 +86,7 @@ __all__ = [
     "lead",
     "mix",
     "open",
+    "patch_weights",
     "rank_from_slurm",
     "rank_from_torchrun",
     "stats",
@@ -99,6 +103,7 @@ _MODULES = {
     "Faults": "spec.error_policy",
     "FieldStatistics": "spec.statistics",
     "Mixing": "spec.feeding",
+    "PatchWeights": "spec.patch_weights",
     "Requests": "spec.feeding",
     "SkippedChunk": "engine.substitution",
     "Statistics": "spec.statistics",
@@ -114,6 +119,7 @@ _MODULES = {
     "join": "metadata.join",
     "lead": "plan.windows",
     "mix": "metadata.mix_data",
+    "patch_weights": "tools.patch_weights",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "stats": "tools.stats",

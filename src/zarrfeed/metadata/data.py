@@ -18,7 +18,7 @@ from zarrfeed.metadata.data_page import data_rows
 from zarrfeed.metadata.growth import Growth, Step
 from zarrfeed.metadata.labels import select_labels, select_positions
 from zarrfeed.metadata.patch_request import Dim, PadVoxels, PatchRequest, PatchSampling
-from zarrfeed.metadata.patch_weights import PatchWeights, frozen_weights, read_weights
+from zarrfeed.metadata.patch_weights import WeightsLike, frozen_weights, read_weights
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.store_table import locate_samples, source_of
@@ -240,7 +240,7 @@ class Data(ItemMethods):
         pad: PadVoxels = 0,
         positions: npt.ArrayLike | None = None,
         n: int | None = None,
-        weights: PatchWeights | None = None,
+        weights: WeightsLike | None = None,
         flip: Sequence[Dim] = (),
         rotate: Sequence[Dim] = (),
         isel: Mapping[Dim, int | slice | Sequence[int]] | None = None,
@@ -286,7 +286,8 @@ class Data(ItemMethods):
             With "random": how likely each voxel is to be in the middle of a patch, at `start + size // 2`: a mask, or
             numbers that are not negative; an array, an array of Zarr, or its path. Its axes are those of `positions`,
             with the samples of all stores one after another. It has a value for each voxel, or lies on a coarser grid,
-            whose shape divides that of the voxels. A patch begins at s with the probability
+            whose shape divides that of the voxels, or on that of a `PatchWeights`, which `zarrfeed.patch_weights`
+            measures, or of its file. A patch begins at s with the probability
             `w[(s + size // 2) // cell] / sum(w)`, where the sum is over all voxels that may be in the middle: those
             of patches that lie inside, with border "drop"; else all. None: places are equally likely.
         flip

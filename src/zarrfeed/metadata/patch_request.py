@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.patch_levels import Context, parse_context
 from zarrfeed.metadata.patch_positions import checked_positions
+from zarrfeed.metadata.patch_weights import ReadWeights
 from zarrfeed.metadata.selected_items import Indexers, parse_isel
 from zarrfeed.metadata.turned_patches import parse_turned
 from zarrfeed.plan.selection import Int64
@@ -38,7 +38,7 @@ class PatchRequest:
     pad: PadVoxels = 0
     positions: Int64 | None = field(default=None, compare=False)
     n: int | None = None
-    weights: npt.NDArray[Any] | None = field(default=None, compare=False)
+    weights: ReadWeights | None = field(default=None, compare=False)
     context: Context | None = None
     flip: tuple[Dim, ...] = ()
     rotate: tuple[Dim, ...] = ()
@@ -54,7 +54,7 @@ class PatchRequest:
         pad: Any,
         positions: Any = None,
         n: Any = None,
-        weights: npt.NDArray[Any] | None = None,
+        weights: ReadWeights | None = None,
         context: Any = None,
         flip: Any = (),
         rotate: Any = (),

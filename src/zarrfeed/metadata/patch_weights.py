@@ -20,17 +20,19 @@ from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.tiling import Border
 from zarrfeed.plan.weight_table import WeightTable
 from zarrfeed.spec.freeze import PRINTED_NUMBERS, FrozenArray
+from zarrfeed.spec.patch_weights import PatchWeights, check_weights
 
-#: What `weights=` of `Data.patch` may be: numbers, an array of Zarr, or the path of one.
-PatchWeights: TypeAlias = "npt.ArrayLike | zarr.Array[Any] | str | Path"
+#: What `weights=` of `Data.patch` may be: what `zarrfeed.patch_weights` returns, or the file that it wrote; numbers, an
+#: array of Zarr, or the path of one.
+WeightsLike: TypeAlias = "PatchWeights | npt.ArrayLike | zarr.Array[Any] | str | Path"
+#: The same when they were read.
+ReadWeights: TypeAlias = "PatchWeights | npt.NDArray[Any]"
 
 #: Weights are kept in memory.
 _MOST_BYTES = 256 << 20
-#: Weights that are checked at once.
-_CHECKED_AT_ONCE = 1 << 22
 
 
-def read_weights(named: PatchWeights | None) -> npt.NDArray[Any] | None:
+def read_weights(named: WeightsLike | None) -> ReadWeights | None:
     """Return weights, read from where they are named, all chunks of an array at once.
 
     Raises
@@ -40,9 +42,11 @@ def read_weights(named: PatchWeights | None) -> npt.NDArray[Any] | None:
     StoreReadError
         If they cannot be read.
     """
-    if named is None:
-        return None
+    if named is None or isinstance(named, PatchWeights):
+        return named
     if isinstance(named, str | Path):
+        if str(named).endswith(".npz"):
+            return PatchWeights.load(named)
         named = open_array(named)
     if isinstance(named, zarr.Array):
         _check_bytes(named.shape, named.dtype.itemsize)
@@ -50,21 +54,15 @@ def read_weights(named: PatchWeights | None) -> npt.NDArray[Any] | None:
     else:
         given = np.asarray(named)
         _check_bytes(given.shape, given.dtype.itemsize)
-    if given.dtype.kind not in "biuf":
-        raise ConfigError(f"weights of dtype {given.dtype}, must be numbers, or a mask")
     given = np.ascontiguousarray(given)
-    if given.dtype.kind in "if":
-        flat = given.reshape(-1)
-        for begin in range(0, len(flat), _CHECKED_AT_ONCE):
-            some = flat[begin : begin + _CHECKED_AT_ONCE]
-            wrong = np.flatnonzero(~((some >= 0) & np.isfinite(some)))
-            if len(wrong):
-                raise ConfigError(f"weights has the value {some[wrong[0]]}, must be finite numbers of at least 0")
+    check_weights(given)
     return given
 
 
-def frozen_weights(weights: npt.NDArray[Any] | None) -> FrozenArray | None:
+def frozen_weights(weights: ReadWeights | None) -> FrozenArray | None:
     """Return what an expression has of weights: a hash."""
+    if isinstance(weights, PatchWeights):
+        return FrozenArray(weights.values.shape, weights.digest, f"<{weights}, sha256 {weights.digest[:12]}>")
     if weights is None or weights.size <= PRINTED_NUMBERS:
         return None if weights is None else FrozenArray.of(weights)
     digest = hashlib.sha256(weights.dtype.str.encode() + weights.tobytes()).hexdigest()
@@ -77,9 +75,11 @@ def draw_positions(
     size: tuple[int, ...],
     border: tuple[Border, ...],
     n: int,
-    weights: npt.NDArray[Any] | None,
+    weights: ReadWeights | None,
     first: Int64,
     shape: Sequence[int],
+    dims: Sequence[str | int],
+    stored_order: Sequence[int],
 ) -> RandomPositions:
     """Return patches that are drawn.
 
@@ -91,23 +91,47 @@ def draw_positions(
         The first sample of each volume, counted from that of the first store.
     shape
         Samples of all stores, then the voxels along the other dimensions.
+    dims, stored_order
+        The dimensions of patches, and their numbers in the order of the axes of the first array, the sample axis first.
 
     Raises
     ------
     ConfigError
-        If the weights lie on no grid that divides the shape, or all of them are 0 where patches may lie.
+        If the weights lie on no grid of the shape, or all of them are 0 where patches may lie.
     """
     if weights is None:
         return RandomPositions(extents, size, border, n)
-    if len(weights.shape) != len(shape) or any(
-        cells == 0 or length % cells for length, cells in zip(shape, weights.shape, strict=True)
-    ):
-        raise ConfigError(
-            f"weights has the shape {weights.shape}, must be {tuple(shape)}, all samples first, or divide each of these"
-        )
-    cell = tuple(length // cells for length, cells in zip(shape, weights.shape, strict=True))
-    table = WeightTable(weights.reshape(-1), weights.shape, cell, middles(first, extents, size, border))
+    if isinstance(weights, PatchWeights):
+        values, cell = _in_order(weights, shape, dims, stored_order)
+    else:
+        values = weights
+        if len(values.shape) != len(shape) or any(
+            cells == 0 or length % cells for length, cells in zip(shape, values.shape, strict=True)
+        ):
+            raise ConfigError(
+                f"weights has the shape {values.shape}, must be {tuple(shape)}, all samples first, or divide each of "
+                "these; zarrfeed.PatchWeights says the voxels of a cell"
+            )
+        cell = tuple(length // cells for length, cells in zip(shape, values.shape, strict=True))
+    table = WeightTable(values.reshape(-1), values.shape, cell, middles(first, extents, size, border))
     return RandomPositions(extents, size, border, n, table, first)
+
+
+def _in_order(
+    weights: PatchWeights, shape: Sequence[int], dims: Sequence[str | int], stored_order: Sequence[int]
+) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
+    """Return weights and the voxels of a cell along the dimensions of patches."""
+    order = [list(stored_order).index(d) for d in range(len(dims))]
+    if weights.dims is not None and set(weights.dims) == set(dims):
+        order = [weights.dims.index(str(dim)) for dim in dims]
+    elif weights.dims is not None and all(isinstance(dim, str) for dim in dims):
+        raise ConfigError(f"weights have the dimensions {weights.dims}, patches have {tuple(dims)}: must be the same")
+    if len(weights.shape) != len(dims) or tuple(weights.shape[a] for a in order) != tuple(shape):
+        raise ConfigError(
+            f"weights are of {weights.shape} voxels, must be of {tuple(shape)} along {tuple(dims)}, all samples first"
+        )
+    values = np.ascontiguousarray(weights.values.transpose(order))
+    return values, tuple(weights.cell[a] for a in order)
 
 
 def _check_bytes(shape: Sequence[int], item_bytes: int) -> None:
@@ -115,5 +139,6 @@ def _check_bytes(shape: Sequence[int], item_bytes: int) -> None:
     if wanted > _MOST_BYTES:
         raise ConfigError(
             f"weights of shape {tuple(shape)} have {format_bytes(wanted)}, must have at most "
-            f"{format_bytes(_MOST_BYTES)}, as they are kept in memory: take the sums, or the largest ones, of boxes"
+            f"{format_bytes(_MOST_BYTES)}, as they are kept in memory: zarrfeed.patch_weights takes the means of boxes "
+            "of them, and keeps these in a file"
         )

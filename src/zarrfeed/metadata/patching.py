@@ -170,7 +170,10 @@ class Patching:
             shape = (num_samples, *self.extents[0].tolist())
             n, weights = self.request.n, self.request.weights
             first = self.volumes.begin
-            drawn = draw_positions(self.all_extents, self.sizes, self.borders, n, weights, first, shape)
+            stored_order = [0, *(a.dim for a in self.axes[0] if a.dim)]
+            drawn = draw_positions(
+                self.all_extents, self.sizes, self.borders, n, weights, first, shape, self.dims, stored_order
+            )
             return replace(self, source=drawn)
         assert self.request.positions is not None
         stores = np.asarray(store_ends, dtype=np.int64)

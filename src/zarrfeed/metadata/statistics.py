@@ -91,14 +91,14 @@ def measured(
     plain = resolved.plain(numbers)
     names = _names([items[n] for n in numbers], items)
     axes = _axes(axis, plain)
-    selected = _samples_digest(plain)
+    selected = samples_digest(plain)
     made = []
     for name, field, one, named in zip(names, plain.fields, plain.opened.items, axes, strict=True):
         assert isinstance(field, StoredField | ResidentField)
         kept = tuple(sorted({_row_axis(one, a) for a in named}))
         shape = tuple(n if a + 1 in kept else 1 for a, n in enumerate(field.row_shape))
         called = tuple(_called(one, a) for a in kept)
-        made.append(MeasuredField(name, called, kept, shape, _fingerprint(field, one, kept, selected)))
+        made.append(MeasuredField(name, called, kept, shape, layout_fingerprint(field, one, kept, selected)))
     return plain, tuple(made)
 
 
@@ -240,7 +240,7 @@ def _called(items: Items, kept: int) -> str | int:
     return axis if name is None else name
 
 
-def _samples_digest(plain: ResolvedData) -> str:
+def samples_digest(plain: ResolvedData) -> str:
     """Return a hash of the positions of the samples."""
     samples = plain.choice.ascending()
     if isinstance(samples, range):
@@ -248,7 +248,7 @@ def _samples_digest(plain: ResolvedData) -> str:
     return hashlib.sha256(np.ascontiguousarray(samples, "<i8").tobytes()).hexdigest()
 
 
-def _fingerprint(field: StoredField | ResidentField, items: Items, kept: tuple[int, ...], samples: str) -> str:
+def layout_fingerprint(field: StoredField | ResidentField, items: Items, kept: tuple[int, ...], samples: str) -> str:
     """Return a hash of what statistics depend on, but for the stored values."""
     described: dict[str, Any] = {
         "samples": samples,

@@ -30,8 +30,8 @@ from zarrfeed.plan.tiling import TileGrid
 from zarrfeed.spec.field import StoredField
 
 #: "flat": all voxels of a patch count alike. "hann": those near its faces count less, as sin**2 along each dimension.
-PatchWeights: TypeAlias = Literal["flat", "hann"]
-PATCH_WEIGHTS: tuple[PatchWeights, ...] = get_args(PatchWeights)
+StitchWeights: TypeAlias = Literal["flat", "hann"]
+STITCH_WEIGHTS: tuple[StitchWeights, ...] = get_args(StitchWeights)
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class _Span:
 class _Axis:
     """One dimension: the share that each voxel of a patch has in the voxel of the volume."""
 
-    def __init__(self, starts: Int64, size: int, extent: int, *, wraps: bool, weights: PatchWeights) -> None:
+    def __init__(self, starts: Int64, size: int, extent: int, *, wraps: bool, weights: StitchWeights) -> None:
         self.size, self.extent, self._wraps = size, extent, wraps
         places = (np.arange(size) + 0.5) / size
         self._window = np.ones(size) if weights == "flat" else np.sin(np.pi * places) ** 2
@@ -148,7 +148,7 @@ class Canvas:
         channels: Sequence[int],
         chunk: Sequence[int],
         dtype: str,
-        weights: PatchWeights,
+        weights: StitchWeights,
         memory: BlockMemory,
     ) -> None:
         count = len(grid.size)
@@ -273,7 +273,7 @@ class Canvases:
         grid: TileGrid,
         field: StoredField,
         *,
-        weights: PatchWeights,
+        weights: StitchWeights,
         dtype: str,
         memory: int,
         overwrite: bool,

@@ -12,7 +12,7 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import disposable_in, hold_opened
-from zarrfeed.metadata.stitching import PatchWeights
+from zarrfeed.metadata.stitching import StitchWeights
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
 from zarrfeed.plan.order import Order
@@ -272,7 +272,7 @@ class ZarrIterableDataset(StreamingDataset):
         outputs: Iterable[tuple[Any, Any]],
         store: Any,
         *,
-        weights: PatchWeights = "flat",
+        weights: StitchWeights = "flat",
         dtype: str = "float32",
         memory: int | str = "256 MiB",
         overwrite: bool = False,

@@ -12,7 +12,7 @@ import torch
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags
-from zarrfeed.metadata.stitching import PATCH_WEIGHTS, Canvases, PatchWeights
+from zarrfeed.metadata.stitching import STITCH_WEIGHTS, Canvases, StitchWeights
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import Field, StoredField
@@ -26,7 +26,7 @@ def stitch(
     *,
     field: StoredField,
     order: SweptOrder,
-    weights: PatchWeights,
+    weights: StitchWeights,
     dtype: str,
     memory: int | str,
     overwrite: bool,
@@ -40,7 +40,7 @@ def stitch(
     ConfigError
         If epochs have other patches, or outputs do not fit the patches.
     """
-    check_choice("weights", weights, PATCH_WEIGHTS)
+    check_choice("weights", weights, STITCH_WEIGHTS)
     check_flags(overwrite=overwrite)
     limit = parse_bytes(memory, "memory")
     if dtype not in _DTYPES:

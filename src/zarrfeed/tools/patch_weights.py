@@ -1,0 +1,377 @@
+"""`patch_weights`: from labels or a mask, how likely each box of voxels is to be in the middle of drawn patches."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.system import usable_cores
+from zarrfeed.base.validate import check_flags, check_int, check_num_threads
+from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.fields import Source
+from zarrfeed.metadata.statistics import layout_fingerprint, samples_digest
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import as_options
+from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.patch_weights import PatchWeights
+from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.options import as_data
+
+__all__ = ["Progress", "patch_weights"]
+
+_log = logging.getLogger("zarrfeed")
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+#: Voxels of a cell along an axis, by its name or number; one number for all axes.
+Cell: TypeAlias = int | Mapping[str | int, int]
+
+#: At most so many cells, of all labels together, unless the user names the cell.
+_MOST_CELLS = 1 << 24
+#: Bytes of labels that are read as one box, if their chunks are not larger.
+_BOX_BYTES = 4 << 20
+#: Bytes of a batch of boxes.
+_BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far `patch_weights` is: boxes that were counted, of all."""
+
+    done: int
+    total: int
+
+
+def patch_weights(
+    labels: Data | Source,
+    shares: Mapping[int, float] | None = None,
+    *,
+    cell: Cell | None = None,
+    output: str | Path | None = None,
+    restart: bool = False,
+    num_threads: int | None = None,
+    memory_budget: int | str | None = None,
+    faults: Faults | Mapping[str, Any] | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> PatchWeights:
+    """Measure how likely voxels are to be in the middle of drawn patches, in one parallel pass over labels or a mask.
+
+    Each chunk is decoded once, boxes of voxels at a time, so labels may be larger than memory.
+
+    Parameters
+    ----------
+    labels
+        An array of labels, a mask, or weights: a path, an array, several stores, or a `Data` with one array. Its axes
+        are those that patches are cut along.
+    shares
+        By label, which share of the drawn patches has a voxel of this label in the middle: {0: 1, 1: 3} for one patch
+        of background to three of label 1, however many voxels each has. Shares need not add up to 1; labels that are
+        not named are never in the middle. Padding and borders of patches move the shares where labels lie near the
+        faces. None: the values are the weights, so of a mask, all of its voxels are equally likely.
+    cell
+        Voxels of a cell along each axis, or by the axis: {"z": 4, "y": 16, "x": 16}. All voxels of a cell are equally
+        likely, so a cell should be smaller than what is labelled. None: the least power of two, up to the length of an
+        axis, that makes at most 2**24 cells, divided by the number of labels.
+    output
+        A file that keeps the result, which `Data.patch(weights=...)` takes, too; its name ends with ".npz". If it
+        holds weights of the same labels, shares and cells, they are returned, and nothing is read. None: nothing is
+        kept.
+    restart
+        Whether to measure anew, whatever the file holds.
+    num_threads
+        Decode threads, and threads that count. None: one for each core.
+    memory_budget, faults
+        For decoding, as of `ZarrIterableDataset`; a chunk that cannot be read is not skipped.
+    on_progress
+        Called after each batch.
+
+    Returns
+    -------
+    Weights, `float32`, for `Data.patch(sampling="random", weights=...)`. Its `counts` are the voxels of each label.
+
+    Raises
+    ------
+    ConfigError
+        For a wrong argument, if there are several arrays, if no voxel has one of the labels, or if `output` is a file
+        that holds something else.
+    CorruptChunkError, StoreReadError
+        For a chunk that cannot be decoded or read.
+    OSError
+        If the file cannot be written.
+
+    Notes
+    -----
+    The fingerprint in the file tells the layout of the labels. It does not tell whether they were written again with
+    other values: give `restart=True` then.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, zarrfeed
+    >>> tumour = np.zeros((32, 32), dtype="u1")
+    >>> tumour[4:8, 4:8] = 1
+    >>> weights = zarrfeed.patch_weights(zarr.array(tumour), {0: 1, 1: 1}, cell=4)
+    >>> weights, weights.counts[1], round(float(weights.values[1, 1] / weights.values[0, 0]))
+    (PatchWeights of 32 x 32 voxels, in 8 x 8 cells of 4 x 4, 16, 63)
+    """
+    check_flags(restart=restart)
+    check_num_threads(num_threads)
+    faults = as_options(Faults, "faults", faults)
+    if faults.skips:
+        raise ConfigError("on_error = 'skip', must be 'raise': weights would be those of other voxels")
+    if output is not None and not str(output).endswith(".npz"):
+        raise ConfigError(f"output = {str(output)!r}, must end with .npz")
+    data = as_data(labels, None, faults)
+    task = _Task.of(data, _parse_shares(shares), cell)
+    path = None if output is None else Path(output)
+    if path is not None and path.exists():
+        known = PatchWeights.load(path)  # a file that is something else is not overwritten
+        if known.fingerprint == task.fingerprint and not restart:
+            return known
+        _log.info("%s: is measured anew", path)
+    elif path is not None:
+        path.touch()  # a file that cannot be written is told before hours of work
+        path.unlink()
+    options = {"num_threads": num_threads, "memory_budget": memory_budget, "faults": faults}
+    made = task.weights(task.sums(options, on_progress))
+    if path is not None:
+        made.save(path)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is measured.
+
+    Attributes
+    ----------
+    data
+        The boxes, as samples: they lie side by side.
+    shape, cell
+        Voxels of the array, and of a cell, for each axis: the sample axis first.
+    dims
+        Names of the axes. None: an axis has none.
+    shares
+        By label. None: the values are weights.
+    fingerprint
+        A hash of all that.
+    """
+
+    data: Data
+    box: tuple[int, ...]
+    shape: tuple[int, ...]
+    cell: tuple[int, ...]
+    dims: tuple[str, ...] | None
+    shares: Mapping[int, float] | None
+    fingerprint: str
+
+    @classmethod
+    def of(cls, data: Data, shares: Mapping[int, float] | None, cell: Cell | None) -> _Task:
+        """Find the boxes and the cells of an array."""
+        fields, all_items = data.resolved.fields, data.resolved.opened.items
+        if len(fields) != 1:
+            raise ConfigError(
+                f"labels: has {len(fields)} arrays, must have one; name it: zarrfeed.open(variables=[...])"
+            )
+        (field,), (items,) = fields, all_items
+        if not isinstance(field, StoredField) or field.record is not None or field.patch is not None:
+            raise ConfigError("labels: must be a stored array of numbers, whose samples are no patches")
+        kind = "" if items.dtype is None else np.dtype(items.dtype).kind
+        if kind not in ("biu" if shares is not None else "biuf"):
+            raise ConfigError(f"labels of dtype {items.dtype}, must be integers or a mask")
+        order = [items.sample_axis, *(a for a in range(len(items.shape)) if a != items.sample_axis)]
+        shape = tuple(items.shape[a] for a in order)
+        names = None if items.dimensions is None else [items.dimensions[a] for a in order]
+        dims = None if names is None or None in names else tuple(map(str, names))
+        cells = _parse_cell(cell, items, order, shape, 1 if shares is None else len(shares))
+        chunk = [field.spec.chunk_shape[a] for a in order]
+        box = _box(shape, cells, chunk, field.spec.decoded_bytes // math.prod(chunk))
+        described = {
+            "layout": layout_fingerprint(field, items, (), samples_digest(data.resolved)),
+            "cell": cells,
+            "shares": None if shares is None else sorted(shares.items()),
+        }
+        fingerprint = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+        boxes = data.patch(dict(zip(order, box, strict=True)), sampling="grid", border="pad")
+        return cls(boxes, box, shape, cells, dims, shares, fingerprint)
+
+    def sums(self, options: Mapping[str, Any], on_progress: Callable[[Progress], None]) -> list[Float64]:
+        """Return for each label how many voxels of each cell have it; the sums of values if there are no labels."""
+        table = tuple(-(-n // of) for n, of in zip(self.shape, self.cell, strict=True))
+        sums = [np.zeros(table) for _ in self.shares or (None,)]
+        size = max(1, min(len(self.data), _BATCH_BYTES // (math.prod(self.box) * _item_bytes(self.data))))
+        threads = options["num_threads"] or usable_cores()
+        pending: deque[Future[list[_Sums]]] = deque()
+        setup = {"batch_size": size, "rank": 0, "world_size": 1, "pin_memory": False, "return_index": True, **options}
+        with (
+            ZarrIterableDataset(self.data, **setup) as dataset,
+            ThreadPoolExecutor(threads, "zarrfeed-weights") as pool,
+        ):
+            batches, done = iter(dataset), 0
+            try:
+                while True:
+                    for batch, numbers in itertools.islice(batches, threads + 1 - len(pending)):
+                        (boxes,) = batch.values() if isinstance(batch, dict) else (batch,)
+                        pending.append(pool.submit(self._of, boxes.numpy(), numbers.numpy()))
+                    if not pending:
+                        return sums
+                    found = pending.popleft().result()
+                    for one in found:
+                        for total, of_label in zip(sums, one.of_labels, strict=True):
+                            total[one.place] += of_label
+                    done += len(found)
+                    on_progress(Progress(done, len(self.data)))
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _of(self, boxes: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> list[_Sums]:
+        """Return the sums of each box of a batch."""
+        stores, starts = self.data.locate(numbers)
+        opened = self.data.resolved.opened.stores
+        first = np.zeros(len(stores), dtype=np.int64) if opened is None else opened.first[stores]
+        volume, end = self.data.resolved.patching, np.array(self.shape)
+        assert volume is not None
+        found = []
+        for box, start, of_store in zip(boxes, starts, first, strict=True):
+            begin = start.copy()
+            begin[0] += of_store
+            run = np.searchsorted(volume.volumes.begin, begin[0], side="right") - 1
+            inside = np.minimum(begin + self.box, end)
+            inside[0] = min(inside[0], volume.volumes.end[run])
+            # the axes of a box are in the order of the array
+            axes = np.moveaxis(box, self._sample_axis, 0)
+            found.append(self._sums(axes[tuple(map(slice, inside - begin))], begin.tolist(), inside.tolist()))
+        return found
+
+    @property
+    def _sample_axis(self) -> int:
+        return self.data.resolved.opened.items[0].sample_axis
+
+    def _sums(self, voxels: npt.NDArray[Any], begin: Sequence[int], end: Sequence[int]) -> _Sums:
+        """Return the sums of the cells that some voxels lie in, which are those from `begin` to `end`."""
+        place = tuple(slice(b // of, -(-e // of)) for b, e, of in zip(begin, end, self.cell, strict=True))
+        before = [b % of for b, of in zip(begin, self.cell, strict=True)]
+        if self.shares is None:
+            if voxels.dtype.kind in "if" and not (voxels.min(initial=0) >= 0 and np.isfinite(voxels.max(initial=0))):
+                raise ConfigError("labels: has values that are negative, NaN or infinite, which weights must not be")
+            return _Sums(place, [_added(voxels, before, self.cell)])
+        return _Sums(place, [_added(voxels == label, before, self.cell) for label in self.shares])
+
+    def weights(self, sums: Sequence[Float64]) -> PatchWeights:
+        """Return the weights, given the sums of all boxes."""
+        counts: dict[int, int] = {}
+        made = sums[0]
+        if self.shares is not None:
+            counts = {label: round(float(of.sum())) for label, of in zip(self.shares, sums, strict=True)}
+            if not any(counts[label] and share for label, share in self.shares.items()):
+                raise ConfigError(f"shares = {dict(self.shares)}: no voxel has a label with a share, must be some")
+            none = [label for label, count in counts.items() if not count]
+            if none:
+                _log.warning("patch_weights: no voxel has one of the labels %s; the others share the patches", none)
+            made = sum(  # type: ignore[assignment]
+                of * (share / max(1, counts[label]))
+                for (label, share), of in zip(self.shares.items(), sums, strict=True)
+            )
+        lengths = [
+            np.minimum(np.arange(1, len_cells + 1) * of, n) - np.arange(len_cells) * of
+            for len_cells, of, n in zip(made.shape, self.cell, self.shape, strict=True)
+        ]
+        for axis, length in enumerate(lengths):
+            made = made / length.reshape([-1 if a == axis else 1 for a in range(made.ndim)])
+        top = made.max()
+        values = (made / top if top > 0 else made).astype(np.float32)  # no weight is too small for float32
+        return PatchWeights(values, self.cell, self.shape, self.dims, MappingProxyType(counts), self.fingerprint)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums over the cells of a part of the table: for each label."""
+
+    place: tuple[slice, ...]
+    of_labels: list[Float64]
+
+
+def _added(voxels: npt.NDArray[Any], before: Sequence[int], cell: Sequence[int]) -> Float64:
+    """Return the sums of the cells that voxels lie in; the first cell has `before` voxels in front of them."""
+    pads = [(b, -(b + n) % of) for b, n, of in zip(before, voxels.shape, cell, strict=True)]
+    made = np.pad(voxels, pads) if np.any(pads) else voxels
+    dtype: Any = np.float64
+    if voxels.dtype == bool and math.prod(cell) < 1 << 32:
+        dtype = np.uint32
+    for axis, of in enumerate(cell):
+        shape = made.shape
+        made = made.reshape(*shape[:axis], shape[axis] // of, of, *shape[axis + 1 :]).sum(axis=axis + 1, dtype=dtype)
+    return made.astype(np.float64)
+
+
+def _item_bytes(data: Data) -> int:
+    return np.dtype(data.resolved.opened.items[0].dtype).itemsize
+
+
+def _parse_shares(shares: Any) -> Mapping[int, float] | None:
+    if shares is None:
+        return None
+    if not isinstance(shares, Mapping) or not shares:
+        raise ConfigError(f"shares = {shares!r}, must be a mapping of labels to shares: {{0: 1, 1: 3}}")
+    made: dict[int, float] = {}
+    for label, share in shares.items():
+        check_int("a label of shares", label, -(2**63), 2**64 - 1)
+        if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 <= share < math.inf:
+            raise ConfigError(f"shares of label {label} = {share!r}, must be a finite number of at least 0")
+        made[int(label)] = float(share)
+    if not any(made.values()):
+        raise ConfigError(f"shares = {shares!r}: all are 0, one must not be")
+    return made
+
+
+def _parse_cell(
+    cell: Any, items: Items, order: Sequence[int], shape: Sequence[int], num_labels: int
+) -> tuple[int, ...]:
+    """Return the voxels of a cell along each axis, the sample axis first."""
+    if cell is None:
+        side = 1
+        while math.prod(-(-n // side) for n in shape) * num_labels > _MOST_CELLS:
+            side *= 2
+        return tuple(min(side, n) for n in shape)
+    if not isinstance(cell, Mapping):
+        check_int("cell", cell, 1, 2**31)
+        return tuple(min(int(cell), n) for n in shape)
+    made: list[int] = [1] * len(shape)
+    for dim, voxels in cell.items():
+        check_int(f"cell of {dim!r}", voxels, 1, 2**31)
+        made[order.index(_axis(dim, items))] = int(voxels)
+    return tuple(min(one, n) for one, n in zip(made, shape, strict=True))
+
+
+def _axis(dim: Any, items: Items) -> int:
+    if isinstance(dim, str) and items.dimensions is not None and dim in items.dimensions:
+        return items.dimensions.index(dim)
+    if isinstance(dim, int) and not isinstance(dim, bool) and -len(items.shape) <= dim < len(items.shape):
+        return dim % len(items.shape)
+    raise ConfigError(
+        f"cell of {dim!r}: must be a dimension or an axis of {items.name}: {items.dimensions or items.shape}"
+    )
+
+
+def _box(shape: Sequence[int], cell: Sequence[int], chunk: Sequence[int], item_bytes: int) -> tuple[int, ...]:
+    """Return the voxels of a box along each axis: whole cells, near whole chunks, of few bytes if chunks are small."""
+    box = [of * max(1, length // of) for of, length in zip(cell, chunk, strict=True)]
+    for axis in reversed(range(len(box))):  # small chunks are read together, neighbours in memory first
+        while box[axis] < shape[axis] and 2 * math.prod(box) * item_bytes <= _BOX_BYTES:
+            box[axis] *= 2
+    return tuple(box)
