@@ -313,12 +313,14 @@ PYBIND11_MODULE(_core, m) {
            py::arg("fields"), py::arg("options"), py::arg("cached") = py::dict())
       .def(
           "start",
-          [](Engine& engine, const PythonPlan& plan, int64_t max_open_batches, bool short_of_memory) {
+          [](Engine& engine, const PythonPlan& plan, int64_t max_open_batches, bool short_of_memory,
+             size_t keep_bytes) {
             auto owned = plan.owned;
             const GilRelease release;
-            engine.start(std::move(owned), max_open_batches, short_of_memory);
+            engine.start(std::move(owned), max_open_batches, short_of_memory, keep_bytes);
           },
-          py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false)
+          py::arg("plan"), py::arg("max_open_batches"), py::kw_only(), py::arg("short_of_memory") = false,
+          py::arg("keep_bytes") = 0)
       .def("next", &next_batch)
       .def("stop", &Engine::stop, py::call_guard<GilRelease>())
       .def(

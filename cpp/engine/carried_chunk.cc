@@ -34,6 +34,12 @@ void CarryMemory::release(size_t field, uint8_t* bytes, size_t crop_room) {
   in_use_ -= pools_[field]->buffer_bytes();
 }
 
+bool CarryMemory::reserve(size_t bytes) {
+  if (reserved_.fetch_add(bytes) + bytes <= max_bytes_) return true;
+  reserved_ -= bytes;
+  return false;
+}
+
 size_t CarryMemory::mapped_bytes() const {
   size_t total = crops_.held_bytes();
   for (const auto& pool : pools_) total += pool->mapped_bytes();
@@ -74,17 +80,18 @@ std::vector<Task> CarriedChunk::end_decoding(Task& task, State state, uint8_t* b
 void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks) {
   if (chunks.empty()) return;
   for (Task& task : tasks) {
-    const auto found = chunks.find(std::tuple(task.field, task.chunk, task.cell));
+    const auto found = chunks.find(ChunkKey(task.field, task.chunk, task.cell));
     if (found != chunks.end()) task.carried = found->second;
   }
 }
 
-CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const SharedChunk> shared) {
+CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const SharedChunk> shared, CarriedChunks kept) {
   CarriedChunks of_group;
   if (auto node = for_later_.extract(group)) of_group = std::move(node.mapped());
+  of_group.merge(kept);
   CarriedChunks to_next;
   for (const SharedChunk& one : shared) {
-    const auto key = std::tuple(one.field, one.chunk, one.cell);
+    const ChunkKey key(one.field, one.chunk, one.cell);
     auto& chunk = of_group[key];
     if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(one, memory_);
     if (one.next) to_next.emplace(key, chunk);

@@ -44,12 +44,17 @@ class CarryMemory {
   /// Returns memory for what is kept of a chunk of a field; nullptr if it would be more than `max_bytes` in use.
   uint8_t* acquire(size_t field, size_t crop_room = 0);
   void release(size_t field, uint8_t* bytes, size_t crop_room = 0);
+  /// Sets bytes aside for one acquire(); false if all that are set aside would be more than `max_bytes`. Memory of which
+  /// some is set aside is acquired in no other way.
+  bool reserve(size_t bytes);
+  void free_reserved(size_t bytes) { reserved_ -= bytes; }
   /// Bytes that were mapped, in use or free.
   [[nodiscard]] size_t mapped_bytes() const;
 
  private:
   const size_t max_bytes_;
   std::atomic<size_t> in_use_{0};
+  std::atomic<size_t> reserved_{0};
   std::vector<std::unique_ptr<BufferPool>> pools_;
   CropMemory crops_;
 };
@@ -76,6 +81,8 @@ class CarriedChunk {
   /// Ends decoding by `task` without a result. Returns the tasks that waited; none if `task` decodes no shared chunk.
   static std::vector<Task> give_up(Task& task) { return end_decoding(task, State::kIdle, nullptr); }
 
+  /// The memory that the kept bytes are in.
+  [[nodiscard]] CarryMemory& memory() const { return *memory_; }
   /// What is kept of the chunk; null: all of it. In CarryMemory it has crop_room().
   [[nodiscard]] const ChunkCrop* crop() const { return crop_ ? &*crop_ : nullptr; }
   [[nodiscard]] size_t crop_room() const { return crop_room_; }
@@ -98,7 +105,7 @@ class CarriedChunk {
 };
 
 /// Chunks that the tasks of a group share with each other or with the next group, by field, chunk and cell.
-using CarriedChunks = std::map<std::tuple<size_t, int64_t, size_t>, std::shared_ptr<CarriedChunk>>;
+using CarriedChunks = std::map<ChunkKey, std::shared_ptr<CarriedChunk>>;
 
 /// Sets Task::carried of the tasks whose chunk is one of `chunks`.
 void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks);
@@ -110,8 +117,9 @@ class CarryTable {
   explicit CarryTable(std::shared_ptr<CarryMemory> memory) : memory_(std::move(memory)) {}
 
   /// Returns the chunks that `group` shares, which find_shared() found, and keeps those that `next`, the next group of
-  /// its lane, needs. Called once for each group, in the order of admission.
-  CarriedChunks take(size_t group, int64_t next, std::span<const SharedChunk> shared);
+  /// its lane, needs. Called once for each group, in the order of admission. `kept` has chunks that the group shares with
+  /// others, if no group hands them to it.
+  CarriedChunks take(size_t group, int64_t next, std::span<const SharedChunk> shared, CarriedChunks kept = {});
   /// Lets go of all chunks.
   void clear() { for_later_.clear(); }
 

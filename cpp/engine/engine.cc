@@ -142,7 +142,8 @@ bool Engine::is_owner() const {
   return process_id() == owner_;
 }
 
-void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory) {
+void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory,
+                   size_t keep_bytes) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
   Admission::check(plan->plan);
@@ -175,6 +176,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   for (const auto& reader : *readers_) {
     if (reader != nullptr) reader->open(options_.caller_runs);
   }
+  keep_chunks(plan->plan, carry_table_ ? keep_bytes : 0);
   plan_ = std::move(plan);
   const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
@@ -214,6 +216,19 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
     throw Error::io("cannot start " + std::to_string(num_threads) + " decode threads: " + error.what(),
                     error.code().value());
   }
+}
+
+void Engine::keep_chunks(const EpochPlan& plan, size_t max_bytes) {
+  if (max_bytes == 0) {
+    kept_.reset();
+    return;
+  }
+  if (!kept_ || kept_->max_bytes() != max_bytes) {
+    std::vector<size_t> chunk_bytes;
+    for (const FieldDecoder& field : fields_) chunk_bytes.push_back(field.decoded_bytes());
+    kept_.emplace(std::move(chunk_bytes), max_bytes);
+  }
+  kept_->open(plan, fields_);
 }
 
 void Engine::start_decode_threads(size_t count) {
@@ -265,6 +280,7 @@ void Engine::stop_locked() {
     consumer_claim_.tasks.clear();
     consumer_claim_.carried.clear();
     if (carry_table_) carry_table_->clear();
+    if (kept_) kept_->clear();
     tasks_.clear();
     fetched_.clear();
     fetch_queue_.clear();
@@ -278,6 +294,7 @@ void Engine::stop_locked() {
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
       scratch_bytes += fetch_queue_.spare_bytes();
       if (carry_table_) scratch_bytes += carry_table_->memory().mapped_bytes();
+      if (kept_) scratch_bytes += kept_->mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }
     running_ = false;

@@ -56,6 +56,7 @@
 #include "engine/carried_chunk.h"
 #include "engine/chunk_cache.h"
 #include "engine/fetch_queue.h"
+#include "engine/kept_chunks.h"
 #include "engine/skip_log.h"
 #include "engine/task.h"
 #include "plan/placement.h"
@@ -125,9 +126,11 @@ class Engine {
 
   /// Begins to read an epoch, with at most `max_open_batches` batches that are open or ready and not delivered.
   /// `short_of_memory` says that more open batches would help but the memory budget forbids them; only the statistics
-  /// use it. Throws Error(kBudget) if the plan needs more open batches at once, Error(kIo) if an array is gone,
+  /// use it. `keep_bytes` is memory for decoded chunks of patches that several lines of groups need (kept_chunks.h), if
+  /// chunks are carried at all. Throws Error(kBudget) if the plan needs more open batches at once, Error(kIo) if an array is gone,
   /// Error(kConfig) if the plan has more samples than a field has rows.
-  void start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false);
+  void start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false,
+             size_t keep_bytes = 0);
   /// Waits at most `timeout` for the next batch. Throws the first error of the epoch. Only one thread may call it.
   NextStatus next(ReadyBatch& out, std::chrono::milliseconds timeout);
   /// Takes the next batch if it is ready. Never waits, not even for the mutex, so that the caller may hold the GIL.
@@ -204,6 +207,8 @@ class Engine {
   void admit_groups(Claim& claim);
   /// The chunks that a group shares with others.
   CarriedChunks take_carried(size_t group);
+  /// Finds the chunks of an epoch that are kept for other lines of groups, in so much memory.
+  void keep_chunks(const EpochPlan& plan, size_t max_bytes);
   void open_batch(int64_t batch);
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
@@ -304,6 +309,7 @@ class Engine {
   FetchQueue fetch_queue_;
   SkipLog skip_log_;
   std::optional<CarryTable> carry_table_;  ///< none: no chunk is carried from group to group
+  std::optional<KeptChunks> kept_;         ///< none: no chunk is kept for other lines of groups
   std::deque<Task> tasks_;                 ///< tasks whose chunk is not read yet
   std::deque<Task> fetched_;               ///< tasks whose chunk was fetched
   std::atomic<int> cold_credit_{0};        ///< tasks to fetch without trying the page cache first

@@ -22,7 +22,7 @@ bool Engine::decode_carried(Task& task, WorkerScratch& scratch) {
   if (task.status == ReadStatus::kMissing) {
     stats_.chunks_missing.fetch_add(1, std::memory_order_relaxed);
   } else {
-    CarryMemory& memory = carry_table_->memory();
+    CarryMemory& memory = chunk.memory();
     bytes = memory.acquire(task.field, chunk.crop_room());
     if (bytes == nullptr) {
       resume(CarriedChunk::give_up(task));

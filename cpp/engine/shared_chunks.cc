@@ -113,6 +113,18 @@ bool suffices(const std::optional<ChunkCrop>& crop, const std::optional<ChunkCro
 
 }  // namespace
 
+std::vector<ChunkKey> find_needed(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group) {
+  std::vector<ChunkKey> needed;
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if (fields[f].patches() == nullptr) continue;
+    for (const PatchCell& one : cells_of(needs_of(plan, group, *fields[f].patches()))) {
+      const ChunkKey key(f, one.chunk, one.cell);
+      if (needed.empty() || needed.back() != key) needed.push_back(key);
+    }
+  }
+  return needed;
+}
+
 std::vector<SharedChunk> find_shared(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group) {
   std::vector<SharedChunk> shared;
   if (plan.next_group.empty()) return shared;

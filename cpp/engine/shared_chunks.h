@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "plan/row_order.h"
@@ -29,6 +30,13 @@ struct SharedChunk {
   std::optional<ChunkCrop> crop = {};  ///< what of it is kept; none: the whole chunk
   size_t crop_room = 0;                ///< the memory for what is kept, of patches; 0: that of a chunk of the field
 };
+
+/// A chunk: field, chunk, cell.
+using ChunkKey = std::tuple<size_t, int64_t, size_t>;
+
+/// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole blocks.
+/// Throws Error(kConfig) if the plan contradicts itself.
+std::vector<ChunkKey> find_needed(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
 
 /// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches of
 /// two segments, or of the group and of the next one, have places in, unless the next one needs other parts of them. Both groups are taken to have whole blocks, so

@@ -91,7 +91,14 @@ class ObjectReader:
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         weakref.finalize(self, fetcher.close)
 
-    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:  # noqa: ARG002
+    def start(
+        self,
+        plan: EpochPlan,
+        max_open_batches: int,  # noqa: ARG002
+        *,
+        short_of_memory: bool = False,  # noqa: ARG002
+        keep_bytes: int = 0,  # noqa: ARG002
+    ) -> None:
         """Begin an epoch; one that is being read is stopped. How much is read ahead follows from the budget.
 
         Raises

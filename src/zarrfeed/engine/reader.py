@@ -183,10 +183,13 @@ class Reader:
         # Also runs at interpreter exit, so that no thread outlives the interpreter.
         self._finalizer = weakref.finalize(self, self._bridge.stop_engine)
 
-    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:
+    def start(
+        self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
+    ) -> None:
         """Begin an epoch; an epoch that is being read is stopped.
 
-        `short_of_memory` says that more open batches would help but the memory budget forbids them.
+        `short_of_memory` says that more open batches would help but the memory budget forbids them. `keep_bytes` is for
+        chunks that are kept for other columns of patches.
 
         Raises
         ------
@@ -199,7 +202,12 @@ class Reader:
         for reader in self._vlen_readers.values():
             reader.open(plan, max_open_batches)
         carry = plan_carry(plan, self._fields).to_core() if self._carries else None
-        self._engine.start(plan.to_core(carry), max_open_batches, short_of_memory=short_of_memory)
+        self._engine.start(
+            plan.to_core(carry),
+            max_open_batches,
+            short_of_memory=short_of_memory,
+            keep_bytes=keep_bytes * self._carries,
+        )
         self._bridge.start()
         self._substitutes = self._make_substitutes(plan) if self._policy.skips else None
         if self._arrays.provides_memory:

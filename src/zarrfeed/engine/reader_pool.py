@@ -28,7 +28,9 @@ class EpochReader(Protocol):
     skipped: list[SkippedChunk]
     has_bad_rows: bool
 
-    def start(self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False) -> None:
+    def start(
+        self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
+    ) -> None:
         """Begin an epoch."""
 
     def next(self) -> tuple[Any, ...] | None:
@@ -90,7 +92,12 @@ class ReaderPool:
         self._busy.add(reader)
         self._running.add(running)
         try:
-            reader.start(plan, resources.max_open_batches, short_of_memory=resources.short_of_memory)
+            reader.start(
+                plan,
+                resources.max_open_batches,
+                short_of_memory=resources.short_of_memory,
+                keep_bytes=resources.memory.keep_bytes,
+            )
             if self.closed:
                 raise ClosedError("this dataset was closed")
         except BaseException:

@@ -10,6 +10,7 @@ import numpy as np
 
 from zarrfeed.plan.footprint import Footprint
 from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.plan.order import Order
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
 from zarrfeed.plan.sweep_cost import amplification, count_decodes, num_chunks, touched_chunks
 from zarrfeed.plan.swept_order import SweptOrder
@@ -44,6 +45,7 @@ def choose_columns(
         shuffle=order.shuffle,
         listed=epochs.is_listed,
         crops=not epochs.is_listed,
+        keeps=not epochs.is_listed,
     )
     return replace(epochs, sweep=choice.sweep, lanes=choice.lanes, choice=choice).at(0)
 
@@ -58,26 +60,57 @@ def carried_by_lanes(order: SweptOrder, fields: Sequence[Field], lanes: int, num
     return lanes * of_lane + min(lanes, num_threads) * changing
 
 
-def patch_reads(order: SweptOrder, epoch: int, field: Field, stride: int) -> tuple[int, int]:
-    """Return how many chunks an epoch decodes of a field, over all consumers, and how many there are.
+def chunks_of_block(order: Order, fields: Sequence[Field]) -> int:
+    """Return how many chunks a block of tiles is the first to need, on average and at least 1; of other orders 1."""
+    if not isinstance(order, SweptOrder) or order.epochs.is_listed or order.epochs.choice is None:
+        return 1
+    grid = order.epochs.tiling.typical()
+    chunks = sum(num_chunks(grid, one.array) for one in patch_fields(fields))
+    return max(1, chunks * order.epochs.choice.block_tiles // max(1, grid.num_tiles))
+
+
+def keeps_chunks(order: SweptOrder) -> bool:
+    """Return whether memory that is left keeps chunks that several columns need; of a resumed sweep it does, too."""
+    choice = order.epochs.choice
+    return not order.epochs.is_listed and (choice is None or choice.keeps)
+
+
+def patch_reads(
+    order: SweptOrder, epoch: int, fields: Sequence[Field], stride: int, keep_bytes: int
+) -> list[tuple[int, int]]:
+    """Return of each stored field how many chunks an epoch decodes, over all consumers, and how many there are.
 
     They are counted, or for many patches predicted: for tiles by a formula, for other patches from what the first of an
-    epoch decode. Where patches begin at any voxels, chunks that no patch touches do not count.
+    epoch decode. Where patches begin at any voxels, chunks that no patch touches do not count. `keep_bytes` is the
+    memory of each consumer for chunks that several columns need.
     """
-    (known,) = patch_fields([field])
-    assert isinstance(field, StoredField)
-    others = known.cell_bytes // field.spec.decoded_bytes
+    known = patch_fields(fields)
+    arrays = [one.array for one in known]
     if order.epochs.is_listed:
         counted = min(order.length, _COUNTED_OF_LISTED)
-        (decodes,) = count_decodes(order, epoch, [known.array], stride=stride, samples=counted)
-        return round(decodes * order.length / counted) * others, touched_chunks(order, known.array) * others
-    grid, sweep = order.tiles.grid, order.tiles.sweep
-    chunks = num_chunks(grid, known.array)
-    if order.length <= _COUNTED:
-        (decodes,) = count_decodes(order, epoch, [known.array], stride=stride)
+        some = count_decodes(order, epoch, arrays, stride=stride, samples=counted)
+        reads = [round(one * order.length / counted) for one in some]
+        chunks = [touched_chunks(order, array) for array in arrays]
     else:
-        decodes = round(chunks * amplification(grid, known.array, sweep, order.lanes, shuffle=order.shuffle))
-    return decodes * others, chunks * others
+        chunks = [num_chunks(order.tiles.grid, array) for array in arrays]
+        if order.length <= _COUNTED:
+            sizes = [one.cell_bytes for one in known]
+            reads = count_decodes(order, epoch, arrays, stride=stride, chunk_bytes=sizes, keep_bytes=keep_bytes)
+        else:
+            reads = _predicted_reads(order, known, chunks)
+    return [(read * one.cells, count * one.cells) for read, count, one in zip(reads, chunks, known, strict=True)]
+
+
+def _predicted_reads(order: SweptOrder, fields: Sequence[PatchField], chunks: Sequence[int]) -> list[int]:
+    """Return how many chunks of each field an epoch decodes, by the formula."""
+    grid, sweep, choice = order.tiles.grid, order.tiles.sweep, order.epochs.choice
+    often = [amplification(grid, one.array, sweep, order.lanes, shuffle=order.shuffle) for one in fields]
+    sizes = [one.cell_bytes * count for one, count in zip(fields, chunks, strict=True)]
+    of_all = sum(size * one for size, one in zip(sizes, often, strict=True)) / max(1, sum(sizes))
+    kept = 1.0  # the part of what is decoded again that still is if chunks are kept
+    if choice is not None and choice.keeps and of_all > 1:
+        kept = min(1.0, max(0.0, choice.amplification - 1) / (of_all - 1))
+    return [round(count * (1 + (one - 1) * kept)) for count, one in zip(chunks, often, strict=True)]
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
@@ -98,7 +131,9 @@ def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
             others *= of_axis
             kept *= items / (of_axis * length)
         places = _footprint(f.patch, chunk)
-        made.append(PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places, kept))
+        made.append(
+            PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places, kept, others)
+        )
     return made
 
 

@@ -13,7 +13,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.affinity import Dealing, Part, blocks_together, seed_of_node
 from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
-from zarrfeed.plan.columns import carried_by_lanes, choose_columns
+from zarrfeed.plan.columns import carried_by_lanes, choose_columns, chunks_of_block, keeps_chunks
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import MOST_VISITS, MixingLimits, choose_lanes, choose_mixing, choose_sources
@@ -34,6 +34,8 @@ DEFAULT_BUDGET = 1 << 30
 
 #: Chunks that neighbouring blocks share get so much of the budget, or what they need.
 _CARRY_PART = 64
+#: Memory for chunks that columns share is a multiple of such a part of the budget, so that most epochs have the same.
+_KEEP_PARTS = 64
 
 #: Batches that are open at least where sources are mixed.
 _FEWEST_OF_MIXTURE = 4
@@ -360,6 +362,7 @@ class Schedule:
         """
         memory = self._memory(order, place, consumer)
         tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
+        tasks_in_round *= chunks_of_block(order, self.fields.fields)
         wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
         most_steps = None
         if isinstance(order, MixedOrder):
@@ -369,6 +372,9 @@ class Schedule:
         allowed = memory.max_open_batches(order, wanted=wanted)
         if isinstance(order, MixedOrder):
             most_steps = (allowed - 1) * self.engine_batch_size
+        if isinstance(order, SweptOrder) and memory.carry_bytes and keeps_chunks(order):
+            left, part = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_PARTS)
+            memory = replace(memory, keep_bytes=left // part * part)
         return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
 
     def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:

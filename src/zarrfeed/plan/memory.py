@@ -91,6 +91,8 @@ class MemoryPlan:
         How many such fields there are.
     carry_bytes
         Memory for decoded chunks that neighbouring blocks share; 0 if nothing is carried.
+    keep_bytes
+        Memory for decoded chunks that several columns of patches need, or several lanes: what nothing else takes.
     element_bytes
         Memory of the engines that read the chunks of sparse matrices: to decode, to fetch, and for chunks that are
         decoded ahead. 0 if there is no sparse matrix.
@@ -123,6 +125,7 @@ class MemoryPlan:
     list_cache_bytes: int = 0
     num_lists: int = 0
     carry_bytes: int = 0
+    keep_bytes: int = 0
     element_bytes: int = 0
     element_spare: int = 0
     element_threads: int = 0
@@ -141,7 +144,7 @@ class MemoryPlan:
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
-        kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes
+        kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes + self.keep_bytes
         return self.budget - self.scratch_bytes - self.fetch_bytes - kept - self.element_bytes
 
     @property

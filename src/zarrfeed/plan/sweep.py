@@ -119,6 +119,8 @@ class SweepChoice:
     good_bytes
         Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
         suffices.
+    keeps
+        Whether memory that is left keeps chunks that several columns need, as the amplification takes it to be.
     """
 
     sweep: Sweep
@@ -130,6 +132,7 @@ class SweepChoice:
     total_bytes: int
     fits: bool
     good_bytes: int | None
+    keeps: bool = False
 
 
 @dataclass(frozen=True, eq=False)

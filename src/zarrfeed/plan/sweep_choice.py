@@ -42,6 +42,13 @@ _MANY_BLOCKS = 1 << 20
 _SMALL_WIDTH, _WIDTH_STEP = 12, 1.15
 #: The engine rounds the memory of a crop up by no more than this.
 _CROP_ROOM = 17 / 16
+#: Memory for as many bytes as all chunks have, which keeps those that several columns need, saves so many decodes: each
+#: chunk is kept for half of an epoch, on average.
+_SAVED = 2.0
+#: A sweep that needs less to be kept is better, if memory allows both.
+_PREFERRED = 0.1
+#: The engine finds what to keep for about so many chunks and columns.
+_MOST_KEPT = 1 << 20
 #: No batch is mixed better by more lanes than it has samples.
 _MOST_LANES = TYPICAL_BATCH
 
@@ -64,6 +71,8 @@ class PatchField:
     kept
         The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
         reaches beyond the array along these.
+    cells
+        Chunks at one place of the chunk grid.
     """
 
     chunk: tuple[int, ...]
@@ -71,6 +80,7 @@ class PatchField:
     sample_bytes: int
     places: Footprint | None = None
     kept: float = 1
+    cells: int = 1
 
     def carried_bytes(self, *, crops: bool) -> float:
         """Return the bytes that are kept of the chunks at one place, where patches need all of them."""
@@ -98,6 +108,8 @@ class _Candidates:
         As of `SweepChoice`.
     changing_bytes
         Of the chunks that one layer hands on while it still needs those that were handed to it.
+    all_bytes, chunks
+        Decoded bytes of all chunks, and how many there are: the same for all sweeps.
     """
 
     axis: Int64
@@ -112,6 +124,8 @@ class _Candidates:
     lane_bytes: Float64
     carried_bytes: Float64
     changing_bytes: Float64
+    all_bytes: Float64
+    chunks: Float64
 
     @classmethod
     def join(cls, parts: Sequence[_Candidates]) -> _Candidates:
@@ -127,15 +141,25 @@ class _Candidates:
     def amplification(self, lanes: int) -> Float64:
         return self.decodes + (lanes - 1) * self.added
 
+    def with_kept(self, lanes: int, num_threads: int, memory: float) -> Float64:
+        """Return the amplification where what memory is left keeps chunks that several columns need."""
+        amplification = self.amplification(lanes)
+        left = np.maximum(0, memory - self.total_bytes(lanes, num_threads))
+        kept = np.maximum(np.minimum(amplification, 1), amplification - _SAVED * left / self.all_bytes)
+        return np.where(self.chunks * amplification <= _MOST_KEPT, kept, amplification)
+
     def total_bytes(self, lanes: int, num_threads: int) -> Float64:
         return lanes * self.lane_bytes + min(lanes, num_threads) * self.changing_bytes
 
-    def best(self, lanes: int, num_threads: int, memory: float) -> int | None:
+    def best(self, lanes: int, num_threads: int, memory: float, *, keeps: bool) -> int | None:
         """Return the sweep to take with so many lanes; None if none fits in the memory."""
         fitting = np.flatnonzero(self.total_bytes(lanes, num_threads) <= memory)
         if not len(fitting):
             return None
         amplification = self.amplification(lanes)[fitting]
+        if keeps:
+            kept = self.with_kept(lanes, num_threads, memory)[fitting]
+            amplification = kept + _PREFERRED * (amplification - kept)
         good = fitting[amplification <= _AS_GOOD * amplification.min()]
         return int(good[np.lexsort((self.lane_bytes[good], -self.runs[good]))[0]])
 
@@ -150,6 +174,7 @@ def choose_sweep(
     shuffle: bool = True,
     crops: bool = False,
     listed: bool = False,
+    keeps: bool = False,
 ) -> SweepChoice:
     """Choose the sweep axis, the width of columns, and the lanes.
 
@@ -171,6 +196,8 @@ def choose_sweep(
         Whether a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
     listed
         Whether patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
+    keeps
+        Whether memory that is left keeps chunks that several columns need.
 
     Raises
     ------
@@ -187,12 +214,19 @@ def choose_sweep(
     made = _Candidates.join(
         [_of_axis(tiling, fields, axis, cuts, shuffle=shuffle, crops=crops, listed=listed) for axis in axes]
     )
-    lanes = _choose_lanes(made, tiling, memory, num_threads) if lanes is None else min(lanes, tiling.shortest)
+    if lanes is None:
+        lanes = _choose_lanes(made, tiling, memory, num_threads, keeps=keeps)
+    else:
+        lanes = min(lanes, tiling.shortest)
     total, amplification = made.total_bytes(lanes, num_threads), made.amplification(lanes)
-    chosen = made.best(lanes, num_threads, memory)
+    chosen = made.best(lanes, num_threads, memory, keeps=keeps)
     if chosen is None:
         chosen = int(total.argmin())
     good = total[amplification <= GOOD_AMPLIFICATION]
+    keeps = keeps and bool(made.chunks[chosen] * amplification[chosen] <= _MOST_KEPT)
+    if keeps:
+        amplification = made.with_kept(lanes, num_threads, memory)
+        good = total + np.maximum(0, made.amplification(lanes) - GOOD_AMPLIFICATION) / _SAVED * made.all_bytes
     return SweepChoice(
         sweep=made.sweep(chosen),
         lanes=lanes,
@@ -203,17 +237,19 @@ def choose_sweep(
         total_bytes=int(total[chosen]),
         fits=bool(total[chosen] <= memory),
         good_bytes=int(good.min()) if len(good) else None,
+        keeps=keeps,
     )
 
 
-def _choose_lanes(made: _Candidates, tiling: Tiling, memory: int, num_threads: int) -> int:
+def _choose_lanes(made: _Candidates, tiling: Tiling, memory: int, num_threads: int, *, keeps: bool) -> int:
     """Return the most lanes that decode at most a tenth more than few lanes do."""
     best: dict[int, float] = {}
     for lanes in LANE_COUNTS:
-        found = made.best(lanes, num_threads, memory)
+        found = made.best(lanes, num_threads, memory, keeps=keeps)
         if lanes > min(_MOST_LANES, tiling.shortest) or found is None:
             break
-        best[lanes] = float(made.amplification(lanes)[found])
+        of_lanes = made.with_kept(lanes, num_threads, memory) if keeps else made.amplification(lanes)
+        best[lanes] = float(of_lanes[found])
     if not best:
         return 1
     start = max(lanes for lanes in best if lanes <= _WANTED_LANES)
@@ -239,11 +275,13 @@ def _of_axis(
     cuts = [[(1, 1)] if d == axis else of_dimension for d, of_dimension in enumerate(cuts)]
     shape = tuple(map(len, cuts))
     decodes, added, carried, changing, all_bytes = *(np.zeros(shape) for _ in range(4)), 0.0
+    all_chunks = 0
     for field in fields:
         of_lane, of_more, num_chunks = decodes_of_sweeps(grid, field.array, axis, cuts, layers, shuffle=shuffle)
         decodes += field.cell_bytes * of_lane
         added += field.cell_bytes * of_more
         all_bytes += field.cell_bytes * num_chunks
+        all_chunks += field.cells * num_chunks
         cross = _cross_sections(tiling, field, axis, cuts, crops=crops)
         handed_on, beside = _carried_layers(tiling, axis, footprint_of(field.array, tiling))
         if listed:
@@ -277,6 +315,8 @@ def _of_axis(
         lane_bytes=(2 * sum(field.sample_bytes for field in fields) * tiles + carried).ravel(),
         carried_bytes=carried.ravel(),
         changing_bytes=changing.ravel(),
+        all_bytes=np.full(len(chosen), all_bytes),
+        chunks=np.full(len(chosen), all_chunks),
     )
 
 

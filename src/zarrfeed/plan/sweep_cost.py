@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.footprint import Footprint, Footprints, footprint_of
+from zarrfeed.plan.kept_decodes import Lines, saved_decodes
 from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.sweep import Sweep, TileBlocks, cut_edges, num_parts
@@ -212,6 +213,8 @@ def count_decodes(
     *,
     stride: int = 1,
     samples: int | None = None,
+    chunk_bytes: Sequence[int] = (),
+    keep_bytes: int = 0,
 ) -> list[int]:
     """Count the chunks that all consumers decode in an epoch, sample by sample, for fields with chunks of some shapes.
 
@@ -229,21 +232,40 @@ def count_decodes(
         How many consumers share the epoch.
     samples
         What the first so many decode. None: all.
+    chunk_bytes, keep_bytes
+        Bytes of a chunk of each field, and the memory of each consumer for those that several columns need.
     """
     counts = [0] * len(arrays)
     length = order.length if samples is None else samples
     for first in range(min(stride, length)):
         plan = order.plan(epoch, first=first, stride=stride, steps=-(-(length - first) // stride))
-        sample, group, goes_on = _groups_of_samples(plan)
+        sample, group, goes_on, begun = _groups_of_samples(plan)
         goes_on &= _same_column(order, sample, group)
         volume, start = order.tiles.starts(sample)
+        lines = []
         for number, array in enumerate(arrays):
-            num_cells, pairs = _cells_of_groups(order.tiles.grid, array, volume, start, group)
-            # of a pair that a lane goes on with: whether the group before has the chunk, too
-            before = pairs[goes_on[pairs // num_cells]] - num_cells
-            found = np.searchsorted(pairs, before)
-            counts[number] += len(pairs) - int((pairs[found] == before).sum())
+            of_array = _lines(*_cells_of_groups(order.tiles.grid, array, volume, start, group), goes_on, begun)
+            counts[number] += len(of_array)
+            lines.append(of_array)
+        if keep_bytes:
+            saved = saved_decodes(lines, chunk_bytes, keep_bytes)
+            counts = [count - less for count, less in zip(counts, saved, strict=True)]
     return counts
+
+
+def _lines(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: Int64) -> Lines:
+    """Return the lines of groups that need chunks, given group x number + chunk of all groups, sorted."""
+    if not len(pairs):
+        return Lines(pairs, pairs, pairs)
+    group, cell = np.divmod(pairs, num_cells)
+    # of a pair that a lane goes on with: whether the group before has the chunk, too
+    before = np.searchsorted(pairs, pairs - num_cells)
+    is_handed = goes_on[group] & (pairs[before] == pairs - num_cells)
+    by_cell = np.lexsort((group, cell))
+    begins = np.flatnonzero(~is_handed[by_cell])
+    ends = np.append(begins[1:], len(by_cell)) - 1
+    order = begun[group[by_cell]]
+    return Lines(cell[by_cell][begins], order[begins], order[ends])
 
 
 def num_chunks(grid: TileGrid, array: Footprints) -> int:
@@ -261,15 +283,18 @@ def touched_chunks(order: SweptOrder, array: Footprints) -> int:
     return len(found[0])
 
 
-def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bool_]]:
-    """Return the samples of a consumer, which group each is in, and whether each group goes on with the one before."""
+def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bool_], Int64]:
+    """Return the samples of a consumer and the group of each, of groups by lane.
+
+    And of each group whether it goes on with the one before, and which number it has in the order in which they begin.
+    """
     sample: Int64 = core.sample_order(plan.to_core())
     lanes, length = plan.order.lanes, plan.order.length
     by_lane = np.lexsort((plan.group_offset, plan.group_lane))
     begin = (plan.group_lane * length + plan.group_offset)[by_lane]
     position = plan.first + plan.stride * np.arange(len(sample))
     group = np.searchsorted(begin, position % lanes * length + position // lanes, side="right") - 1
-    return sample, group, np.diff(plan.group_lane[by_lane], prepend=-1) == 0
+    return sample, group, np.diff(plan.group_lane[by_lane], prepend=-1) == 0, by_lane
 
 
 def _same_column(order: SweptOrder, sample: Int64, group: Int64) -> npt.NDArray[np.bool_]:

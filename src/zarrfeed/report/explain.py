@@ -36,6 +36,7 @@ from zarrfeed.spec.field import (
     VlenField,
     described_dtype,
     dtype_name,
+    has_patches,
     record_of,
     shape_of,
     stack_of,
@@ -179,6 +180,7 @@ class Explanation(Page):
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields{' and indptr' * has_sparse}"),
             *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
             *([("", f"{format_bytes(memory.carry_bytes)} for chunks that blocks share")] if memory.carry_bytes else []),
+            *([("", f"{format_bytes(memory.keep_bytes)} for chunks that columns share")] if memory.keep_bytes else []),
             *([("", f"{format_bytes(memory.list_bytes)} for {cached}")] if memory.list_bytes else []),
             *([("", f"{format_bytes(memory.element_bytes)} to read chunks of sparse matrices")] * has_sparse),
             ("threads", f"{self.num_threads} decode"),
@@ -219,6 +221,11 @@ def explain(
     part = part or Part.only(order)
     sources = SourceShares.of(order, plan.epoch) if isinstance(order, MixedOrder) else None
     per_batch, ideal = _shuffle_quality(plan, batch_size, sources)
+    patched = dict.fromkeys(range(len(fields.fields)), (0, 0))
+    if isinstance(order, SweptOrder):
+        cut = [i for i, f in enumerate(fields.fields) if has_patches(f)]
+        found = patch_reads(order, plan.epoch, fields.fields, plan.stride, memory.keep_bytes)
+        patched |= dict(zip(cut, found, strict=True))
     return Explanation(
         num_samples=order.num_samples,
         num_selected=part.whole.length if sources is None else sum(one.length for one in sources.sources),
@@ -237,7 +244,9 @@ def explain(
             replace(
                 explain_csr(f, plan, batch_size, fields if i == fields.primary else None)
                 if isinstance(f, CsrField)
-                else _explain_field(f, plan, memory, max_open_batches, fields if i == fields.primary else None),
+                else _explain_field(
+                    f, plan, memory, max_open_batches, patched[i], fields if i == fields.primary else None
+                ),
                 stacked=str(stack_of(f) or ""),
             )
             for i, f in enumerate(fields.fields)
@@ -259,9 +268,17 @@ def explain(
 
 
 def _explain_field(
-    field: Field, plan: EpochPlan, memory: MemoryPlan, max_open_batches: int, driven: FieldSet | None
+    field: Field,
+    plan: EpochPlan,
+    memory: MemoryPlan,
+    max_open_batches: int,
+    patched: tuple[int, int],
+    driven: FieldSet | None,
 ) -> FieldExplanation:
-    """Describe a field that is no sparse matrix; `driven` are all fields, if its chunks make the blocks of these."""
+    """Describe a field that is no sparse matrix; `driven` are all fields, if its chunks make the blocks of these.
+
+    `patched` is what patches decode of it, and how many chunks there are.
+    """
     conversion, window, carried = "", window_of(field), memory.carry_bytes > 0
     if isinstance(field, StoredField | ResidentField) and field.conversion is not None:
         conversion = str(field.conversion)
@@ -281,7 +298,7 @@ def _explain_field(
     chunks = sum(layout.num_chunks * layout.spec.num_cells for layout in field.layouts)
     resident = isinstance(field, StoredField) and field.resident
     if isinstance(plan.order, SweptOrder):
-        reads, used = patch_reads(plan.order, plan.epoch, field, plan.stride)
+        reads, used = patched
     else:
         reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
     if isinstance(field, VlenField):
