@@ -309,10 +309,10 @@ class Engine {
   FetchQueue fetch_queue_;
   SkipLog skip_log_;
   std::optional<CarryTable> carry_table_;  ///< none: no chunk is carried from group to group
-  std::optional<KeptChunks> kept_;         ///< none: no chunk is kept for other lines of groups
   std::deque<Task> tasks_;                 ///< tasks whose chunk is not read yet
   std::deque<Task> fetched_;               ///< tasks whose chunk was fetched
   std::atomic<int> cold_credit_{0};        ///< tasks to fetch without trying the page cache first
+  std::optional<KeptChunks> kept_;         ///< none: no chunk is kept for other lines of groups
 };
 
 }  // namespace zarrfeed
