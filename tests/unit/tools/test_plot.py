@@ -184,7 +184,7 @@ def test_tiles_of_two_epochs_are_drawn_as_they_are_read(patch: dict[str, Any], s
 
 def test_a_section_goes_through_the_middle_of_a_volume() -> None:
     data = tiles({0: 4, 1: 4, 2: 4}, (20, 33, 26))
-    options: dict[str, Any] = {"shuffle": True, "batch_size": 16}
+    options: dict[str, Any] = {"shuffle": True, "batch_size": 16, **LITTLE}
     drawn = PatchFigure.of(zarrfeed.ZarrIterableDataset(data, **options).session.schedule)
     (through,) = np.flatnonzero(drawn.plane.at >= 0)
     assert drawn.plane.at[through] == (10, 16, 13)[through]
