@@ -42,7 +42,7 @@ EPOCH = 3
 Array = npt.NDArray[Any]
 
 #: Names that need torch, and what importing one says then.
-NEED_TORCH = ("Digest", "ZarrDataLoader", "ZarrDataset", "ZarrIterableDataset", "audit", "stats")
+NEED_TORCH = ("Digest", "ZarrDataLoader", "ZarrDataset", "ZarrIterableDataset", "audit", "patch_weights", "stats")
 
 
 class Buffer:
