@@ -84,6 +84,12 @@ class Items:
         """The name of the field in messages."""
         return self.part if self.key is None else f"{self.part}[{self.key!r}]"
 
+    def axis_of(self, dim: str | int) -> int | None:
+        """Return the axis that has a name or a number, counted from 0; None if the array has no such axis."""
+        if isinstance(dim, str):
+            return self.dimensions.index(dim) if self.dimensions is not None and dim in self.dimensions else None
+        return int(dim) % len(self.shape) if -len(self.shape) <= dim < len(self.shape) else None
+
 
 @dataclass(frozen=True)
 class ConversionOptions:

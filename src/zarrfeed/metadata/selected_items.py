@@ -65,7 +65,7 @@ def select_items(axes: Sequence[PatchAxis], items: Items, isel: Indexers) -> tup
     """
     made = list(axes)
     for dim, indexer in isel:
-        axis = _axis_of(items, dim)
+        axis = items.axis_of(dim)
         if axis is None:
             continue
         if axis == items.sample_axis:
@@ -83,16 +83,10 @@ def select_items(axes: Sequence[PatchAxis], items: Items, isel: Indexers) -> tup
 def check_isel_is_of_an_array(isel: Indexers, items: Sequence[Items]) -> None:
     """Raise ConfigError for a dimension that no array has."""
     for dim, _ in isel:
-        if all(_axis_of(one, dim) is None for one in items):
+        if all(one.axis_of(dim) is None for one in items):
             known = sorted({name for one in items for name in one.dimensions or () if name is not None})
             suggestion = did_you_mean(dim, known) if isinstance(dim, str) else ""
             raise ConfigError(f"isel of {dim!r}: no array has this dimension; there are {known}{suggestion}")
-
-
-def _axis_of(items: Items, dim: str | int) -> int | None:
-    if isinstance(dim, str):
-        return items.dimensions.index(dim) if items.dimensions is not None and dim in items.dimensions else None
-    return dim % len(items.shape) if -len(items.shape) <= dim < len(items.shape) else None
 
 
 def _places(dim: str | int, indexer: Indexer, items: Items, length: int) -> tuple[int, ...]:

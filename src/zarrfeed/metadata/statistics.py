@@ -202,21 +202,13 @@ def _axes(axis: Axis, plain: ResolvedData) -> list[list[int]]:
         if isinstance(one, bool) or not isinstance(one, int | np.integer | str):
             raise ConfigError(f"axis = {one!r}, must be an axis or the name of a dimension")
         for axes, items in zip(found, plain.opened.items, strict=True):
-            number = _axis_of(one, items)
+            number = items.axis_of(one)
             if number == items.sample_axis:
                 raise ConfigError(f"axis = {one!r}: is the sample axis of {items.name}")
             axes += [] if number is None else [number]
-        if not any(_axis_of(one, items) is not None for items in plain.opened.items):
+        if not any(items.axis_of(one) is not None for items in plain.opened.items):
             raise ConfigError(f"axis = {one!r}: {_why_none(one, plain.opened.items)}")
     return found
-
-
-def _axis_of(axis: int | str, items: Items) -> int | None:
-    """Return the axis of an array, counted from 0; None if it has no such axis."""
-    if isinstance(axis, str):
-        return items.dimensions.index(axis) if items.dimensions and axis in items.dimensions else None
-    ndim = len(items.shape)
-    return int(axis) % ndim if -ndim <= axis < ndim else None
 
 
 def _why_none(axis: int | str, items: Sequence[Items]) -> str:

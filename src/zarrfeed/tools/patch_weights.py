@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.validate import check_flags, check_int, check_num_threads
 from zarrfeed.metadata.conversion import Items
@@ -215,39 +215,32 @@ class _Task:
         sums = [np.zeros(table) for _ in self.shares or (None,)]
         size = max(1, min(len(self.data), _BATCH_BYTES // (math.prod(self.box) * _item_bytes(self.data))))
         threads = options["num_threads"] or usable_cores()
-        pending: deque[Future[list[_Sums]]] = deque()
         setup = {"batch_size": size, "rank": 0, "world_size": 1, "pin_memory": False, "return_index": True, **options}
         with (
             ZarrIterableDataset(self.data, **setup) as dataset,
             ThreadPoolExecutor(threads, "zarrfeed-weights") as pool,
+            closing(results_in_order(pool, self._of, dataset, threads + 1)) as batches,
         ):
-            batches, done = iter(dataset), 0
-            try:
-                while True:
-                    for batch, numbers in itertools.islice(batches, threads + 1 - len(pending)):
-                        (boxes,) = batch.values() if isinstance(batch, dict) else (batch,)
-                        pending.append(pool.submit(self._of, boxes.numpy(), numbers.numpy()))
-                    if not pending:
-                        return sums
-                    found = pending.popleft().result()
-                    for one in found:
-                        for total, of_label in zip(sums, one.of_labels, strict=True):
-                            total[one.place] += of_label
-                    done += len(found)
-                    on_progress(Progress(done, len(self.data)))
-            finally:
-                for future in pending:
-                    future.cancel()
+            done = 0
+            for found in batches:
+                for one in found:
+                    for total, of_label in zip(sums, one.of_labels, strict=True):
+                        total[one.place] += of_label
+                done += len(found)
+                on_progress(Progress(done, len(self.data)))
+        return sums
 
-    def _of(self, boxes: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> list[_Sums]:
-        """Return the sums of each box of a batch."""
-        stores, starts = self.data.locate(numbers)
+    def _of(self, indexed: tuple[Any, Any]) -> list[_Sums]:
+        """Return the sums of each box of a batch, which comes with the numbers of its boxes."""
+        batch, numbers = indexed
+        (boxes,) = batch.values() if isinstance(batch, dict) else (batch,)
+        stores, starts = self.data.locate(numbers.numpy())
         opened = self.data.resolved.opened.stores
         first = np.zeros(len(stores), dtype=np.int64) if opened is None else opened.first[stores]
         volume, end = self.data.resolved.patching, np.array(self.shape)
         assert volume is not None
         found = []
-        for box, start, of_store in zip(boxes, starts, first, strict=True):
+        for box, start, of_store in zip(boxes.numpy(), starts, first, strict=True):
             begin = start.copy()
             begin[0] += of_store
             run = np.searchsorted(volume.volumes.begin, begin[0], side="right") - 1
@@ -359,13 +352,11 @@ def _parse_cell(
 
 
 def _axis(dim: Any, items: Items) -> int:
-    if isinstance(dim, str) and items.dimensions is not None and dim in items.dimensions:
-        return items.dimensions.index(dim)
-    if isinstance(dim, int) and not isinstance(dim, bool) and -len(items.shape) <= dim < len(items.shape):
-        return dim % len(items.shape)
-    raise ConfigError(
-        f"cell of {dim!r}: must be a dimension or an axis of {items.name}: {items.dimensions or items.shape}"
-    )
+    axis = items.axis_of(dim) if isinstance(dim, str | int) and not isinstance(dim, bool) else None
+    if axis is None:
+        known = items.dimensions or items.shape
+        raise ConfigError(f"cell of {dim!r}: must be a dimension or an axis of {items.name}: {known}")
+    return axis
 
 
 def _box(shape: Sequence[int], cell: Sequence[int], chunk: Sequence[int], item_bytes: int) -> tuple[int, ...]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.metadata.data import Data
@@ -193,32 +192,24 @@ class _Run:
     def _measure(self, dataset: ZarrIterableDataset, num_threads: int, total: int) -> None:
         """Measure batches side by side, and merge them in order."""
         saved_at = time.monotonic()
-        batches = iter(dataset)
-        pending: deque[Future[tuple[int, list[Moments]]]] = deque()
         with ThreadPoolExecutor(num_threads, "zarrfeed-stats") as pool:
             try:
-                while True:
-                    for batch in islice(batches, num_threads + 1 - len(pending)):
-                        pending.append(pool.submit(self._of, list(batch.values())))
-                    if not pending:
-                        break
-                    count, found = pending.popleft().result()
-                    self.moments = [a.merge(b) for a, b in zip(self.moments, found, strict=True)]
-                    self._done += count
-                    self._on_progress(Progress(self._done, total))
-                    if time.monotonic() - saved_at > _SAVE_EVERY_S:
-                        self._save()
-                        saved_at = time.monotonic()
+                with closing(results_in_order(pool, self._of, dataset, num_threads + 1)) as measured:
+                    for count, found in measured:
+                        self.moments = [a.merge(b) for a, b in zip(self.moments, found, strict=True)]
+                        self._done += count
+                        self._on_progress(Progress(self._done, total))
+                        if time.monotonic() - saved_at > _SAVE_EVERY_S:
+                            self._save()
+                            saved_at = time.monotonic()
             except BaseException:
-                for future in pending:
-                    future.cancel()
                 with suppress(OSError):  # what ends the run is told, and not this
                     self._save()
                 raise
 
-    def _of(self, tensors: Sequence[Any]) -> tuple[int, list[Moments]]:
+    def _of(self, batch: Mapping[str, Any]) -> tuple[int, list[Moments]]:
         """Return how many samples a batch has, and their moments."""
-        arrays = [_as_array(tensor) for tensor in tensors]
+        arrays = [_as_array(tensor) for tensor in batch.values()]
         moments = [Moments.of(array, field.kept) for array, field in zip(arrays, self._fields, strict=True)]
         return len(arrays[0]), moments
 
