@@ -1,11 +1,12 @@
 """The engine's own tests: built without Python, run by ctest, one test here for each of theirs.
 
-Fuzz targets, which are tests as well, take a quarter of the build: they are run with --large, and by .ci/run, which
-runs all tests of the engine under AddressSanitizer.
+ZARRFEED_SANITIZE=address,undefined in the environment builds and runs them under these sanitizers, as .ci/run does.
+Fuzz targets, which are tests as well, take a quarter of the build: they are run with --large, and under sanitizers.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from tests.support.paths import ROOT
 UNITS = sorted(path.name.removesuffix("_test.cc") for path in (ROOT / "cpp" / "tests").rglob("*_test.cc"))
 FUZZ = sorted(path.stem for path in (ROOT / "cpp" / "fuzz").rglob("*_fuzz.cc"))
 
+#: What CMake calls the same: sanitizers to build with.
+SANITIZE = os.environ.get("ZARRFEED_SANITIZE", "")
+
 # The first test waits for the build, which takes long on a machine that is busy with other things.
 pytestmark = pytest.mark.timeout(1800)
 
@@ -31,7 +35,8 @@ def tool(name: str) -> str:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -43,16 +48,22 @@ def build(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
         *(tool("cmake"), "-S", str(ROOT), "-B", str(directory), "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
         f"-DPython_EXECUTABLE={sys.executable}",
-        *("-DZARRFEED_BINDINGS=OFF", "-DZARRFEED_TESTS=ON", "-DZARRFEED_WERROR=ON"),
-        # Compiling takes longer than running: -O1 costs little of both.
-        *("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"),
+        *("-DZARRFEED_BINDINGS=OFF", "-DZARRFEED_TESTS=ON", f"-DZARRFEED_SANITIZE={SANITIZE}"),
+        # With sanitizers, GCC warns of overflows in code that is never reached; without -O, of the tests, it does not.
+        f"-DZARRFEED_WERROR={'OFF' if SANITIZE else 'ON'}",
+        # Compiling takes longer than running: -O1 costs little of both, and tests spend their time in the engine. For
+        # the lines of a stack, -g1 is enough.
+        *("-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_CXX_FLAGS=-O1{' -g1' if SANITIZE else ''}"),
+        "-DZARRFEED_TEST_FLAGS=-O0;-Werror",
     )
-    programs = [f"{name}_test" for name in UNITS] + (FUZZ if pytestconfig.getoption("--large") else [])
+    programs = [f"{name}_test" for name in UNITS] + (FUZZ if SANITIZE or pytestconfig.getoption("--large") else [])
     run(tool("cmake"), "--build", str(directory), "--target", *programs)
     return directory
 
 
-@pytest.mark.parametrize("name", [*UNITS, *(pytest.param(name, marks=pytest.mark.slow) for name in FUZZ)])
+@pytest.mark.parametrize(
+    "name", [*UNITS, *(pytest.param(name, marks=[] if SANITIZE else pytest.mark.slow) for name in FUZZ)]
+)
 def test_cpp(build: Path, name: str) -> None:
     run(tool("ctest"), "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-R", f"^{name}$")
 

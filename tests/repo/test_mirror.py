@@ -28,6 +28,11 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/window.py": ("unit/plan/test_windows.py",),
     "spec/layout.py": ("parity/test_many_stores.py",),
     "spec/array_parts.py": ("parity/test_many_stores.py",),
+    **{f"tools/pack/{name}.py": ("unit/tools/pack/test_pack.py",) for name in ("finish", "manifest", "units")},
+    **{
+        f"tools/pack/{name}.py": ("unit/tools/pack/sources/test_anndata_source.py",)
+        for name in ("sparse_rows", "sources/anndata_elements", "sources/csr_rows")
+    },
     "plan/groups.py": ("unit/plan/test_order.py", "unit/plan/test_mixed_order.py"),
     "plan/keyed_random.py": (
         "unit/plan/test_mixture.py",
@@ -166,7 +171,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),
     "compat/dataflux/": ("unit/compat/test_dataflux.py", "integration/test_compat_dataflux.py"),
     "tools/bench/": ("unit/tools/test_bench_command.py",),
-    "tools/cache/": ("unit/tools/test_cache_command.py",),
+    "tools/cache/": ("unit/tools/test_cache_command.py", "process/test_shared_tools.py"),
     "tools/demo/": ("unit/tools/test_demo.py",),
     "spec/stack.py": ("unit/metadata/test_stacking.py",),
     "spec/tensors.py": ("unit/metadata/test_stacking.py",),
@@ -174,10 +179,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/statics.py": ("unit/metadata/test_statics.py",),
     "spec/statistics.py": ("unit/tools/test_stats.py",),
     "metadata/statistics.py": ("unit/tools/test_stats.py", "unit/metadata/test_normalization.py"),
-    "tools/stats/": ("unit/tools/test_stats.py",),
+    "tools/stats/": ("unit/tools/test_stats.py", "process/test_shared_tools.py"),
     "tools/verify_command.py": ("unit/tools/test_verify.py",),
     "tools/stats_command.py": ("unit/tools/test_stats.py",),
-    "tools/verify/": ("unit/tools/test_verify.py",),
+    "tools/verify/": ("unit/tools/test_verify.py", "process/test_shared_tools.py"),
 }
 
 
@@ -221,7 +226,7 @@ def test_a_line_names_modules_and_tests_that_exist(line: str) -> None:
 def test_tests_lie_in_the_folder_of_a_layer() -> None:
     layers = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     for path in (TESTS / "unit").rglob("test_*.py"):
-        assert path.parent.name in layers, f"{path}: src/zarrfeed has no folder of that name"
+        assert path.relative_to(TESTS / "unit").parts[0] in layers, f"{path}: src/zarrfeed has no folder of that name"
 
 
 def test_files_that_begin_first_exist() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from tests.support.oracle import (
     assert_parity,
     assert_rows_equal,
     chunk_files,
+    no_file_left,
     no_thread_left,
     numbered,
     read_all,
@@ -783,33 +783,22 @@ def test_targets_that_are_deleted_before_the_first_epoch_are_an_error(budget: st
 
 
 def test_a_dataset_that_could_not_be_made_leaves_no_thread_and_no_open_file(store: Path) -> None:
-    def open_files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     refused(ConfigError, "batch_size", store, batch_size=0)
-    gc.collect()  # what other tests left
-    before = open_files()
-    with no_thread_left():
+    with no_file_left(), no_thread_left():
         for _ in range(20):
             refused(ConfigError, "targets has", store, np.zeros(3))
             refused(MemoryBudgetError, "memory_budget", store, memory_budget=1)
-    assert open_files() == before
 
 
 def test_errors_while_reading_leave_no_open_file(store: Path) -> None:
     (store / "c" / "2" / "0").write_bytes(b"short")
-
-    def open_files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     dataset = ZarrIterableDataset(store, batch_size=3)
     with pytest.raises(CorruptChunkError):
         list(dataset)
-    before = open_files()
-    for _ in range(50):
-        with pytest.raises(CorruptChunkError):
-            list(dataset)
-    assert open_files() == before
+    with no_file_left():
+        for _ in range(50):
+            with pytest.raises(CorruptChunkError):
+                list(dataset)
     dataset.close()
 
 

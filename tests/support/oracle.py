@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import struct
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -229,17 +232,24 @@ def encoded_array(size: int, codecs: Sequence[str | dict[str, Any]], root: Path)
     )
 
 
+@cache
+def _place_of_chunk() -> tuple[tempfile.TemporaryDirectory[str], core.EpochPlan]:
+    """Make, once, where `decode` writes chunks, and its plan: each took as long as most of its decoding."""
+    return tempfile.TemporaryDirectory(), Order(1, 1, shuffle=False, seed=0, lanes=1).plan(0).to_core()
+
+
 def decode(stored: bytes, size: int, *codecs: str | dict[str, Any]) -> bytes:
     """Decode with the engine: `codecs` in the order of decoding, `size` the bytes that the metadata implies."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "c.0.0").write_bytes(stored)
-        field = core.FieldSpec.stored(encoded_array(size, codecs, Path(folder)))
-        engine = core.Engine([field], core.EngineOptions(batch_size=1, num_threads=1, num_fetch_threads=0))
-        engine.start(Order(1, 1, shuffle=False, seed=0, lanes=1).plan(0).to_core(), 1)
-        try:
-            batch = engine.next()
-        finally:
-            engine.stop()
+    directory, plan = _place_of_chunk()
+    folder = Path(directory.name)
+    (folder / "c.0.0").write_bytes(stored)
+    field = core.FieldSpec.stored(encoded_array(size, codecs, folder))
+    engine = core.Engine([field], core.EngineOptions(batch_size=1, num_threads=1, num_fetch_threads=0))
+    engine.start(plan, 1)
+    try:
+        batch = engine.next()
+    finally:
+        engine.stop()
     assert batch is not None
     return ByteArrays().from_capsule(batch[1][0]).tobytes()
 
@@ -400,3 +410,26 @@ def no_thread_left() -> Iterator[None]:
     while thread_ids() - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not thread_ids() - before
+
+
+# --- open files -------------------------------------------------------------------------------------------------
+
+
+def _open_files() -> Counter[str]:
+    files: Counter[str] = Counter()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists them is closed by then
+            files[str(link.readlink())] += 1
+    return files
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    """Fail if files, pipes or memory that were opened inside the block are open after it.
+
+    Sockets are not looked at: other tests may have left libraries whose threads open and close theirs.
+    """
+    gc.collect()  # what other tests left
+    before = _open_files()
+    yield
+    assert not {name for name in _open_files() - before if not name.startswith("socket:")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -52,14 +53,14 @@ def test_threads_take_each_request_once_and_answers_are_told_once() -> None:
     wanted = requests_for(queue, count)
     for request in wanted:
         queue.post([request])
-    while len(heard.answers) < count - len(threads):  # each thread answers when it asks for the next
-        pass
+    while len(taken) < count:  # to stop before that would drop the requests that wait
+        time.sleep(0.001)
     queue.stop()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
     assert sorted(taken) == sorted(request[1] for request in wanted)
-    assert len(set(heard.ids)) == len(heard.ids)
+    assert len(set(heard.ids)) == len(heard.ids) >= count - len(threads)  # a thread answers when it asks for more
 
 
 def test_requests_come_in_order_and_the_first_ones_before_all() -> None:

@@ -19,7 +19,12 @@ pytest.importorskip("obstore")
 
 #: Bytes that a chunk counts: it has 1 KiB, and a header.
 COUNTED = 4096
-LIMITS = (0.25, 0.5, 0.9, 2.0)
+LIMITS: tuple[Any, ...] = (
+    pytest.param(0.25, marks=pytest.mark.slow),
+    0.5,
+    pytest.param(0.9, marks=pytest.mark.slow),
+    2.0,
+)
 
 
 @pytest.fixture
