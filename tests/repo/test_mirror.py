@@ -109,6 +109,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/sharding.py": ("parity/test_shards.py",),
     "plan/batch_request.py": ("unit/torch/test_map_dataset.py",),
     "plan/epoch_plan.py": ("unit/plan/test_partition.py", "process/test_resume_exact.py"),
+    "plan/schedule_options.py": ("unit/plan/test_rank_lanes.py",),
     "plan/left_out.py": ("unit/plan/test_window_rows.py",),
     "plan/sample_choice.py": ("unit/metadata/test_data.py", "unit/plan/test_window_rows.py"),
     "plan/split.py": ("unit/metadata/test_data.py", "unit/plan/test_selection.py", "unit/plan/test_window_rows.py"),

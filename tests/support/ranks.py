@@ -184,6 +184,7 @@ def _serve(pipe: Connection, stack_file: str) -> None:
     torch.set_num_threads(1)
     multiprocessing.set_forkserver_preload(PRELOAD)
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message="each chunk is decoded by")
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     with Path(stack_file).open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -356,6 +357,7 @@ def read_chained(cells: list[Cell]) -> list[Delivery]:
 
 def _raise_warnings(_: int) -> None:
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message="each chunk is decoded by")
 
 
 def read_after_a_break(cell: Cell) -> Delivery:

@@ -27,9 +27,10 @@ from zarrfeed import checkpoint
 from zarrfeed.base.native import core
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.vlen import VlenReader
-from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
+from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import make_order
 from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.plan.state import EpochState
 from zarrfeed.report.explain import explain
 from zarrfeed.spec.error_policy import Faults

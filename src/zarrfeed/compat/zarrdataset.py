@@ -33,9 +33,10 @@ import zarrfeed.torch.loader
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.fields import Source
-from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
+from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.plan.selection import Int64, make_selection
 from zarrfeed.plan.state import EpochState, describe_layout, describe_order
 from zarrfeed.spec.field import FieldSet

@@ -19,7 +19,9 @@ from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import MOST_VISITS, MixingLimits, choose_lanes, choose_mixing, choose_sources
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.partition import Consumer, Division, Even, RankInfo
+from zarrfeed.plan.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.runs import RunDivision
+from zarrfeed.plan.schedule_options import DEFAULT_BUDGET, ScheduleOptions
 from zarrfeed.plan.state import EpochState, shortest_in
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.spec.field import FieldSet, sample_bytes
@@ -29,9 +31,6 @@ from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 _INTERNAL_BATCH_BYTES = 4 << 20
 _INTERNAL_BATCH_SAMPLES = 1024
 
-#: The memory of a machine's readers where none is named.
-DEFAULT_BUDGET = 1 << 30
-
 #: Chunks that neighbouring blocks share get so much of the budget, or what they need.
 _CARRY_PART = 64
 #: Memory for chunks that columns share is a multiple of such a part of the budget, so that most epochs have the same.
@@ -39,9 +38,6 @@ _KEEP_PARTS = 64
 
 #: Batches that are open at least where sources are mixed.
 _FEWEST_OF_MIXTURE = 4
-
-#: Up to this many ranks, the epoch order does not depend on their number.
-_FEW_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -56,28 +52,6 @@ class Resources:
     max_open_batches: int
     short_of_memory: bool
     most_steps: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleOptions:
-    """What a user says about a schedule; `Schedule` has the meaning of what is not described here.
-
-    Attributes
-    ----------
-    lanes, mix
-        Of the order. None: chosen from the layout and the memory.
-    """
-
-    lanes: int | None = None
-    mix: int | None = None
-    batch_size: int | None = None
-    drop_last: bool = False
-    even: Even | None = None
-    num_threads: int | None = None
-    budget: int | None = None
-    limit: int | None = DEFAULT_BUDGET
-    coalesce: Coalesce = DEFAULT_COALESCE
-    whole_blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,10 +189,10 @@ class Schedule:
     def settle(self, state: EpochState, consumer: Consumer) -> EpochState:
         """Return a state in which nothing is left to be decided: what of the epoch order depends on who reads it.
 
-        If rows keep their order, each consumer has a lane; if they are permuted, more ranks than lanes get a lane
-        each. Where blocks keep their order and a tail is dropped, the epoch order begins at another block in each
-        epoch, so that it is not always the same tail. An epoch order for runs of whole blocks has one lane, and ends
-        with a short block.
+        If rows keep their order, each consumer has a lane. If they are permuted, more ranks than lanes get a lane
+        each, and many ranks divide the lanes unless the user named these. Where blocks keep their order and a tail is
+        dropped, the epoch order begins at another block in each epoch, so that it is not always the same tail. An epoch
+        order for runs of whole blocks has one lane, and ends with a short block.
         A saved run stays in the state if this consumer continues its division.
 
         Raises
@@ -243,7 +217,7 @@ class Schedule:
         elif self.fields.are_objects:
             lanes = order.lanes  # a rank reads none of its objects twice, whatever lane they lie in
         else:
-            lanes = consumer.world_size if consumer.world_size > max(order.lanes, _FEW_RANKS) else order.lanes
+            lanes = self._lanes_for(consumer.world_size)
         leaves_some = part.long_nodes > 0 or self.length(state, consumer) % consumer.num_receivers != 0
         turns = not order.shuffle and even == "drop" and leaves_some
         return replace(
@@ -256,10 +230,34 @@ class Schedule:
             sweep=order.tiles.sweep if isinstance(order, SweptOrder) else None,
         )
 
+    def _lanes_for(self, ranks: int) -> int:
+        """Return the lanes of an epoch whose rows are permuted, for a number of ranks: the same on all nodes."""
+        order, whole = self.order, self.part.whole
+        if not self.lanes_are_chosen:
+            return ranks if ranks > max(order.lanes, FEW_RANKS) else order.lanes
+        if isinstance(order, SweptOrder):  # more lanes decode more, as columns are cut for them
+            return lanes_for_ranks(order.lanes, ranks)
+
+        def suits(lanes: int) -> bool:
+            overlap = Overlap.of(self.fields.fields, order.block_rows) if order.strip > 1 else None
+            limits, wider = self._limits(order_with(order.lanes), overlap), order_with(lanes)
+            few_cuts = limits.cuts_little(wider, self.part.fewest_blocks)
+            return few_cuts and limits.hold(wider, 2) and (fits(lanes) or not fits(order.lanes))
+
+        def order_with(lanes: int) -> Order:
+            return replace(whole, lanes=lanes, mix=order.mix, strip=order.strip)
+
+        def fits(lanes: int) -> bool:  # if all ranks were on one machine
+            place = RankInfo(0, ranks, ranks)
+            least = self._memory(order_with(lanes), place, place.consumer()).least_budget
+            return self.budget is None or least <= self.budget // ranks
+
+        return lanes_for_ranks(order.lanes, ranks, suits)
+
     def _settle_mixture(self, order: MixedOrder, state: EpochState, consumer: Consumer) -> EpochState:
         batch = self._global_batch(consumer)
         if state.lanes is None:
-            sources = order.settled(consumer.stride, consumer.world_size, _FEW_RANKS)
+            sources = order.settled(consumer.stride, consumer.world_size, are_chosen=self.lanes_are_chosen)
             return replace(state, lanes=1, mix=1, sources=sources, unit=batch if order.is_per_batch else 1)
         if order.is_per_batch and (state.unit % batch or state.used % state.unit % batch):
             raise ConfigError(

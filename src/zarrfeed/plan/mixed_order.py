@@ -31,6 +31,7 @@ from zarrfeed.plan.keyed_random import key_of
 from zarrfeed.plan.mixture import COLUMNS, Mixture
 from zarrfeed.plan.mixture_stop import SourceEnd, Stop, epoch_steps, source_ends
 from zarrfeed.plan.order import EpochPlan, Order
+from zarrfeed.plan.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.selection import Int64, Selection
 
 #: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
@@ -241,14 +242,20 @@ class MixedOrder(Order):
         if len(sources) != len(self.sources) or self.with_sources(sources).sources != tuple(sources):
             raise ValueError(f"sources = {[list(one) for one in sources]} of a mixture of {len(self.sources)}")
 
-    def settled(self, consumer_stride: int, world_size: int, few_ranks: int) -> tuple[SourceLanes, ...]:
-        """Return the lanes of sources for a pass: as of an order alone, a lane for each of many ranks."""
-        made = []
+    def settled(self, consumer_stride: int, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
+        """Return the lanes of sources for a pass: as of an order alone, a lane for each of many ranks.
+
+        If the lanes are chosen, and ranks have regular strides of each source, many ranks divide them. No lane is added
+        for that, as sources with few lanes are visited less often.
+        """
+        made, regular = [], self.is_per_batch or self.mixture.columns % world_size == 0
         for one in self.sources:
             lanes = one.lanes
             if not self.permutes_rows:
                 lanes = consumer_stride
-            elif world_size > max(lanes, few_ranks):
+            elif are_chosen and regular:
+                lanes = lanes_for_ranks(lanes, world_size)
+            elif world_size > max(lanes, FEW_RANKS):
                 lanes = world_size
             made.append(one._replace(lanes=lanes))
         return self.with_sources(made).sources

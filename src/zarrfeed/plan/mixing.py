@@ -2,7 +2,8 @@
 
 What holds: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
 size nor, while memory does not limit it, on the batch size: so 1 rank and 8 ranks read the same order, and 8 ranks with
-batches of 32 the same global batches as 1 rank with batches of 256. A perfect shuffle is the yardstick: a batch of
+batches of 32 the same global batches as 1 rank with batches of 256. `rank_lanes.py` says what becomes of it beyond 8
+ranks. A perfect shuffle is the yardstick: a batch of
 `TYPICAL_BATCH` samples is to draw from `_GOOD_MIX` of the blocks that such a batch of a perfect shuffle draws from, if
 the memory has room for it.
 
@@ -69,6 +70,14 @@ class MixingLimits:
         round_fits = round_rows <= self.max_open_batches // parts * self.batch_size
         carried = -(-order.lanes * self.carried_rows // self.batch_size)
         return round_fits and open_batches(order, self.batch_size) + carried <= self.max_open_batches
+
+    def cuts_little(self, order: Order, num_blocks: int) -> bool:
+        """Return whether the ends of lanes add at most a tenth to the reads of so many blocks."""
+        return self.blocks_cut(order.lanes) <= _MOST_CUTS * num_blocks
+
+    def blocks_cut(self, lanes: int) -> float:
+        """Return how many blocks are decoded once more, at most, because lanes end in blocks."""
+        return (lanes - 1) * self.reads_of_cut
 
 
 def choose_sources(order: MixedOrder, limits: MixingLimits, lanes: int | None, mix: int | None) -> MixedOrder:
@@ -144,11 +153,11 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
         if lanes > order.length or not limits.hold(wider, parts):
             break
         even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix
-        cuts = (lanes - 1) * limits.reads_of_cut
+        cuts = limits.blocks_cut(lanes)
         small = lanes <= min(_LANES_OF_SMALL, num_blocks) and (
             limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
         )
-        if even or cuts <= _MOST_CUTS * num_blocks or small:
+        if even or small or limits.cuts_little(wider, num_blocks):
             best = lanes
     return best
 

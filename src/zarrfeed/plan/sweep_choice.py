@@ -426,7 +426,12 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
     regular = _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
     if chunk == 1 or (regular and least % chunk == 0 and of.first_place(axis) % chunk == 0):
         return 0, 0
-    return 1, 0 if regular and chunk % least == 0 and of.first_place(axis) % least == 0 else 1
+    if regular and chunk % least == 0 and of.first_place(axis) % least == 0:  # no tile lies in two chunks
+        return 1, 0
+    # Around a dimension that wraps, the chunk that a tile begins in may be the one that the next tile ends in.
+    ring = border == "wrap" and bool((of.extents[:, axis] < size + -(-step // of.scale[axis]) + chunk - 1).any())
+    layers = min(1 + ring, int(-(-of.extents[:, axis].max() // chunk)))
+    return layers, layers
 
 
 def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:

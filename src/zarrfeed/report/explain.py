@@ -12,7 +12,7 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.image_reader import batches_ahead
 from zarrfeed.engine.images import library_name
 from zarrfeed.plan.affinity import Part
-from zarrfeed.plan.carry import carries, chunk_reads
+from zarrfeed.plan.carry import carries, chunk_reads, chunks_of_order
 from zarrfeed.plan.columns import patch_reads
 from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
@@ -24,6 +24,7 @@ from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.patch_explanation import PatchExplanation
+from zarrfeed.report.rank_sharing import RankSharing
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.sparse_explain import explain_csr
 from zarrfeed.report.store_shares import StoreShares
@@ -73,6 +74,7 @@ class Explanation(Page):
     `stores` says which samples each of several stores has; None for a single store, or for a join.
     `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
     `patches` says where the boxes of arrays lie that are samples, and in which columns they are read; None for none.
+    `sharing` says how many ranks decode each chunk because of the lanes; `resumed` the same of an epoch that goes on.
     `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
@@ -112,6 +114,8 @@ class Explanation(Page):
     stores: StoreShares | None = None
     sources: SourceShares | None = None
     patches: PatchExplanation | None = None
+    sharing: RankSharing | None = None
+    resumed: RankSharing | None = None
 
     @property
     def num_threads(self) -> int:
@@ -159,6 +163,8 @@ class Explanation(Page):
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
         lanes = f" in {self.lanes} lanes" + f", mix {self.mix}" * (self.sources is None)
         rows.append(("order", f"{order}: {blocks}{lanes}"))
+        rows += [] if self.sharing is None else self.sharing.rows()
+        rows += [] if self.resumed is None else self.resumed.rows("in the epoch that goes on ")
         if self.strip > 1:
             rows.append(("", f"strips of {self.strip} neighbouring blocks stay together, since they share chunks"))
         if self.patches is not None:
@@ -264,6 +270,7 @@ def explain(
         statics=statics,
         sources=sources,
         patches=PatchExplanation.of(order) if isinstance(order, SweptOrder) else None,
+        sharing=RankSharing.of(order, plan.stride) if order.length and plan.stride > 1 else None,
     )
 
 
@@ -303,6 +310,11 @@ def _explain_field(
         reads, used = (chunks, chunks) if resident else chunk_reads(plan, field, carried=carried)
     if isinstance(field, VlenField):
         reads = used
+    amplification = reads / max(1, used)
+    if plan.stride > 1 and reads and not resident and not isinstance(plan.order, SweptOrder):
+        # Other ranks read as many chunks, and may read the same ones.
+        of_all = sum(len(chunks_of_order(plan.order, field, one)) * one.spec.num_cells for one in field.layouts)
+        amplification = max(amplification, plan.stride * reads / max(1, of_all))
     order = (
         "" if spec.storage_order == tuple(range(len(spec.shape))) else f", stored in axis order {spec.storage_order}"
     )
@@ -325,7 +337,7 @@ def _explain_field(
         slow_codecs=spec.slow_codecs,
         chunks=chunks,
         chunk_reads=reads,
-        amplification=reads / max(1, used),
+        amplification=amplification,
         conversion=conversion,
         window="" if window is None else str(window),
         choice=_choice(field, plan.order.block_rows, driven) + _CARRIED * (carried and carries(field)),

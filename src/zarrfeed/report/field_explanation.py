@@ -41,7 +41,8 @@ class FieldExplanation:
     reads_by_array
         Of a sparse matrix, how many of the reads are of which array; "" for one array.
     amplification
-        `chunk_reads` over the chunks that hold what this consumer delivers: 1.0 means that each is decoded once.
+        How often a chunk is decoded in an epoch, over all ranks: `chunk_reads` of all ranks, each as many as of this
+        one, over the chunks that hold what they deliver. 1.0 means that each is decoded once.
     conversion
         What becomes of the items on the way into a batch; "" if nothing does.
     images

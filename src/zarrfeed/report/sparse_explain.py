@@ -12,6 +12,7 @@ from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.sparse import keep_batches, plan_loads
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
+from zarrfeed.report.rank_sharing import RankSharing
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.sparse import CsrField, Elements
@@ -48,7 +49,7 @@ def explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, driven: Field
         shards=sum(layout.num_shards for one in arrays.values() for layout in one.layouts),
         chunk_reads=sum(reads),
         reads_by_array=f"{reads[0]} of indices, {reads[1]} of data",
-        amplification=sum(reads) / max(1, used),
+        amplification=sum(reads) / max(1, used) * RankSharing.of(plan.order, plan.stride).readers,
         conversion="" if conversion is None else str(conversion),
         choice="chunks are found by indptr" if driven is None else _choice(field, driven),
         stores=_stores(field.first_row) if stores > 1 else "",

@@ -138,7 +138,7 @@ def rank_from_slurm() -> tuple[int, int]:
     Raises
     ------
     ConfigError
-        If SLURM_PROCID or SLURM_NTASKS is not set, or is not a number.
+        If SLURM_PROCID or SLURM_NTASKS is not set, or is not a number; if torchrun started several ranks in the task.
 
     Examples
     --------
@@ -147,7 +147,56 @@ def rank_from_slurm() -> tuple[int, int]:
     >>> len(zarrfeed.ZarrIterableDataset(np.arange(100), rank=zarrfeed.rank_from_slurm))
     50
     """
+    _check_one_rank("SLURM_PROCID")
     return _from_environment("SLURM_PROCID"), _from_environment("SLURM_NTASKS")
+
+
+def rank_from_kubernetes(world_size: int | None = None) -> tuple[int, int]:
+    """Return (rank, world size) of this pod of an indexed Job. Pass the function itself as `rank=`.
+
+    The rank is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of a Job with `completionMode: Indexed`.
+    Kubernetes does not tell a pod how many pods there are. So the manifest must repeat the Job's `completions` in the
+    variable WORLD_SIZE, as `examples/kubernetes_job.yaml` does; or the script gives `world_size`.
+
+    Parameters
+    ----------
+    world_size
+        The Job's `completions`. None: the environment variable WORLD_SIZE. To give it and pass the function as `rank=`,
+        write `functools.partial(zarrfeed.rank_from_kubernetes, world_size=4)`.
+
+    Raises
+    ------
+    ConfigError
+        If JOB_COMPLETION_INDEX or the world size is not known, or is not a number; if the index is not below the world
+        size; if torchrun started several ranks in this pod: `rank_from_torchrun` has their numbers.
+
+    Examples
+    --------
+    >>> import numpy as np, os, zarrfeed
+    >>> os.environ |= {"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4"}  # as Kubernetes and the manifest do
+    >>> len(zarrfeed.ZarrIterableDataset(np.arange(100), rank=zarrfeed.rank_from_kubernetes))
+    25
+    """
+    if os.environ.get("JOB_COMPLETION_INDEX") is None:
+        raise ConfigError(
+            "the environment variable JOB_COMPLETION_INDEX is not set: Kubernetes sets it in the pods of a Job with "
+            "completionMode: Indexed"
+        )
+    rank = _from_environment("JOB_COMPLETION_INDEX")
+    _check_one_rank("JOB_COMPLETION_INDEX")
+    if world_size is None and os.environ.get("WORLD_SIZE") is None:
+        raise ConfigError(
+            "the environment variable WORLD_SIZE is not set, and Kubernetes does not tell a pod how many there are: "
+            "set it to the Job's completions in the manifest, or give rank_from_kubernetes(world_size=...)"
+        )
+    count = _from_environment("WORLD_SIZE") if world_size is None else world_size
+    check_int("world_size", count, 1)
+    if rank >= count:
+        raise ConfigError(
+            f"JOB_COMPLETION_INDEX = {rank}, world_size = {count}: the index must be below the world size, which must "
+            "be the Job's completions"
+        )
+    return rank, int(count)
 
 
 def worker_and_count() -> tuple[int, int]:
@@ -234,6 +283,16 @@ def _check_launcher(rank: int, local_world_size: int, num_nodes: int) -> None:
                     "LOCAL_WORLD_SIZE says how many ranks a node has"
                 )
             return
+
+
+def _check_one_rank(number: str) -> None:
+    """Raise ConfigError if torchrun started several ranks where `number`, of a task or a pod, is the same for all."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if "TORCHELASTIC_RUN_ID" in os.environ and local.isdecimal() and int(local) > 1:
+        raise ConfigError(
+            f"torchrun started {local} ranks here, and {number} is the same for all of them, so they would read the "
+            "same samples: use rank_from_torchrun"
+        )
 
 
 def _from_environment(name: str) -> int:

@@ -14,9 +14,10 @@ from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import disposable_in, hold_opened
 from zarrfeed.metadata.stitching import StitchWeights
 from zarrfeed.plan.affinity import Affinity
-from zarrfeed.plan.epoch_plan import Schedule, ScheduleOptions
+from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
+from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.windows import Offsets
 from zarrfeed.report.describe import describe

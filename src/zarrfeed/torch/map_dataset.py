@@ -32,8 +32,8 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import hold_opened
 from zarrfeed.plan.batch_request import Requests, RowRequests, positions_of
-from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
+from zarrfeed.plan.schedule_options import DEFAULT_BUDGET
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import Faults
@@ -114,6 +114,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     [[[15, 16], [21, 22]], [[0, 1], [6, 7]]]
     """
 
+    #: Bytes that small arrays take in memory, which are read as a whole.
+    _resident_room = DEFAULT_BUDGET // 16
+
     @refuses_moved_names(MOVED_TO_DATA)
     def __init__(
         self,
@@ -139,7 +142,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._policy = faults_for(self._data, self._policy)
         self._leases = hold_opened(self._data.resolved.opened, self._data.version)
         self._fields, self._selection = self._data.resolved.planned(
-            return_index=bool(return_index), room=0 if self._leases else DEFAULT_BUDGET // 16
+            return_index=bool(return_index), room=0 if self._leases else self._resident_room
         )
         patching, fields = self._data.resolved.patching, self._fields
         self._requests: Requests = (

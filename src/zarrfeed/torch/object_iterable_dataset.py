@@ -18,9 +18,10 @@ from zarrfeed.engine.object_reader import ObjectReader
 from zarrfeed.engine.reader_pool import EpochReader
 from zarrfeed.metadata.objects import Objects
 from zarrfeed.plan.affinity import Affinity
-from zarrfeed.plan.epoch_plan import Resources, Schedule, ScheduleOptions
+from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import Even
+from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.report.object_explain import ObjectExplanation, explain_objects
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests, as_options

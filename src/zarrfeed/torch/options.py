@@ -15,8 +15,8 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.open_data import open as open_data
 from zarrfeed.plan.affinity import Affinity
-from zarrfeed.plan.epoch_plan import ScheduleOptions
 from zarrfeed.plan.partition import EVEN_MODES, Even
+from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests
 from zarrfeed.torch.distributed import has_accelerator

@@ -28,6 +28,7 @@ from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.report.explain import Explanation, explain
+from zarrfeed.report.rank_sharing import RankSharing, warn_of_sharing
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
@@ -105,6 +106,8 @@ class Session:
         self.closed = False
         self.reset_process()
         self.check_memory()
+        place = self._place()
+        warn_of_sharing(self._schedule_of(place), place)
         self.epochs = EpochTable(EpochState(0).to_json())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,7 +211,10 @@ class Session:
         state = schedule.settle(self._typical(schedule), consumer)
         resources = schedule.resources(schedule.line(state), place, consumer)
         plan = schedule.plan(state, consumer, resources)
-        return explain(
+        upcoming, resumed = self.upcoming(), None
+        if upcoming.lanes is not None:
+            resumed = RankSharing.of(schedule.line(schedule.settle(upcoming, consumer)), plan.stride)
+        explained = explain(
             fields=schedule.fields,
             plan=plan,
             part=schedule.part,
@@ -218,6 +224,7 @@ class Session:
             pinned=self._pins(),
             statics=self.statics,
         )
+        return replace(explained, resumed=resumed)
 
     # Which version of the store is read
 

@@ -19,12 +19,13 @@ from zarrfeed.metadata.growth import Growth
 from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.plan.columns import patch_fields
-from zarrfeed.plan.epoch_plan import DEFAULT_BUDGET, Schedule, ScheduleOptions
+from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.listed_order import ListedOrder
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order, make_order
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.positions import Cells
+from zarrfeed.plan.schedule_options import DEFAULT_BUDGET, ScheduleOptions
 from zarrfeed.plan.sweep import Sweep
 from zarrfeed.plan.swept_order import PatchOrder
 from zarrfeed.spec.feeding import Mixing

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
@@ -155,6 +155,9 @@ def crops_of_block(order: SweptOrder, field: PatchField, block: int) -> dict[tup
 
 
 @examples(200)
+@example((Tiling(np.array([[8, 2]]), (4, 1), border="wrap", seed=0), [field((2, 2), (1, 1))]), 0, 12, 0)
+@example((Tiling(np.array([[8, 2]]), (4, 1), border=("wrap", "pad"), seed=0), [field((2, 2), (1, 1))]), 0, 0, 0)
+@example((Tiling(np.array([[12, 2]]), (4, 1), border="wrap", seed=0), [field((6, 2), (1, 1))]), 0, 12, 0)
 @given(layouts(), st.integers(0, 9), st.integers(0, 4000), st.integers(0, 9))
 def test_no_epoch_keeps_larger_crops_than_is_said(
     layout: tuple[Tiling, list[PatchField]], seed: int, memory: int, epoch: int

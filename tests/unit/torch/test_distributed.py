@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch.distributed
 
 from tests.support.flat import iterable_dataset
-from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
+from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.torch.distributed import find_rank, place_in_node
@@ -22,6 +23,7 @@ MIB = 1 << 20
 VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID", "GROUP_WORLD_SIZE"),
+    *("JOB_COMPLETION_INDEX", "TORCHELASTIC_RUN_ID"),
 )
 
 
@@ -131,6 +133,67 @@ def test_ranks_from_launchers_share_the_machine_as_these_say(environment: pytest
     assert find_rank(rank_from_slurm) == RankInfo(7, 12, 4)
     with pytest.raises(ConfigError, match="the environment variable RANK is None"):
         find_rank(rank_from_torchrun)
+
+
+def test_a_pod_of_an_indexed_job_is_a_rank(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("JOB_COMPLETION_INDEX", "3")
+    assert rank_from_kubernetes(4) == (3, 4)
+    assert find_rank(functools.partial(rank_from_kubernetes, world_size=4)) == RankInfo(3, 4, 1)
+    environment.setenv("WORLD_SIZE", "8")
+    assert find_rank(rank_from_kubernetes) == RankInfo(3, 8, 1)
+    assert rank_from_kubernetes(4) == (3, 4), "what is given counts"
+    parts = []
+    for index in range(3):
+        environment.setenv("JOB_COMPLETION_INDEX", str(index))
+        environment.setenv("WORLD_SIZE", "3")
+        dataset = iterable_dataset(np.arange(300), batch_size=10, shuffle=True, rank=rank_from_kubernetes)
+        parts += [sample for batch in dataset for sample in batch.tolist()]
+    assert sorted(parts) == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("variables", "world_size", "message"),
+    [
+        ({"WORLD_SIZE": "4"}, None, "JOB_COMPLETION_INDEX is not set.*completionMode: Indexed"),
+        ({"JOB_COMPLETION_INDEX": "one"}, 4, "JOB_COMPLETION_INDEX is 'one', must be a number"),
+        ({"JOB_COMPLETION_INDEX": "-1"}, 4, "JOB_COMPLETION_INDEX is '-1', must be a number"),
+        ({"JOB_COMPLETION_INDEX": "0"}, None, r"WORLD_SIZE is not set.*completions.*rank_from_kubernetes\(world_size="),
+        ({"JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": ""}, None, "WORLD_SIZE is '', must be a number"),
+        ({"JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": "0"}, None, "world_size = 0, must be at least 1"),
+        ({"JOB_COMPLETION_INDEX": "0"}, 0, "world_size = 0, must be at least 1"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "4", "world_size"),
+        ({"JOB_COMPLETION_INDEX": "4", "WORLD_SIZE": "4"}, None, "JOB_COMPLETION_INDEX = 4, world_size = 4: the index"),
+        ({"JOB_COMPLETION_INDEX": "4", "WORLD_SIZE": "8"}, 4, "JOB_COMPLETION_INDEX = 4, world_size = 4: the index"),
+    ],
+    ids=str,
+)
+def test_a_pod_without_a_place_is_refused(
+    variables: dict[str, str], world_size: Any, message: str, environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        rank_from_kubernetes(world_size)
+
+
+@pytest.mark.parametrize(
+    ("source", "variables"),
+    [
+        (rank_from_kubernetes, {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "8"}),
+        (rank_from_slurm, {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}),
+    ],
+    ids=["kubernetes", "slurm"],
+)
+def test_ranks_that_torchrun_started_have_numbers_of_their_own(
+    source: Callable[[], tuple[int, int]], variables: dict[str, str], environment: pytest.MonkeyPatch
+) -> None:
+    """All ranks of a pod or a task would read the same samples."""
+    for name, value in {**variables, "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"}.items():
+        environment.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"torchrun started 4 ranks here.*use rank_from_torchrun"):
+        source()
+    environment.setenv("LOCAL_WORLD_SIZE", "1")
+    assert source()[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ class StoreBench:
         units = self._units
         for attempt in range(2):
             with self._dataset(self._samples_of(units)) as dataset:
-                rate = _time_dataset(dataset, least_s=0, limit_s=self._turn_s)
+                rate = time_passes(dataset, least_s=0, limit_s=self._turn_s)
             if attempt == 0:
                 self._first, self._first_stats = rate, dataset.stats()
             if rate.complete or len(units) <= _LEAST_UNITS:
@@ -298,7 +298,7 @@ class StoreBench:
         with closing(plain):
             for number in range(_ROUNDS):
                 least_s = min(_LEAST_S, self._turn_s)
-                rates["zarrfeed"].append(_time_dataset(dataset, least_s=least_s, limit_s=self._turn_s))
+                rates["zarrfeed"].append(time_passes(dataset, least_s=least_s, limit_s=self._turn_s))
                 rates["plain"].append(Rate(*plain.time(number, self._turn_s)))
                 if not self._no_ceiling:
                     rates["ceiling"].append(self._time_ceiling(num_threads, max_open))
@@ -386,7 +386,7 @@ class StoreBench:
         self._row("limit", f"{limit.stage}: {limit.reason}")
 
 
-def _time_dataset(dataset: ZarrIterableDataset, *, least_s: float, limit_s: float) -> Rate:
+def time_passes(dataset: ZarrIterableDataset, *, least_s: float, limit_s: float) -> Rate:
     """Take batches and drop them: whole passes for at least `least_s`, but no longer than `limit_s`."""
     before, begin = dataset.stats().samples, time.perf_counter()
     elapsed, complete = 0.0, True

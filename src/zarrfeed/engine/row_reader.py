@@ -1,0 +1,102 @@
+"""`RowReader`: samples by their positions, as NumPy arrays, decoded on the thread that asks; without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.engine.arrays import ByteArrays, raw_dtype
+from zarrfeed.engine.reader import Reader
+from zarrfeed.plan.batch_request import Requests
+from zarrfeed.plan.memory import plan_memory
+from zarrfeed.plan.selection import Int64
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.field import FieldSet, StoredField, VlenField, dtype_name, sample_bytes
+
+#: For what a thread decodes and fetches, beside the rows that it returns.
+_BUDGET = 256 << 20
+_DEFAULT_POLICY = Faults()
+
+
+class RowReader:
+    """Reads samples of some fields. Threads that read at once need a reader each.
+
+    Parameters
+    ----------
+    fields
+        The fields of the samples.
+    requests
+        Makes the plan of a request.
+    policy
+        What to do if a chunk cannot be read.
+
+    Notes
+    -----
+    The chunks that a request ends in are kept for the next one, which decodes none of them again if it goes on there.
+    """
+
+    def __init__(self, fields: FieldSet, requests: Requests, policy: Faults = _DEFAULT_POLICY) -> None:
+        self._fields, self._requests, self._policy = fields.fields, requests, policy
+        stored = [f for f in self._fields if isinstance(f, StoredField) and not f.resident]
+        self._cache_bytes = sum(f.spec.decoded_bytes * f.spec.num_cells for f in stored)
+        self._reader: Reader | None = None
+        self._capacity = 0
+
+    def read(self, positions: Int64) -> list[npt.NDArray[Any]]:
+        """Return the samples at some positions, in their order.
+
+        Returns
+        -------
+        For each field an array of shape (positions, *shape of a sample): of numbers; of dtype object for text and for
+        bytes of any length.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            For a chunk that cannot be decoded or read.
+        """
+        reader = self._reader_for(len(positions))
+        try:
+            reader.start(self._requests.plan(positions), 1)
+            batch = reader.next()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            reader.stop()
+        assert batch is not None
+        return [_as_array(field, values) for field, values in zip(self._fields, batch, strict=True)]
+
+    def close(self) -> None:
+        """Free the memory; a further request takes it again."""
+        self._reader = None
+
+    def _reader_for(self, rows: int) -> Reader:
+        if self._reader is None or rows > self._capacity:
+            self._capacity = rows
+            least = 2 * self._cache_bytes + rows * sum(map(sample_bytes, self._fields))
+            memory = plan_memory(
+                self._fields, batch_size=rows, num_threads=1, budget=_BUDGET + least, min_open_batches=1
+            )
+            self._reader = Reader(
+                self._fields,
+                batch_size=rows,
+                num_threads=1,
+                memory=memory,
+                arrays=ByteArrays(),
+                cache_bytes=self._cache_bytes,
+                caller_runs=True,
+                policy=self._policy,
+            )
+        return self._reader
+
+
+def _as_array(field: Any, values: Any) -> npt.NDArray[Any]:
+    if isinstance(field, VlenField):
+        items = np.empty(len(values), object)
+        items[:] = values
+        return items
+    array: npt.NDArray[Any] = values.view(raw_dtype(dtype_name(field)))
+    return array.reshape(len(values), *field.sample_shape)

@@ -1,0 +1,80 @@
+"""How many ranks decode each chunk because of the number of lanes, as a row of `explain()` and as a warning."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+from zarrfeed.base.page import Row
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.mixed_order import MixedOrder
+from zarrfeed.plan.order import Order
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.rank_lanes import nearest_multiple, ranks_of_chunk
+from zarrfeed.plan.state import EpochState
+from zarrfeed.spec.field import StoredField, VlenField
+from zarrfeed.spec.sparse import CsrField
+
+#: Nobody is warned of what ranks decode that have fewer blocks each.
+_FEW_BLOCKS = 16
+
+
+@dataclass(frozen=True)
+class RankSharing:
+    """How many ranks decode each chunk that is no shorter, because of the lanes.
+
+    Attributes
+    ----------
+    ranks
+        Ranks that divide the epoch order, without workers.
+    lanes
+        Of the epoch order; of a mixture, of the source whose chunks most ranks decode.
+    readers
+        How many of the ranks decode each chunk, but for chunks that the end of a lane cuts. 1 if the ranks divide the
+        lanes.
+    better
+        The nearest number of lanes that the ranks divide; None if no number helps.
+    """
+
+    ranks: int
+    lanes: int
+    readers: int
+    better: int | None
+
+    @classmethod
+    def of(cls, order: Order, ranks: int) -> RankSharing:
+        """Return what holds for an epoch order that is read by a number of ranks."""
+        columns = 0  # ranks have regular strides of the order
+        if isinstance(order, MixedOrder) and not order.is_per_batch and order.mixture.columns % ranks:
+            columns = order.mixture.columns
+        readers, one = max(
+            ((min(one.max_rows, ranks_of_chunk(ranks, math.gcd(one.lanes, columns))), one) for one in order.orders),
+            key=lambda found: found[0],
+        )
+        return cls(ranks, one.lanes, readers, None if columns else nearest_multiple(one.lanes, ranks))
+
+    def __str__(self) -> str:
+        text = f"each chunk is decoded by {self.readers} ranks, since {self.ranks} ranks do not divide "
+        if self.better is None:
+            return f"{text}the columns of a mixture: worlds of 2, 3, 4, 6, 8, 12 and 24 ranks do"
+        return f'{text}{self.lanes} lanes: mixing={{"lanes": {self.better}}}'
+
+    def rows(self, about: str = "") -> list[Row]:
+        """Return the row of a page, if several ranks decode a chunk; `about` says first what it is of."""
+        return [("", f"{about}{self}")] if self.readers > 1 else []
+
+
+def warn_of_sharing(schedule: Schedule, place: RankInfo) -> None:
+    """Warn, on rank 0, if several ranks decode each chunk because of the lanes; of few blocks it matters to nobody."""
+    fields = schedule.fields.fields
+    streamed = any(
+        not f.resident if isinstance(f, StoredField) else isinstance(f, VlenField | CsrField) for f in fields
+    )
+    if place.rank != 0 or place.world_size == 1 or not streamed:
+        return
+    if schedule.order.num_blocks < _FEW_BLOCKS * place.world_size:
+        return
+    found = RankSharing.of(schedule.line(schedule.settle(EpochState(0), place.consumer())), place.world_size)
+    if found.readers > 1:
+        warnings.warn(str(found), stacklevel=1)  # of this line, so that it is shown once
