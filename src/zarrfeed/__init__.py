@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from zarrfeed.spec.patch_weights import PatchWeights
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.appender import Appender
+    from zarrfeed.tools.pack import PackProgress, PackReport, pack
     from zarrfeed.tools.patch_weights import patch_weights
     from zarrfeed.tools.stats import stats
     from zarrfeed.tools.verify import VerifyReport, verify
     from zarrfeed.torch.audit import Digest, audit
-    from zarrfeed.torch.distributed import rank_from_slurm, rank_from_torchrun
+    from zarrfeed.torch.distributed import rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
     from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
     from zarrfeed.torch.loader import ZarrDataLoader
     from zarrfeed.torch.map_dataset import ZarrDataset
@@ -64,6 +65,8 @@ __all__ = [
     "FieldStatistics",
     "MemoryBudgetError",
     "Mixing",
+    "PackProgress",
+    "PackReport",
     "PatchWeights",
     "ProgressFileError",
     "Requests",
@@ -86,7 +89,9 @@ __all__ = [
     "lead",
     "mix",
     "open",
+    "pack",
     "patch_weights",
+    "rank_from_kubernetes",
     "rank_from_slurm",
     "rank_from_torchrun",
     "stats",
@@ -103,6 +108,8 @@ _MODULES = {
     "Faults": "spec.error_policy",
     "FieldStatistics": "spec.statistics",
     "Mixing": "spec.feeding",
+    "PackProgress": "tools.pack",
+    "PackReport": "tools.pack",
     "PatchWeights": "spec.patch_weights",
     "Requests": "spec.feeding",
     "SkippedChunk": "engine.substitution",
@@ -119,7 +126,9 @@ _MODULES = {
     "join": "metadata.join",
     "lead": "plan.windows",
     "mix": "metadata.mix_data",
+    "pack": "tools.pack",
     "patch_weights": "tools.patch_weights",
+    "rank_from_kubernetes": "torch.distributed",
     "rank_from_slurm": "torch.distributed",
     "rank_from_torchrun": "torch.distributed",
     "stats": "tools.stats",
@@ -132,6 +141,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
         """Import a public name when it is first used."""
         if name == "split":
             raise AttributeError("zarrfeed.split is now Data.split: zarrfeed.open(path).split((0.8, 0.2))")
+        if name in ("from_dask", "from_dask_array"):
+            raise AttributeError(f"zarrfeed has no {name}: pass the path that dask reads to zarrfeed.open")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:

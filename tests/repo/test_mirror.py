@@ -29,10 +29,15 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/layout.py": ("parity/test_many_stores.py",),
     "spec/array_parts.py": ("parity/test_many_stores.py",),
     **{f"tools/pack/{name}.py": ("unit/tools/pack/test_pack.py",) for name in ("finish", "manifest", "units")},
+    "tools/pack/__init__.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
+    "tools/pack/verify_pack.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
     **{
         f"tools/pack/{name}.py": ("unit/tools/pack/sources/test_anndata_source.py",)
         for name in ("sparse_rows", "sources/anndata_elements", "sources/csr_rows")
     },
+    "tools/portable.py": ("process/test_shared_tools.py",),
+    "tools/ray_executor.py": ("process/test_packing_clusters.py",),
+    "tools/pack/sources/source.py": ("unit/tools/pack/sources/test_detect.py",),
     "plan/groups.py": ("unit/plan/test_order.py", "unit/plan/test_mixed_order.py"),
     "plan/keyed_random.py": (
         "unit/plan/test_mixture.py",
@@ -180,7 +185,17 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/statics.py": ("unit/metadata/test_statics.py",),
     "spec/statistics.py": ("unit/tools/test_stats.py",),
     "metadata/statistics.py": ("unit/tools/test_stats.py", "unit/metadata/test_normalization.py"),
+    "tools/pack/sources/arrow_columns.py": ("unit/tools/pack/sources/test_arrow_source.py",),
+    "tools/pack/sources/arrow_files.py": ("unit/tools/pack/sources/test_arrow_source.py",),
+    "tools/pack/sources/hdf5_datasets.py": ("unit/tools/pack/sources/test_hdf5_source.py",),
+    "tools/pack/sources/npy_files.py": ("unit/tools/pack/sources/test_npy_source.py",),
+    "tools/pack/sources/items.py": ("unit/tools/pack/sources/test_npy_source.py",),
+    "tools/pack/sources/file_source.py": ("unit/tools/pack/sources/test_npy_source.py",),
     "tools/stats/": ("unit/tools/test_stats.py", "process/test_shared_tools.py"),
+    "tools/pack/sources/files.py": ("unit/tools/pack/sources/test_image_folder.py",),
+    "tools/pack/sources/encoded_images.py": ("unit/tools/pack/sources/test_image_folder.py",),
+    "tools/pack/sources/image_listing.py": ("unit/tools/pack/sources/test_image_folder.py",),
+    "tools/pack/sources/tar_samples.py": ("unit/tools/pack/sources/test_webdataset_source.py",),
     "tools/verify_command.py": ("unit/tools/test_verify.py",),
     "tools/stats_command.py": ("unit/tools/test_stats.py",),
     "tools/verify/": ("unit/tools/test_verify.py", "process/test_shared_tools.py"),

@@ -59,6 +59,10 @@ class ProgressFileError(ZarrfeedError, OSError):
     """The progress file of `verify` could not be read or written; `errno` tells why."""
 
 
+class LostWorkerError(ZarrfeedError, RuntimeError):
+    """A process or a node of an executor died while it worked, and the work could not be given to another one."""
+
+
 def one_line(text: str) -> str:
     """Return text without what would move a terminal's cursor: names in a store are anybody's."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -20,6 +20,7 @@ from zarr.storage import ZipStore
 
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
 from zarrfeed.metadata.codecs import codecs_v2, codecs_v3, described
+from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.known_groups import not_an_array
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
@@ -67,6 +68,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     if isinstance(source, zarr.Group):
         raise not_an_array(printable(source.store_path), source)
     if not isinstance(source, str | Path):
+        refuse_dask(source)
         raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
     node = open_node(source)
     if isinstance(node, zarr.Group):

@@ -29,6 +29,7 @@ from zarrfeed.metadata.array import ArrayLike, check_counts, open_array, open_no
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
+from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import episodes_of, refusal, without_arrays
 from zarrfeed.metadata.multiscale import first_level, is_image, levels_of, with_levels
@@ -311,6 +312,7 @@ class _PartReader:
             self._read_field(None, source, variables)
             return None
         else:
+            refuse_dask(source, part)
             raise ConfigError(
                 f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
                 "store, a NumPy array, a tensor, or a mapping of names to arrays"

@@ -13,6 +13,7 @@ from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.cf import dimension_names, find_decoding
 from zarrfeed.metadata.conversion import ConversionOptions, Items, is_number
+from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.resolved import ResolvedData
@@ -67,6 +68,7 @@ def open_statics(
             continue
         opened = open_source(source, access)
         if not isinstance(opened, zarr.Array):
+            refuse_dask(source, f"static {name!r}")
             raise ConfigError(
                 f"static {name!r}: got a {type(source).__name__}, must be a number, a NumPy array, a tensor, a "
                 "zarr.Array, or a path or a URL of one"

@@ -16,6 +16,7 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.cf import dimension_names
+from zarrfeed.metadata.dask_arrays import refuse_dask
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _REOPEN = "pass what xarray.open_zarr returned, variables of it, or samples of it: isel or sel along their dimension"
@@ -64,6 +65,7 @@ def stored_arrays(
     by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
     parts = [_Part("samples", samples, sample_axis, sample_dim, by_side.get("samples"))]
     if not parts[0].is_xarray:
+        refuse_dask(samples, "samples")
         raise ConfigError(
             f"samples: got a {type(samples).__name__}, must be an xarray.Dataset or an xarray.DataArray; "
             "zarrfeed.open takes anything else"
@@ -161,7 +163,10 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
             break
         layer = layer.array
     if hasattr(data, "__dask_graph__"):
-        raise ConfigError(f"{name}: is calculated or selected by dask: {_REOPEN}")
+        raise ConfigError(
+            f"{name}: is calculated, selected or cut into other chunks by dask: {_REOPEN}; without dask, as "
+            "xarray.open_zarr(path, chunks=None) opens it"
+        )
     raise ConfigError(f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values")
 
 

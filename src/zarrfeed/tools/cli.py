@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ZarrfeedError, one_line
-from zarrfeed.tools import info_command, stats_command, verify_command
-from zarrfeed.tools.cli_parser import SuggestingParser
+from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
+from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser
 
 if TYPE_CHECKING:
     from zarrfeed.metadata.data import Data
@@ -132,9 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info",
         aliases=["explain"],
-        help="tell how an array or a group, or several as one, would be read, without reading it",
+        help="tell how an array or a group, or several as one, would be read; with --advise, which layout is faster",
         description="Print the samples as an expression, and what ZarrIterableDataset(...).explain() says of them: "
-        "chunks, order, memory, threads. With --plot, draw which chunks or patches an epoch reads when.",
+        "chunks, order, memory, threads. With --plot, draw which chunks or patches an epoch reads when. With --advise, "
+        "read and compress some samples, time the engine, and print which chunks, shards and codec train faster.",
     )
     info.add_argument("paths", nargs="+", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
     _add_dataset_arguments(info, batch_size=None)
@@ -167,6 +168,9 @@ def _parser() -> argparse.ArgumentParser:
     stats_command.add_arguments(measure, _positive)
     _add_data_arguments(measure)
     _add_store_arguments(measure)
+    packing = commands.add_parser("pack", help=pack_command.HELP, description=pack_command.DESCRIPTION)
+    pack_command.add_arguments(packing, _positive, _seed)
+    _add_store_arguments(packing)
     _add_cache(
         commands.add_parser(
             "cache",
@@ -193,6 +197,7 @@ def _add_cache(commands: Any) -> None:
     warm.add_argument("--cache-version", metavar="TEXT", help="version of all objects, for servers that tell none")
     warm.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in STORE (default: all)")
     _add_store_arguments(warm)
+    warm.add_argument("--executor", metavar="WHERE", help=f"{EXECUTORS}; all workers must see DIR (default: threads)")
     warm.add_argument(
         "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
     )
@@ -251,7 +256,7 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
     )
 
 
-def _open(arguments: argparse.Namespace) -> Data:
+def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
     from zarrfeed.metadata.open_data import open as open_data
 
     paths = [arguments.path] if "path" in arguments else arguments.paths
@@ -261,6 +266,7 @@ def _open(arguments: argparse.Namespace) -> Data:
         sample_axis=arguments.sample_axis,
         sample_dim=arguments.sample_dim,
         variables=arguments.variables,
+        decode_cf=decode_cf,
         storage_options=_storage_options(arguments),
         timeout=arguments.timeout,
     )
@@ -290,7 +296,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    info_command.run(arguments, lambda: _open(arguments), _show)
+    info_command.run(arguments, lambda decode_cf=True: _open(arguments, decode_cf=decode_cf), _show)
     return 0
 
 
@@ -337,6 +343,18 @@ def _stats(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    try:
+        report = pack_command.run(arguments, _storage_options(arguments))
+    except KeyboardInterrupt:
+        _complain("interrupted; the same command with --resume goes on from here")
+        return EXIT_INTERRUPTED
+    _show(report)
+    if not report.complete:
+        return pack_command.EXIT_OTHERS_LEFT
+    return 0 if report.ok else EXIT_FAILED
+
+
 def _cache(arguments: argparse.Namespace) -> int:
     from zarrfeed.tools.cache import commands
 
@@ -367,6 +385,7 @@ _COMMANDS = {
     "bench": _bench,
     "verify": _verify,
     "stats": _stats,
+    "pack": _pack,
     "cache": _cache,
 }
 

@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 
 from zarrfeed.base.suggestions import did_you_mean
 
+#: What `--executor` takes.
+EXECUTORS = "dask://HOST:PORT, ray or ray://HOST:PORT"
+
 
 class SuggestingParser(argparse.ArgumentParser):
     """An `ArgumentParser` whose errors name similar options and choices; parsers of subcommands are of this class."""

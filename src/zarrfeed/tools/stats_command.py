@@ -6,16 +6,15 @@ Imports nothing that takes long before it runs: completion in shells imports thi
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from zarrfeed.tools.cli_parser import EXECUTORS
+from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
     from zarrfeed.metadata.data import Data
     from zarrfeed.spec.statistics import Statistics
-    from zarrfeed.tools.stats import Progress
 
 HELP = "measure mean, standard deviation, bounds and missing values of a store"
 DESCRIPTION = (
@@ -40,13 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument(
         "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
     )
+    parser.add_argument("--executor", metavar="WHERE", help=f"{EXECUTORS} (default: threads)")
 
 
 def run(data: Data, arguments: argparse.Namespace, say: Callable[[str], None]) -> Statistics:
     """Measure the samples, with a bar on stderr."""
     from zarrfeed.tools.stats import stats
 
-    with _show_progress() as progress:
+    with show_progress("samples") as show:
         return stats(
             data,
             axis=arguments.axis,
@@ -54,31 +54,12 @@ def run(data: Data, arguments: argparse.Namespace, say: Callable[[str], None]) -
             restart=arguments.restart,
             num_threads=arguments.num_threads,
             memory_budget=arguments.memory_budget,
+            executor=arguments.executor,
             faults={"timeout": arguments.timeout},
-            on_progress=progress,
+            on_progress=lambda now: show(now.done, now.total, ""),
             on_message=say,
         )
 
 
 def _axis(text: str) -> int | str:
     return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text
-
-
-@contextmanager
-def _show_progress() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on stderr, if that is a terminal and rich is installed; yield what it is told by."""
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield lambda _: None
-        return
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = (
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("samples"),
-        bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda now: bar.update(task, completed=now.done, total=now.total)

@@ -9,6 +9,8 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from zarrfeed.tools.cli_parser import EXECUTORS
+
 if TYPE_CHECKING:
     from zarrfeed.tools.verify import VerifyReport
 
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument(
         "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
     )
+    parser.add_argument("--executor", metavar="WHERE", help=f"{EXECUTORS} (default: threads)")
 
 
 def run(
@@ -125,6 +128,7 @@ def _verify_one(
         memory_budget=arguments.memory_budget,
         progress_file=None if arguments.progress_file == "none" else arguments.progress_file,
         restart=arguments.restart,
+        executor=arguments.executor,
         timeout=arguments.timeout,
         storage_options=storage_options,
         on_progress=progress,

@@ -191,7 +191,8 @@ def test_nothing_is_suggested_where_nothing_is_similar() -> None:
     [
         (
             ["explian", "x"],
-            "(choose from 'demo', 'info', 'explain', 'bench', 'verify', 'stats', 'cache'); did you mean 'explain'?",
+            "(choose from 'demo', 'info', 'explain', 'bench', 'verify', 'stats', 'pack', 'cache'); "
+            "did you mean 'explain'?",
         ),
         (["explain", "x", "--shufle"], "unrecognized arguments: --shufle; did you mean '--shuffle'?"),
         (["explain", "x", "--batchsize=3"], "unrecognized arguments: --batchsize=3; did you mean '--batch-size'?"),

@@ -14,18 +14,22 @@ from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.object_versions import name_store
 from zarrfeed.storage.urls import make_store
 from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache
+from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_by
 from zarrfeed.tools.cache.warm import Warming, WarmReport
+from zarrfeed.tools.executors import open_executor
 from zarrfeed.tools.verify.arrays import find_arrays
 from zarrfeed.tools.verify.terminal import show_progress
 
 
 def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) -> WarmReport:
-    """Copy a store into a cache.
+    """Copy a store into a cache: here, or by an executor whose workers see the directory of the cache.
 
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        If there is no such store, it cannot be read, or an argument cannot work.
+        If there is no such store, it cannot be read, an argument cannot work, or a worker does not see the cache.
+    LostWorkerError
+        If workers of the executor died, again and again.
     """
     budget = parse_bytes(arguments.memory_budget)
     policy = Faults(timeout=arguments.timeout)
@@ -37,8 +41,14 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
     report = WarmReport(found.store, cache.path, cache.limit)
     with show_progress() as progress:
         warming = Warming(StoreAccess(policy, storage_options, cache), memory_budget=budget, on_progress=progress)
-        for name, array in found.arrays.items():
-            report.arrays.append(warming.run(array, name))
+        if arguments.executor is None:
+            report.arrays += [warming.run(array, name) for name, array in found.arrays.items()]
+        else:
+            job = WarmJob.of(arguments.path, policy, storage_options, cache, budget)
+            with open_executor(arguments.executor, None) as (pool, at_once), token_in(job):
+                report.arrays += [
+                    warm_by(pool, at_once, job, warming, array, name, progress) for name, array in found.arrays.items()
+                ]
     report.add_problems(found.problems)
     return report
 

@@ -60,6 +60,27 @@ class WarmedArray:
     added_bytes: int = 0
     problem: str = ""
 
+    def extend(self, other: WarmedArray) -> None:
+        """Count in what became of other objects of the array."""
+        self.objects += other.objects
+        self.hit_bytes += other.hit_bytes
+        self.added_bytes += other.added_bytes
+        self.problem = self.problem or other.problem
+
+
+@dataclass(frozen=True)
+class ArrayInStore:
+    """An array whose objects can be cached: how it is read, and what it is called in the cache."""
+
+    spec: ArraySpec
+    source: StoreSource
+    cached: ArrayCache
+
+    def keys(self) -> list[str]:
+        """Return the keys of the objects that the store has."""
+        assert self.cached.versions is not None
+        return [key for key in object_keys(self.spec) if self.cached.versions.find(key) is not None]
+
 
 @dataclass
 class WarmReport(Page):
@@ -123,35 +144,67 @@ class Warming:
         KeyboardInterrupt
             After requests that are under way were given up.
         """
-        warmed = WarmedArray(name)
+        found, keys, warmed = self.begin(array, name)
+        if found is not None:
+            self.copy(found, keys, warmed)
+        return warmed
+
+    def begin(self, array: zarr.Array[Any], name: str) -> tuple[ArrayInStore | None, list[str], WarmedArray]:
+        """Return an array, None if nothing of it is copied, the keys of its objects, and what is known of it so far.
+
+        Raises
+        ------
+        StoreReadError
+            If the store cannot be read.
+        """
+        found = self.find(array)
+        if not isinstance(found, ArrayInStore):
+            return None, [], WarmedArray(name, problem=found or "")
+        keys = found.keys()
+        return found, keys, WarmedArray(name, of=len(keys), problem=found.cached.why_off)
+
+    def find(self, array: zarr.Array[Any]) -> ArrayInStore | str | None:
+        """Return an array as it can be cached, or why it cannot; None if no dataset reads it.
+
+        Raises
+        ------
+        StoreReadError
+            If the store cannot be read.
+        """
         if not array.shape or math.prod(array.shape) == 0:
-            return warmed  # no samples: no dataset reads it
+            return None  # no samples: no dataset reads it
         try:
             spec = read_layout(array, access=self._access)
         except ZarrfeedError as error:
-            warmed.problem = str(error)
-            return warmed
+            return str(error)
         source = spec.source
         if not isinstance(source, StoreSource) or source.cached is None:
-            warmed.problem = "is in a local directory, which is read as it is"
-        elif source.cached.versions is None:
-            warmed.problem = source.cached.why_off
-        elif not source.cached.options.directory().is_writable():
-            warmed.problem = source.cached.trouble()
-        else:
-            keys = [key for key in object_keys(spec) if source.cached.versions.find(key) is not None]
-            warmed.of = len(keys)
-            warmed.problem = source.cached.why_off
-            try:
-                sync(self._copy(spec, source, source.cached, keys, warmed))
-            except KeyboardInterrupt:
-                sync(self._give_up(), timeout=_PATIENCE_S)
-                raise
-        return warmed
+            return "is in a local directory, which is read as it is"
+        if source.cached.versions is None:
+            return source.cached.why_off
+        if not source.cached.options.directory().is_writable():
+            return source.cached.trouble()
+        return ArrayInStore(spec, source, source.cached)
+
+    def copy(self, array: ArrayInStore, keys: list[str], warmed: WarmedArray) -> bool:
+        """Copy some objects of an array, and count them; return whether others need not be tried, as nothing fits.
+
+        Raises
+        ------
+        StoreReadError
+            If the store cannot be read.
+        KeyboardInterrupt
+            After requests that are under way were given up.
+        """
+        try:
+            return sync(self._copy(array.spec, array.source, array.cached, keys, warmed))
+        except KeyboardInterrupt:
+            sync(self._give_up(), timeout=_PATIENCE_S)
+            raise
 
     async def _copy(
         self, spec: ArraySpec, source: StoreSource, cached: ArrayCache, keys: list[str], warmed: WarmedArray
-    ) -> None:
+    ) -> bool:
         await source.open()
         counts = ReadCounts()
         sharding = None if spec.shard is None else ShardReading(spec.shard)
@@ -171,6 +224,7 @@ class Warming:
         if counts.cache.refused:
             trouble = cached.options.directory().trouble()
             warmed.problem = trouble or f"the limit of {format_bytes(cached.options.limit)} is reached"
+        return bool(counts.cache.refused)
 
     async def _copy_some(
         self,

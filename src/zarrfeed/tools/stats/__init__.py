@@ -5,35 +5,33 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.in_order import results_in_order
-from zarrfeed.base.system import usable_cores
 from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
-from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.statistics import Axis, MeasuredField, fits, measured
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
-from zarrfeed.spec.field import sample_bytes
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
+from zarrfeed.tools.executors import open_executor, run_in_order
 from zarrfeed.tools.stats.moments import Moments
 from zarrfeed.tools.stats.partial import PartialFile
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.tools.stats.ranges import Lengths, measure_range, measured_batches, merged, none_yet, task_of
 from zarrfeed.torch.options import as_data
 
 __all__ = ["Axis", "Progress", "stats"]
 
-#: Bytes of a batch. The same for every machine: what is merged with what decides on the last bit of the result.
-_BATCH_BYTES = 16 << 20
+#: Bytes of a batch, and of a range. The same for every machine: what is merged with what decides on the last bit.
+_BATCH_BYTES, _RANGE_BYTES = 16 << 20, 256 << 20
 #: So much work is lost if the process is killed.
 _SAVE_EVERY_S = 5.0
 
@@ -55,6 +53,7 @@ def stats(
     normalized: bool = False,
     num_threads: int | None = None,
     memory_budget: int | str | None = None,
+    executor: Executor | str | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_message: Callable[[str], None] = lambda _: None,
@@ -63,7 +62,7 @@ def stats(
 
     Values are those after decoding (`scale_factor`, fill values), before `cast` and `normalize`, in float64. Of a
     window, the sample's own row counts. Coordinates, text and records are left out. The result is the same, bit by bit,
-    for any number of threads, and of a run that was interrupted and went on.
+    for any number of threads, for any executor, and of a run that was interrupted and went on.
 
     Parameters
     ----------
@@ -82,9 +81,14 @@ def stats(
     normalized
         Whether to measure only the arrays that `Data.normalize("auto")` is for: those of `samples`.
     num_threads
-        Decode threads, and threads that measure. None: one for each core.
+        Decode threads, and threads that measure. None: one for each core. With an executor it is the number of both of
+        a task, and None is one.
     memory_budget
-        Bytes, or text such as "2GiB", for decoding, as of `ZarrIterableDataset`.
+        Bytes, or text such as "2GiB", for decoding, as of `ZarrIterableDataset`. With an executor, for each task.
+    executor
+        Who measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl,
+        processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores, so
+        arrays in memory are refused. None: threads of this process.
     faults
         A `Faults`, or a mapping. A chunk that cannot be read is an error; it cannot be skipped here.
     on_progress, on_message
@@ -102,6 +106,8 @@ def stats(
         For a chunk that cannot be decoded or read.
     OSError
         If a file cannot be written.
+    RuntimeError
+        If workers of the executor died, again and again. What was measured is kept beside `output`.
 
     Notes
     -----
@@ -133,7 +139,7 @@ def stats(
         file = PartialFile(path, hashlib.sha256(work.encode()).hexdigest())
     options = {"num_threads": num_threads, "memory_budget": memory_budget, "faults": faults}
     run = _Run(replace(data, resolved=plain, growth=None), fields, file, on_progress)
-    run.all(options, restart=restart, say=on_message)
+    run.all(options, executor, restart=restart, say=on_message)
     result = Statistics(
         {field.name: _result(field, of) for field, of in zip(fields, run.moments, strict=True)}, len(data), str(data)
     )
@@ -170,68 +176,71 @@ class _Run:
         on_progress: Callable[[Progress], None],
     ) -> None:
         self._data, self._fields, self._file, self._on_progress = data, fields, file, on_progress
-        self.moments = [Moments.none_yet(_kept_shape(field)) for field in fields]
+        self._lengths = Lengths.of(data, _BATCH_BYTES, _RANGE_BYTES)
+        self.moments, self._range = none_yet(fields), none_yet(fields)
         self._done = 0
+        self._saved_at = 0.0
 
-    def all(self, options: Mapping[str, Any], *, restart: bool, say: Callable[[str], None]) -> None:
+    def all(
+        self,
+        options: Mapping[str, Any],
+        executor: Executor | str | None,
+        *,
+        restart: bool,
+        say: Callable[[str], None],
+    ) -> None:
         """Measure what is not known."""
         total = len(self._data)
         found = None if restart or self._file is None else self._file.load()
         if found is not None:
-            self._done, self.moments = found
+            self._done, self.moments, self._range = found
             say(f"{self._done} of {total} samples were measured before")
         if self._done == total:
             return
         self._save()  # a file that cannot be written is told before hours of work
-        rest = _from(self._data, self._done)
-        largest = sum(map(sample_bytes, rest.resolved.fields))
-        size = max(1, min(total, _BATCH_BYTES // max(1, largest)))
-        with ZarrIterableDataset(rest, batch_size=size, rank=0, world_size=1, pin_memory=False, **options) as dataset:
-            self._measure(dataset, options["num_threads"] or usable_cores(), total)
+        try:
+            if executor is None:
+                with closing(measured_batches(self._data, self._done, self._fields, self._lengths, options)) as batches:
+                    for count, moments in batches:
+                        self._range = merged(self._range, moments)
+                        self._advance(count)
+            else:
+                self._share(executor, options)
+        except BaseException:
+            with suppress(OSError):  # what ends the run is told, and not this
+                self._save()
+            raise
 
-    def _measure(self, dataset: ZarrIterableDataset, num_threads: int, total: int) -> None:
-        """Measure batches side by side, and merge them in order."""
-        saved_at = time.monotonic()
-        with ThreadPoolExecutor(num_threads, "zarrfeed-stats") as pool:
-            try:
-                with closing(results_in_order(pool, self._of, dataset, num_threads + 1)) as measured:
-                    for count, found in measured:
-                        self.moments = [a.merge(b) for a, b in zip(self.moments, found, strict=True)]
-                        self._done += count
-                        self._on_progress(Progress(self._done, total))
-                        if time.monotonic() - saved_at > _SAVE_EVERY_S:
-                            self._save()
-                            saved_at = time.monotonic()
-            except BaseException:
-                with suppress(OSError):  # what ends the run is told, and not this
-                    self._save()
-                raise
+    def _share(self, executor: Executor | str, options: Mapping[str, Any]) -> None:
+        """Let an executor measure ranges, from the beginning of the one that is not whole."""
+        if self._done % self._lengths.range:
+            self._done -= self._done % self._lengths.range
+            self._range = none_yet(self._fields)
+        bounds = [*range(self._done, len(self._data), self._lengths.range), len(self._data)]
+        tasks = (
+            task_of(self._data, begin, end, self._fields, self._lengths, options) for begin, end in pairwise(bounds)
+        )
+        with (
+            open_executor(executor, None) as (pool, at_once),
+            closing(run_in_order(pool, measure_range, tasks, at_once)) as ranges,
+        ):
+            for count, moments in ranges:
+                self._range = moments
+                self._advance(count)
 
-    def _of(self, batch: Mapping[str, Any]) -> tuple[int, list[Moments]]:
-        """Return how many samples a batch has, and their moments."""
-        arrays = [_as_array(tensor) for tensor in batch.values()]
-        moments = [Moments.of(array, field.kept) for array, field in zip(arrays, self._fields, strict=True)]
-        return len(arrays[0]), moments
+    def _advance(self, count: int) -> None:
+        """Count samples as measured; merge a range that is whole."""
+        self._done += count
+        if self._done % self._lengths.range == 0 or self._done == len(self._data):
+            self.moments, self._range = merged(self.moments, self._range), none_yet(self._fields)
+        self._on_progress(Progress(self._done, len(self._data)))
+        if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+            self._save()
 
     def _save(self) -> None:
         if self._file is not None:
-            self._file.save(self._done, self.moments)
-
-
-def _from(data: Data, done: int) -> Data:
-    """Return the samples from some position on."""
-    resolved: ResolvedData = data.resolved
-    return replace(data, resolved=resolved.select(slice(done, None))) if done else data
-
-
-def _as_array(tensor: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    array: np.ndarray[Any, np.dtype[Any]]
-    array = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
-    return array
-
-
-def _kept_shape(field: MeasuredField) -> tuple[int, ...]:
-    return tuple(field.shape[a - 1] for a in field.kept)
+            self._file.save(self._done, self.moments, self._range)
+            self._saved_at = time.monotonic()
 
 
 def _result(field: MeasuredField, moments: Moments) -> FieldStatistics:

@@ -1,8 +1,8 @@
 """The partial result of `stats`: what a run that was interrupted knows, so that the next one goes on from there.
 
 What holds: the file is replaced as a whole or not at all. It counts for the same samples, arrays and axes alone.
-Batches are cut at the same samples in each run, so that a run that goes on has the same result, bit by bit, as one that
-was not interrupted.
+Batches and ranges are cut at the same samples in each run, so that a run that goes on has the same result, bit by bit,
+as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.tools.stats.moments import Moments
 
-_MARK = "zarrfeed stats, partial, 1"
+_MARK = "zarrfeed stats, partial, 2"
 
 
 class PartialFile:
@@ -36,24 +36,28 @@ class PartialFile:
         self.path = output.with_name(f"{output.name}.partial")
         self._fingerprint = fingerprint
 
-    def load(self) -> tuple[int, list[Moments]] | None:
-        """Return how many samples were measured, and their moments; None if there is nothing to go on from."""
+    def load(self) -> tuple[int, list[Moments], list[Moments]] | None:
+        """Return how many samples were measured, and the moments of whole ranges and of the range that is not whole.
+
+        None if there is nothing to go on from.
+        """
         try:
             with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as content:
                 header = json.loads(str(content["header"]))
                 if header["what"] != _MARK or header["fingerprint"] != self._fingerprint:
                     return None
                 count = int(header["fields"])
-                return int(header["done"]), [
-                    Moments(*(content[f"{field}/{number}"] for number in range(6))) for field in range(count)
+                moments = [
+                    Moments(*(content[f"{field}/{number}"] for number in range(6))) for field in range(2 * count)
                 ]
+                return int(header["done"]), moments[:count], moments[count:]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None  # damaged, or none of ours: the work is done again
 
-    def save(self, done: int, moments: Sequence[Moments]) -> None:
-        """Write what is known of the first `done` samples.
+    def save(self, done: int, moments: Sequence[Moments], range_moments: Sequence[Moments]) -> None:
+        """Write what is known of the first `done` samples: of whole ranges, and of the range that is not whole.
 
         Raises
         ------
@@ -61,7 +65,11 @@ class PartialFile:
             If it cannot be written; what was there before is still there.
         """
         header = {"what": _MARK, "fingerprint": self._fingerprint, "done": done, "fields": len(moments)}
-        arrays = {f"{field}/{n}": array for field, of in enumerate(moments) for n, array in enumerate(of.arrays())}
+        arrays = {
+            f"{field}/{n}": array
+            for field, of in enumerate([*moments, *range_moments])
+            for n, array in enumerate(of.arrays())
+        }
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
         write_whole(self.path, content.getbuffer())

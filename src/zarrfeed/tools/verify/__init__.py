@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +19,13 @@ from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.open import check_storage_options
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.tools.executors import open_executor
+from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify.arrays import Found, find_arrays
-from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check
+from zarrfeed.tools.verify.chunks import ArrayCheck, prepare_check
 from zarrfeed.tools.verify.links import links_out
 from zarrfeed.tools.verify.progress import Checked, ProgressFile, default_path, fingerprint
+from zarrfeed.tools.verify.ranges import Shared, describe_store, parts_in_order
 from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
 
 __all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
@@ -54,6 +56,7 @@ def verify(
     links: Literal["count", "error"] = "count",
     num_threads: int | None = None,
     memory_budget: int | str = "1GiB",
+    executor: Executor | str | None = None,
     progress_file: str | Path | None = None,
     restart: bool = False,
     retries: int = DEFAULT_RETRIES,
@@ -77,9 +80,14 @@ def verify(
     links
         What a symbolic link that leads out of a local store means: "count" or "error".
     num_threads
-        Number of threads that read and decode. None: one for each core, and at least eight.
+        Number of threads that read and decode. None: one for each core, and at least eight. With an executor it is the
+        number of threads of a task, and None is two.
     memory_budget
-        Bytes, or text such as "2GiB", for the chunks that are being read or decoded.
+        Bytes, or text such as "2GiB", for the chunks that are being read or decoded. With an executor, for each task.
+    executor
+        Who checks the chunks, in tasks of up to 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
+        Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open `store`,
+        so arrays in memory are refused. The report is the same. None: threads of this process.
     progress_file
         Path of a file that records what was checked, so that the next call continues a run that was interrupted or
         killed. The file is removed at the end. None: no file. "default": one for each store below `$XDG_STATE_HOME`.
@@ -103,6 +111,8 @@ def verify(
         If there is no such store or array, an argument cannot work, or the progress file is of another store.
     ProgressFileError
         If the progress file cannot be read or written.
+    RuntimeError
+        If workers of the executor died, again and again. What was checked is kept in the progress file.
     KeyboardInterrupt
         On Ctrl-C, after the progress file is saved.
 
@@ -121,7 +131,10 @@ def verify(
     budget = parse_bytes(memory_budget)
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
     check_storage_options(access, store)
-    found = find_arrays(store, arrays, access)
+    causes: tuple[tuple[Cause, str], ...] = (("missing", missing), ("link", links))
+    errors = tuple(cause for cause, of in causes if of == "error")
+    shared = None if executor is None else describe_store(store)
+    found = find_arrays(store if shared is None else as_location(store), arrays, access)
     run = _Run(
         found,
         access=access,
@@ -130,13 +143,15 @@ def verify(
         on_progress=on_progress or (lambda _: None),
         say=on_message or (lambda _: None),
     )
-    causes: tuple[tuple[Cause, str], ...] = (("missing", missing), ("link", links))
-    errors = tuple(cause for cause, of in causes if of == "error")
-    if progress_file is None:
-        return run.all(None, {}, errors)
-    path = default_path(found.store) if progress_file == "default" else Path(progress_file)
-    file = ProgressFile(path, found.store)
-    return run.all(file, file.load(restart=restart), errors)
+    file = None
+    if progress_file is not None:
+        path = default_path(found.store) if progress_file == "default" else Path(progress_file)
+        file = ProgressFile(path, found.store)
+    known = {} if file is None else file.load(restart=restart)
+    if shared is None:
+        return run.all(file, known, errors)
+    with open_executor(executor, None) as (pool, at_once):
+        return run.all(file, known, errors, Shared(pool, at_once, shared, access, num_threads, budget))
 
 
 class _Run:
@@ -159,6 +174,7 @@ class _Run:
         self._checked: dict[str, Checked] = {}
         self._others: dict[str, Checked] = {}
         self._file: ProgressFile | None = None
+        self._shared: Shared | None = None
         self._saved_at = 0.0
         for path, array in found.arrays.items():
             with self._noting(path):
@@ -168,9 +184,15 @@ class _Run:
                     self._checks[path] = check
         self._total = sum(check.numbering.num_chunks for check in self._checks.values())
 
-    def all(self, file: ProgressFile | None, known: dict[str, Checked], errors: tuple[Cause, ...]) -> VerifyReport:
-        """Check what is not known, and report all."""
-        self._file = file
+    def all(
+        self,
+        file: ProgressFile | None,
+        known: dict[str, Checked],
+        errors: tuple[Cause, ...],
+        shared: Shared | None = None,
+    ) -> VerifyReport:
+        """Check what is not known, here or by others, and report all."""
+        self._file, self._shared = file, shared
         self._take_up(known)
         self._save()  # a file that cannot be written is told before hours of work
         for path, check in self._checks.items():
@@ -207,34 +229,43 @@ class _Run:
         except ProgressFileError:
             raise
         except ZarrfeedError as error:
+            if self._shared is not None:  # of a worker that cannot open the store, or of the executor
+                raise
             self._problems[path] = str(error)
 
     def _check(self, path: str, check: ArrayCheck) -> None:
-        """Check what is left of an array: parts side by side, taken in order."""
+        """Check what is left of an array, part by part in order."""
         checked = self._checked[path]
-        end = check.numbering.num_numbers
-        pending: deque[tuple[int, Future[Part]]] = deque()
-        begin = checked.next
-        if begin < end:
-            check.start()
         try:
-            while begin < end or pending:
-                while begin < end and len(pending) < check.ahead:
-                    stop = min(end, begin + check.step)
-                    pending.append((stop, check.submit(begin, stop)))
-                    begin = stop
-                stop, future = pending[0]
-                checked.add(stop, future.result())
-                pending.popleft()
-                self._tell(path)
-                if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
-                    self._save()
+            with closing(self._steps(path, check, checked)) as steps:
+                for _ in steps:
+                    self._tell(path)
+                    if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+                        self._save()
         except BaseException:
-            for _, future in pending:
-                future.cancel()
             with suppress(ProgressFileError):  # what ends the run is told, and not this
                 self._save()
             raise
+
+    def _steps(self, path: str, check: ArrayCheck, checked: Checked) -> Generator[None, None, None]:
+        """Count what is left of an array, and yield after each part or range."""
+        end = check.numbering.num_numbers
+        if checked.next == end:
+            return
+        if self._shared is not None:
+            with closing(self._shared.check(path, check, checked)) as ranges:
+                for one in ranges:
+                    if isinstance(one, ZarrfeedError):
+                        self._problems[path] = str(one)
+                        return
+                    checked.extend(one)
+                    yield
+            return
+        check.start()
+        with closing(parts_in_order(check, checked.next, end)) as parts:
+            for stop, part in parts:
+                checked.add(stop, part)
+                yield
 
     def _tell(self, path: str) -> None:
         all_checked = self._checked.values()

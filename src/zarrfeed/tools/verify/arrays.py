@@ -19,6 +19,7 @@ from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
+from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.open import open_source
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import reason_of
@@ -74,6 +75,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     """
     node = open_source(source, access)
     if not isinstance(node, zarr.Array | zarr.Group):
+        refuse_dask(source)
         raise ConfigError(f"got a {type(source).__name__}, a store must be a path, a URL, a zarr.Array or a zarr.Group")
     found = Found(printable(str(node.store_path).removeprefix("file://")))
     if type(node.store) is LocalStore:

@@ -59,12 +59,23 @@ class Checked:
                 self.missing += finding.chunks
             else:
                 self.bad += finding.chunks
-            last = self.findings[-1] if self.findings else None
-            if last is not None and replace(last, chunks=finding.chunks) == finding:  # of one shard, in two parts
-                self.findings[-1] = replace(last, chunks=last.chunks + finding.chunks)
-            elif self._listed[finding.cause] < MOST_LISTED:
-                self._listed[finding.cause] += 1
-                self.findings.append(finding)
+            self._list(finding)
+
+    def extend(self, range_: Checked) -> None:
+        """Count the chunks of a range in that begins where this one ends; as `add` of its parts, one by one."""
+        self.next = range_.next
+        for name in ("good", "missing", "bad", "stored_bytes", "decoded_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(range_, name))
+        for finding in range_.findings:
+            self._list(finding)
+
+    def _list(self, finding: Finding) -> None:
+        last = self.findings[-1] if self.findings else None
+        if last is not None and replace(last, chunks=finding.chunks) == finding:  # of one shard, in two parts
+            self.findings[-1] = replace(last, chunks=last.chunks + finding.chunks)
+        elif self._listed[finding.cause] < MOST_LISTED:
+            self._listed[finding.cause] += 1
+            self.findings.append(finding)
 
     def report(self, path: str, chunks: int, problem: str) -> ArrayReport:
         """Return the counts."""

@@ -1,0 +1,127 @@
+"""The end of a pack: metadata, the manifest, and the path of the store.
+
+What holds: any process may do it, when all units are done, and several may at once; they write the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import zarr
+from zarr.storage import MemoryStore
+
+from zarrfeed.base.errors import printable
+from zarrfeed.tools.pack.digest import MODULUS, as_text
+from zarrfeed.tools.pack.job import PackJob, PartOfStore
+from zarrfeed.tools.pack.layout import FieldLayout, SparseLayout
+from zarrfeed.tools.pack.manifest import MANIFEST
+from zarrfeed.tools.pack.sources.source import Constant, SourceField
+from zarrfeed.tools.pack.units import UnitWorker, fill_of
+
+#: How the manifest names the order; `RandomBijection` of another version would have another name.
+_ORDER = "feistel-splitmix64-8"
+
+
+def finish(worker: UnitWorker, job: PackJob, request: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Write what needs all units, and publish the store; return the manifest.
+
+    Raises
+    ------
+    OSError
+        If something cannot be written.
+    """
+    records = [worker.folder.record("write", number) for number in range(len(job.units))]
+    done = [record for record in records if record is not None]
+    assert len(done) == len(records), "all units are done"
+    digests = [sum(record.digests[field] for record in done) % MODULUS for field in range(len(job.layouts))]
+    manifest = {
+        "version": version,
+        "source": {"kind": job.source.kind, "paths": [printable(path) for path in job.source.paths]},
+        "samples": job.num_samples,
+        "order": None if job.seed is None else {"name": _ORDER, "seed": str(job.seed)},
+        "parts": [{"name": part.name, "begin": part.begin, "end": part.end} for part in job.parts],
+        "digests": {layout.name: as_text(digest) for layout, digest in zip(job.layouts, digests, strict=True)},
+        "request": dict(request),
+        "identity": job.identity,
+        "plan": job.to_json(),
+    }
+    for part in job.parts:
+        _write_metadata(worker, job, part, manifest)
+    return manifest
+
+
+def _write_metadata(worker: UnitWorker, job: PackJob, part: PartOfStore, manifest: Mapping[str, Any]) -> None:
+    """Write the metadata of a part and its constants: zarr-python makes them in memory."""
+    source, length = worker.source, part.end - part.begin
+    made: dict[str, Any] = {}
+    store = MemoryStore(made)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=zarr.errors.UnstableSpecificationWarning)
+        if [layout.name for layout in job.layouts] == [""]:
+            attributes = {**source.fields[0].attributes, MANIFEST: dict(manifest)}
+            _create(store, part.name, source.fields[0], job.layouts[0], length, attributes)
+        else:
+            zarr.create_group(store, path=part.name, attributes={**source.attributes, MANIFEST: dict(manifest)})
+            groups: Mapping[str, Mapping[str, Any]] = getattr(source, "groups", {})
+            for name, of_group in groups.items():
+                zarr.create_group(store, path=f"{part.name}/{name}".strip("/"), attributes=dict(of_group))
+            for f, layout in zip(source.fields, job.layouts, strict=True):
+                if layout.sparse is not None:
+                    _create_sparse(store, job, part, f, layout.sparse)
+                    continue
+                _create(store, f"{part.name}/{layout.name}", f, layout, length, f.attributes)
+            for constant in source.constants:
+                _copy(store, f"{part.name}/{constant.name}", constant)
+        if part.name:
+            zarr.open_group(store, mode="a").attrs.put({MANIFEST: dict(manifest)})
+    for key, content in made.items():
+        worker.folder.write(f"store/{key}", [content.to_bytes()])
+
+
+def _create(
+    store: MemoryStore, path: str, f: SourceField, layout: FieldLayout, length: int, attributes: Mapping[str, Any]
+) -> None:
+    """Make the metadata of an array, whose chunks are there."""
+    is_number = layout.kind == "number"
+    dtype: Any = {"number": layout.item, "text": "string", "bytes": "variable_length_bytes"}[layout.kind]
+    compressors = layout.encoding.zarr_compressors(layout.item.itemsize if is_number else 1)
+    zarr.create_array(
+        store,
+        name=path.strip("/") or None,
+        shape=(length, *layout.shape),
+        dtype=dtype,
+        chunks=(layout.chunk_rows, *layout.shape),
+        shards=(layout.shard_rows, *layout.shape) if layout.chunks_per_shard > 1 else None,
+        compressors=compressors or None,
+        fill_value=fill_of(f, layout)[0] if is_number else "" if layout.kind == "text" else b"",
+        attributes=dict(attributes),
+        dimension_names=f.dims,
+        zarr_format=3,
+    )
+
+
+def _create_sparse(store: MemoryStore, job: PackJob, part: PartOfStore, f: SourceField, sparse: SparseLayout) -> None:
+    """Make the metadata of a sparse matrix, whose chunks are there, as AnnData has it."""
+    length = part.end - part.begin
+    attributes = {**f.attributes, "shape": [length, sparse.columns]}
+    zarr.create_group(store, path=f"{part.name}/{f.name}".strip("/"), attributes=attributes)
+    count = sparse.elements[job.parts.index(part)]
+    for layout, items in ((sparse.data, count), (sparse.indices, count), (sparse.indptr, length + 1)):
+        _create(store, f"{part.name}/{layout.name}", SourceField(layout.name, layout.item), layout, items, {})
+
+
+def _copy(store: MemoryStore, path: str, constant: Constant) -> None:
+    values = constant.values
+    made: Any = zarr.create_array(
+        store,
+        name=path.strip("/"),
+        shape=values.shape,
+        dtype="string" if values.dtype == object else values.dtype,
+        chunks=tuple(max(1, length) for length in values.shape) or "auto",
+        attributes=dict(constant.attributes),
+        dimension_names=constant.dims,
+    )
+    if values.size:
+        made[...] = values

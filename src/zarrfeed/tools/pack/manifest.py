@@ -1,0 +1,19 @@
+"""The manifest of a packed store: an attribute that says what was packed, and how that can be proved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+#: The attribute's name: of the group at the root, or of the array there.
+MANIFEST = "zarrfeed_pack"
+
+
+def read_manifest(store: Path) -> dict[str, Any] | None:
+    """Return the manifest of a store; None if the store is not there, or was not packed."""
+    try:
+        known = json.loads((store / "zarr.json").read_bytes())["attributes"][MANIFEST]
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+    return known if isinstance(known, dict) else None

@@ -1,0 +1,1 @@
+"""What `pack` reads: sources of samples, each through the library that its users know."""

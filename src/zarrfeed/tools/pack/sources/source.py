@@ -1,0 +1,253 @@
+"""`Source`: samples that `pack` reads, whatever they are stored in.
+
+What holds for every source: the samples are numbered from 0, and a number always means the same sample, in every
+process that opens the same paths. Reading changes nothing. `fingerprint` changes if the samples could be others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
+
+#: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
+Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]
+#: The samples of one field: an array of shape (samples, *shape of a sample); of bytes and text, of dtype object; of a
+#: sparse matrix, of dtype object as well: the bytes of the columns of a row, and then of its values.
+Rows: TypeAlias = npt.NDArray[Any]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+def bytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a sample of numbers."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def as_bytes(item: str | bytes) -> bytes:
+    """Return an item of bytes or text as it is stored."""
+    return item.encode() if isinstance(item, str) else bytes(item)
+
+
+def objects_of(values: Sequence[Any]) -> Rows:
+    """Return bytes or text as an array of dtype object, of shape (values,)."""
+    return np.fromiter(values, object, len(values))
+
+
+@dataclass(frozen=True, eq=False)
+class CsrRows:
+    """Rows of a sparse matrix.
+
+    Attributes
+    ----------
+    columns
+        Of the matrix.
+    index, pointer, value
+        Dtypes of the columns, of where rows begin, and of the values, in the packed store before `--dtype`.
+    lengths
+        How many stored values each row has, shape (samples,).
+    """
+
+    columns: int
+    index: np.dtype[Any]
+    pointer: np.dtype[Any]
+    value: np.dtype[Any]
+    lengths: Int64
+
+
+@dataclass(frozen=True)
+class SourceField:
+    """One array of a source.
+
+    Attributes
+    ----------
+    name
+        Of the array in the packed store.
+    dtype
+        Of an item, as it is stored; object for bytes, text and rows of a sparse matrix.
+    shape
+        Of a sample.
+    kind
+        What an item is.
+    dims
+        Names of the dimensions, that of the samples first; None: they have no names.
+    attributes
+        Of the array; JSON.
+    fill_value
+        Of the array; None: zero, or empty.
+    mean_bytes
+        Of a sample: exact for numbers, about right for the others.
+    csr
+        What a sparse matrix is; None: the field is none.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    kind: Kind = "number"
+    dims: tuple[str | None, ...] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    fill_value: Any = None
+    mean_bytes: int = 0
+    csr: CsrRows | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind == "number":
+            object.__setattr__(self, "mean_bytes", bytes_of(self.shape, self.dtype))
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An array that is the same for all samples, such as the latitudes of a grid: it is copied as it is."""
+
+    name: str
+    values: npt.NDArray[Any]
+    dims: tuple[str | None, ...] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Samples that can be read by their numbers. `read` and `take` may be called by several threads at once.
+
+    Attributes
+    ----------
+    kind
+        Its name in `KINDS`.
+    fields
+        The arrays of a sample.
+    num_samples
+        How many samples there are.
+    block_samples
+        How many samples lie in what is read as a whole, such as a chunk or a row group; 1: each is read by itself.
+    attributes
+        Of the whole source; JSON.
+    constants
+        Arrays without an axis of samples.
+    fingerprint
+        What tells this source from another one, or from what it was before: paths, sizes, times, shapes.
+    """
+
+    kind: str
+    fields: tuple[SourceField, ...]
+    num_samples: int
+    block_samples: int
+    attributes: Mapping[str, Any]
+    constants: tuple[Constant, ...]
+    fingerprint: str
+
+    def read(self, begin: int, end: int) -> list[Rows]:
+        """Return the samples [begin, end), of each field an array that nobody else writes.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError, OSError
+            If they cannot be read; the message names the file or the chunk.
+        """
+
+    def take(self, samples: Int64) -> list[Rows]:
+        """Return the samples of some numbers, in their order; only if `block_samples` is 1."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How sources are opened, beside their paths.
+
+    Attributes
+    ----------
+    variables
+        Names of the arrays or columns that are packed. None: all.
+    sample_dim
+        The dimension, by its name, that counts samples.
+    sample_axis
+        The axis that counts samples, of arrays without names.
+    targets
+        A CSV or JSON file with further fields of image folders.
+    size
+        (height, width) that encoded images are decoded and resized to. None: their bytes are kept.
+    storage_options
+        Of the stores of URLs.
+    timeout
+        Seconds that a read of a Zarr store may take.
+    """
+
+    variables: tuple[str, ...] | None = None
+    sample_dim: str | None = None
+    sample_axis: int = 0
+    targets: str | None = None
+    size: tuple[int, int] | None = None
+    storage_options: Mapping[str, Any] | None = None
+    timeout: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True)
+class SourceCall:
+    """A source by its configuration, which other processes open again."""
+
+    kind: str
+    paths: tuple[str, ...]
+    options: SourceOptions = SourceOptions()
+
+    def open(self) -> Source:
+        """Open the source.
+
+        Raises
+        ------
+        ConfigError
+            If it is none, or a library is missing; the message has the line that installs it.
+        """
+        module, name = KINDS[self.kind]
+        made: Source = getattr(import_module(f"{__package__}.{module}"), name)(self.paths, self.options)
+        return made
+
+
+#: Kind of source -> its module in this folder, and its class there.
+KINDS: dict[str, tuple[str, str]] = {
+    "zarr": ("zarr_source", "ZarrSource"),
+    "npy": ("npy_source", "NpySource"),
+    "xarray": ("xarray_source", "XarraySource"),
+    "hdf5": ("hdf5_source", "Hdf5Source"),
+    "arrow": ("arrow_source", "ArrowSource"),
+    "images": ("image_folder", "ImageFolder"),
+    "webdataset": ("webdataset_source", "WebDatasetSource"),
+    "anndata": ("anndata_source", "AnnDataSource"),
+}
+
+
+def library(name: str, kind: str, install: str | None = None) -> Any:
+    """Import the library that a kind of source is read with.
+
+    Raises
+    ------
+    ConfigError
+        If it is not installed; the message has the line that installs it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"{kind} sources need {name}: pip install {install or name.partition('.')[0]}") from error
+
+
+def chosen(names: Sequence[str], options: SourceOptions, what: str) -> list[str]:
+    """Return which of the names `variables` chooses, in the order of `names`.
+
+    Raises
+    ------
+    ConfigError
+        If one is not there.
+    """
+    if options.variables is None:
+        return list(names)
+    for name in options.variables:
+        if name not in names:
+            raise ConfigError(f"variables: {name!r} is not in {what}, which has {', '.join(names)}")
+    return [name for name in names if name in options.variables]

@@ -1,0 +1,193 @@
+"""`WorkFolder`: the unfinished store beside its later path, and which units of it are done.
+
+What holds, whichever process is killed when, and whatever fills the disk:
+
+  - A file appears under its name as a whole: it is written under `tmp/`, and renamed.
+  - A unit's record appears after all files of the unit. So what has a record is there, and what has none is done again.
+  - The store gets its path when all of it is there, by one rename. What is at the path is never half of a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.tools.pack.digest import as_text
+
+_PLAN = "plan.json"
+#: A disk has many writes under way at once.
+_SYNCED_AT_ONCE = 16
+
+
+@dataclass
+class UnitRecord:
+    """What a unit left.
+
+    Attributes
+    ----------
+    digests
+        Of the samples of each array.
+    files
+        Path below the folder -> bytes.
+    """
+
+    digests: list[int] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for a file; JSON readers of other languages lack integers of 128 bits."""
+        return {"digests": [as_text(digest) for digest in self.digests], "files": self.files}
+
+    @classmethod
+    def from_json(cls, known: dict[str, Any]) -> UnitRecord:
+        """Return the record of a file."""
+        return cls([int(text, 16) for text in known["digests"]], known["files"])
+
+
+class WorkFolder:
+    """The folder `.NAME.packing` beside a store that is being packed.
+
+    Parameters
+    ----------
+    out
+        Path of the store.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.path = out.with_name(f".{out.name}.packing")
+        self.store = self.path / "store"
+
+    def make(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """Make the folder, and return its plan: this one, or that of a process which was faster.
+
+        The plan is written last, so that a folder without one can be made again.
+        """
+        for name in ("store", "tmp", "done", "rows", "spill"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        name = f"tmp/{secrets.token_hex(12)}.plan"
+        self.write(name, [json.dumps(plan, indent=1).encode()])
+        with contextlib.suppress(FileExistsError):
+            (self.path / _PLAN).hardlink_to(self.path / name)
+        (self.path / name).unlink()
+        return self.plan() or plan
+
+    def plan(self) -> dict[str, Any] | None:
+        """Return the plan of the run that began; None if there is none.
+
+        Raises
+        ------
+        ConfigError
+            If the file is something else.
+        """
+        try:
+            known = json.loads((self.path / _PLAN).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ConfigError(f"{self.path / _PLAN}: is no plan: {error}") from error
+        if not isinstance(known, dict):
+            raise ConfigError(f"{self.path / _PLAN}: is no plan")
+        return known
+
+    def write(self, name: str, parts: Iterable[bytes | memoryview]) -> int:
+        """Write a file as a whole; return its bytes.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written, such as on a full disk; nothing is left of it.
+        """
+        path, temporary = self.path / name, self.path / "tmp" / secrets.token_hex(12)
+        try:
+            with temporary.open("xb") as file:
+                file.writelines(parts)
+                size = file.tell()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            why = error.strerror or repr(error)
+            raise OSError(error.errno or errno.EIO, f"{path}: cannot be written: {why}") from error
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        return size
+
+    def keep(self, record: UnitRecord, name: str, parts: Iterable[bytes | memoryview]) -> None:
+        """Write a file of a unit, and note it in the unit's record."""
+        record.files[name] = self.write(name, parts)
+
+    def finish_unit(self, stage: str, number: int, record: UnitRecord) -> None:
+        """Write the record of a unit, whose files are all there."""
+        self.write(_record_name(stage, number), [json.dumps(record.to_json()).encode()])
+
+    def record(self, stage: str, number: int) -> UnitRecord | None:
+        """Return the record of a unit; None if it is not done, or not all of its files are there."""
+        try:
+            known = json.loads((self.path / _record_name(stage, number)).read_bytes())
+            record = UnitRecord.from_json(known)
+            is_whole = all((self.path / name).stat().st_size == size for name, size in record.files.items())
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+        return record if is_whole else None
+
+    def done(self, stage: str, count: int) -> set[int]:
+        """Return which of the units [0, count) are done, with all of their files."""
+        return {number for number in range(count) if self.record(stage, number) is not None}
+
+    def publish(self, out: Path) -> None:
+        """Give the store its path, and forget the folder.
+
+        Raises
+        ------
+        FileExistsError
+            If something else is at the path.
+        """
+        _sync_tree(self.store)
+        try:
+            self.store.rename(out)
+        except FileNotFoundError:
+            if not out.exists():  # another process, which finishes the same run, was not faster
+                raise
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, "exists: packing makes a new store", str(out)) from error
+            raise
+        _sync(out.parent)
+        self.forget()
+
+    def forget(self) -> None:
+        """Remove the folder; another process may do the same."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _record_name(stage: str, number: int) -> str:
+    return f"done/{stage}-{number}.json"
+
+
+def _sync_tree(folder: Path) -> None:
+    """Wait until all files of a folder are on the disk."""
+    found = [Path(parent, name) for parent, _, names in os.walk(folder) for name in (".", *names)]
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        list(pool.map(_sync, found))
+
+
+def _sync(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another process renamed the store
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
