@@ -30,6 +30,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/array_parts.py": ("parity/test_many_stores.py",),
     **{f"tools/pack/{name}.py": ("unit/tools/pack/test_pack.py",) for name in ("finish", "manifest", "units")},
     "tools/pack/__init__.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
+    "tools/advise/chunk_lengths.py": ("unit/tools/advise/test_layout.py",),
     "tools/pack/verify_pack.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
     **{
         f"tools/pack/{name}.py": ("unit/tools/pack/sources/test_anndata_source.py",)
@@ -84,6 +85,9 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/sparse.py": ("unit/engine/test_csr_reader.py", "unit/metadata/test_anndata.py"),
     "metadata/store_parts.py": ("parity/test_many_stores.py",),
     "plan/cursor.py": ("process/test_resume_exact.py",),
+    "tools/advise/trial_store.py": ("unit/tools/advise/test_codec_trial.py",),
+    "tools/advise/store_cost.py": ("unit/tools/advise/test_store_advice.py",),
+    "tools/advise/advice_page.py": ("unit/tools/advise/test_store_advice.py",),
     "storage/append_journal.py": ("unit/storage/test_appender.py", "process/test_appending.py"),
     "storage/appended.py": ("unit/storage/test_appender.py",),
     "storage/retry.py": ("unit/spec/test_error_policy.py",),

@@ -51,10 +51,28 @@ def add_arguments(
         help="draw in which order an epoch reads the store, as .svg or .png; it needs matplotlib",
     )
     parser.add_argument("--epoch", type=natural, default=0, metavar="N", help="which epoch (default: 0)")
+    parser.add_argument(
+        "--advise",
+        action="store_true",
+        help="measure instead: what this layout costs when it is shuffled, and which chunks, shards and codec would be "
+        "faster; it takes about half a minute",
+    )
+    parser.add_argument(
+        "--disk-rate",
+        metavar="SIZE",
+        help='with --advise: what the disk brings in a second, such as "2GB" (default: measured, if that is possible)',
+    )
+    parser.add_argument(
+        "--json",
+        metavar="PATH",
+        help="with --advise: write the report as JSON there; -: to stdout, in place of the page",
+    )
 
 
-def run(arguments: argparse.Namespace, open_data: Callable[[], Data], say: Callable[[str], None]) -> None:
+def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Callable[[object], None]) -> None:
     """Print what the store is and how it would be read; draw the order, if there is a file for it.
+
+    `open_data(decode_cf=False)` opens the arrays as they are stored.
 
     Raises
     ------
@@ -62,6 +80,9 @@ def run(arguments: argparse.Namespace, open_data: Callable[[], Data], say: Calla
         If an argument does not fit to the others or to the store, or matplotlib is missing.
     """
     _check(arguments)
+    if arguments.advise:
+        _advise(arguments, open_data, say)
+        return
     from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
 
     data = open_data()
@@ -92,7 +113,37 @@ def run(arguments: argparse.Namespace, open_data: Callable[[], Data], say: Calla
     say(page)
 
 
+def _advise(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Callable[[object], None]) -> None:
+    from zarrfeed.base.units import parse_bytes
+    from zarrfeed.tools.advise.store_advice import Reading, advise_store
+    from zarrfeed.tools.verify.terminal import write_json
+
+    rate = None if arguments.disk_rate is None else parse_bytes(arguments.disk_rate, "disk_rate")
+    reading = Reading(
+        batch_size=arguments.batch_size,
+        seed=arguments.seed,
+        num_threads=arguments.num_threads,
+        memory_budget=arguments.memory_budget,
+        mixing={"lanes": arguments.lanes, "mix": arguments.mix},
+        faults={"timeout": arguments.timeout},
+    )
+    name = " ".join(arguments.paths)
+    advice = advise_store(name, open_data(), open_data(decode_cf=False), reading=reading, disk_bytes_per_s=rate)
+    if arguments.json is not None:
+        write_json(advice.to_dict(), arguments.json)
+    if arguments.json != "-":
+        say(advice)
+
+
 def _check(arguments: argparse.Namespace) -> None:
+    if not arguments.advise:
+        for option, value in (("--json", arguments.json), ("--disk-rate", arguments.disk_rate)):
+            if value is not None:
+                raise ConfigError(f"{option} is for --advise: give it, too")
+    else:
+        for option in ("patch", "stride", "plot", "ranks"):
+            if getattr(arguments, option) is not None:
+                raise ConfigError(f"--{option} does not go with --advise, which measures whole samples on one rank")
     if arguments.patch is None and (arguments.stride is not None or arguments.border != "pad"):
         given = "--stride" if arguments.stride is not None else "--border"
         raise ConfigError(f"{given} is for patches: give --patch, too")
