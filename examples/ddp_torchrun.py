@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 examples/ddp_torchrun.py --data train.zarr --checkpoint run.pt
 
 The data are made if they are not there. Interrupt the run and start it again, on 1 or 4 processes if you like: the rest
-of the epoch is what was not used yet. examples/slurm_ddp.sh starts the same script without torchrun.
+of the epoch is what was not used yet. examples/slurm_ddp.sh and examples/kubernetes_job.yaml start the same script
+without torchrun.
 """
 
 from __future__ import annotations
@@ -17,8 +18,22 @@ import torch.distributed as dist
 from synthetic import NUM_SAMPLES, SIZE, open_or_make_store
 from torch.nn.parallel import DistributedDataParallel
 
-from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit, rank_from_slurm, rank_from_torchrun
+from zarrfeed import (
+    Digest,
+    ZarrDataLoader,
+    ZarrIterableDataset,
+    audit,
+    rank_from_kubernetes,
+    rank_from_slurm,
+    rank_from_torchrun,
+)
 
+#: Launcher -> what tells a process its rank, and the variable with its number on this node. A pod has one process.
+LAUNCHERS = {
+    "torchrun": (rank_from_torchrun, "LOCAL_RANK"),
+    "slurm": (rank_from_slurm, "SLURM_LOCALID"),
+    "kubernetes": (rank_from_kubernetes, ""),
+}
 GLOBAL_BATCH = 64  # samples of a step, over all ranks
 SAVE_EVERY = 10  # steps
 
@@ -28,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="directory with the Zarr arrays samples and targets")
     parser.add_argument("--checkpoint", type=Path, default=Path("run.pt"), help="read if it is there")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--launcher", choices=["torchrun", "slurm"], default="torchrun")
+    parser.add_argument("--launcher", choices=list(LAUNCHERS), default="torchrun")
     parser.add_argument("--stop-after", type=int, help="steps after which to stop, to try a new start")
     return parser.parse_args()
 
@@ -36,9 +51,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Train until the last epoch ends."""
     arguments = parse_arguments()
-    rank, world_size = rank_from_slurm() if arguments.launcher == "slurm" else rank_from_torchrun()
-    local_rank = int(os.environ["SLURM_LOCALID" if arguments.launcher == "slurm" else "LOCAL_RANK"])
-    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    find_rank, local_rank = LAUNCHERS[arguments.launcher]
+    rank, world_size = find_rank()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():  # a task of Slurm may see its own GPU alone, or all of the node
+        device = torch.device("cuda", int(os.environ.get(local_rank, 0)) % torch.cuda.device_count())
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=world_size)
     if rank == 0:
         open_or_make_store(arguments.data)

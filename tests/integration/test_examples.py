@@ -1,4 +1,4 @@
-"""The examples run as their first lines say, on CPU; Slurm is played by its environment variables."""
+"""The examples run as their first lines say, on CPU. tests/process/ has those that clusters start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -108,48 +107,6 @@ def test_torchrun_stops_and_goes_on_with_another_number_of_ranks(tmp_path: Path)
     assert [line.partition(",")[0] for line in second[1:]] == [f"epoch 1 on 1 ranks: {EXACT}"]
 
 
-FAKE_SRUN = """#!/usr/bin/env bash
-# Start the tasks of one node, as srun does.
-pids=()
-for ((task = 0; task < SLURM_NTASKS; task++)); do
-  SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
-  pids+=($!)
-done
-for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
-"""
-
-FAKE_SCONTROL = """#!/usr/bin/env bash
-[ "$*" = "show hostnames node[1-1]" ] && echo localhost
-"""
-
-
-def job_with_a_free_port() -> int:
-    """Return the number of a job for which the script chooses a port that is free: 20000 + number mod 20000."""
-    for job in range(os.getpid() % 10000, 20000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", 20000 + job))
-            return job
-    raise AssertionError("no port is free")
-
-
-def test_the_slurm_script_trains_on_all_tasks(tmp_path: Path) -> None:
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
-        (commands / name).write_text(text)
-        (commands / name).chmod(0o755)
-    out = run(
-        *("bash", str(EXAMPLES / "slurm_ddp.sh"), str(tmp_path / "train.zarr"), str(tmp_path / "run.pt")),
-        *("--epochs", "1"),
-        PATH=str(commands),
-        SLURM_NTASKS="2",
-        SLURM_JOB_ID=str(job_with_a_free_port()),
-        SLURM_JOB_NODELIST="node[1-1]",
-        SLURM_SUBMIT_DIR=str(EXAMPLES.parent),
-    )
-    assert out.startswith(f"epoch 0 on 2 ranks: {EXACT}")
-
-
 def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
     out = run(sys.executable, str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
     assert out.splitlines() == [
@@ -214,5 +171,5 @@ def test_the_volume_of_the_example_is_in_the_package_of_nilearn() -> None:
 def test_the_readme_names_every_example() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     for path in EXAMPLES.iterdir():
-        if path.suffix in (".py", ".sh") and path.name != "synthetic.py":
+        if path.suffix in (".py", ".sh", ".yaml") and path.name != "synthetic.py":
             assert f"[{path.name}]({path.name})" in readme

@@ -108,6 +108,8 @@ def environment() -> dict[str, str]:
         "HF_HOME": str(Path.cwd()),
         "XDG_STATE_HOME": str(Path.cwd()),
         "TRANSFORMERS_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_TOKEN": "0" * 64,  # otherwise Ray writes one to the home directory
     }
 
 

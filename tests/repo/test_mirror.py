@@ -172,6 +172,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/epoch_iterator.py": ("process/test_process_life.py", "process/test_interrupts.py"),
     "torch/interrupts.py": ("process/test_interrupts.py",),
     "torch/options.py": ("robustness/test_bad_input.py",),
+    "compat/ray.py": ("integration/test_ray.py",),
     "compat/lightning.py": ("integration/test_lightning_checkpoints.py",),
     "storage/shard_folder.py": ("unit/torch/test_shard_writer.py", "unit/storage/test_retention.py"),
     "torch/shard_reader.py": ("unit/torch/test_shard_writer.py", "process/test_distributed_checkpoint.py"),
