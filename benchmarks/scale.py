@@ -1,8 +1,10 @@
-"""What a rank's epoch costs to plan: `python -m benchmarks.scale` runs benchmarks/suites/scale.py."""
+"""What internet scale costs: `python -m benchmarks.scale` runs benchmarks/suites/scale.py."""
 
 from __future__ import annotations
+
+import sys
 
 from benchmarks.suites.scale import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,10 @@
-"""Draw the pictures of docs/ anew: the orders of two stores, by the command that the pages show.
+"""Draw the pictures of docs/ anew: the orders of two stores, by the command that the pages show, and docs/scale.json.
 
     python dev/pictures.py
 
 They are committed as SVG, whose text is text and whose ids are fixed: so a change shows as a diff, and the site is
-built without matplotlib and without the compiled engine. Only metadata of the stores are written.
+built without matplotlib and without the compiled engine. Only metadata of the stores are written. docs/scale.json has
+the results of `python -m benchmarks.scale --full`, whose pictures are drawn from there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import io
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import zarr
 
 from zarrfeed.tools import cli
 
+_ROOT = Path(__file__).parent.parent
 _THREADS = " --num-threads 2"  # which the columns of patches depend on
 #: Picture -> the command that draws it.
 PICTURES = {
@@ -41,9 +44,13 @@ def draw(folder: Path) -> None:
                 status = cli.main([*command.split(), "--plot", os.fspath(path)])
             if status:
                 raise SystemExit(status)
+    sys.path.insert(0, os.fspath(_ROOT))
+    from benchmarks.report.scale_charts import draw_all
+
+    draw_all(_ROOT / "docs" / "scale.json", folder.resolve())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent.parent / "docs" / "pictures")
+    parser.add_argument("--folder", type=Path, default=_ROOT / "docs" / "pictures")
     draw(parser.parse_args().folder)
