@@ -44,6 +44,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 _LONG = (
     "repo/test_cpp.py",
     "integration/test_huggingface.py",
+    "integration/test_ray.py",
     "process/test_ranks.py",
     "process/test_process_life.py",
     "robustness/test_faults.py",

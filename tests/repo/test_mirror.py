@@ -105,6 +105,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/tensors.py": ("unit/engine/test_reader.py",),
     "__init__.py": ("integration/test_without_torch.py",),
     "objects.py": ("unit/storage/test_list_objects.py",),
+    "device.py": ("unit/torch/test_prefetch.py",),
+    "torch/transfers.py": ("unit/torch/test_prefetch.py",),
     "__main__.py": ("unit/tools/test_cli.py",),
     "base/errors.py": ("robustness/test_bad_input.py", "unit/spec/test_error_policy.py"),
     "base/native.py": ("unit/storage/test_zarr_internals.py",),

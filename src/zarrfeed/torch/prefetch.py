@@ -1,0 +1,266 @@
+"""`prefetch`: the batches of a loader on a device, copied there before they are asked for.
+
+What holds: batches come in the loader's order, each once. A thread takes them from the loader and begins their copies,
+up to a number of bytes ahead; it ends with the pass, however the pass ends. The state is that of the batch that was
+handed out last, whatever was taken from the loader since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.units import parse_bytes
+from zarrfeed.torch.transfers import DeviceStreams, Streams, Transfer, map_tensors
+
+#: Batches that are copied ahead, at most: more help no step that is at all even.
+_MOST_AHEAD = 16
+#: How long the end of a pass waits for the loader to return what the thread waits for.
+_PATIENCE_S = 10.0
+#: Devices without streams: a copy blocks the host.
+_WITHOUT_STREAMS = ("cpu", "mps", "meta")
+
+
+class DeviceLoader:
+    """The batches of a loader, on a device; made by `prefetch`.
+
+    Iterating begins a pass of the loader. `len()`, `set_epoch`, `state_dict` and `load_state_dict` are the loader's,
+    where it has them; the state counts what this loader handed out.
+
+    Attributes
+    ----------
+    loader, device
+        As given.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> from zarrfeed.device import DeviceLoader, prefetch
+    >>> dataset = zarrfeed.ZarrIterableDataset(np.arange(5), batch_size=2)
+    >>> loader = prefetch(zarrfeed.ZarrDataLoader(dataset), "cpu")
+    >>> isinstance(loader, DeviceLoader), len(loader), loader.device
+    (True, 3, device(type='cpu'))
+    """
+
+    def __init__(self, loader: Iterable[Any], device: torch.device, ahead: int, streams: Streams | None) -> None:
+        self.loader, self.device = loader, device
+        self._ahead, self._streams = ahead, streams
+        self._state: Any = None
+
+    def __repr__(self) -> str:
+        return f"DeviceLoader({self.loader!r}, {str(self.device)!r})"
+
+    def __len__(self) -> int:
+        """Return the number of batches of a pass, if the loader knows it."""
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"object of type {type(self.loader).__name__!r} has no len()")
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return a pass over the batches, which begins with the first one."""
+        return self._plain() if self._streams is None else self._copied(self._streams)
+
+    def _plain(self) -> Iterator[Any]:
+        self._state = None
+        for batch in self.loader:
+            yield batch if self.device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(self.device))
+
+    def _copied(self, streams: Streams) -> Iterator[Any]:
+        self._state = None
+        on_its_way = _Pass(self.loader, streams, self._ahead)
+        try:
+            while (found := on_its_way.take()) is not None:
+                batch, self._state = found
+                yield batch
+                del batch, found  # the consumer's reference is the last one
+            self._state = None
+        finally:
+            on_its_way.stop()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that the next pass reads."""
+        self._state = None
+        self._of_loader("set_epoch")(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the loader's state as it was when the batch that was handed out last had come from it.
+
+        Raises
+        ------
+        ConfigError
+            If the loader has no state.
+        """
+        state: dict[str, Any] = self._of_loader("state_dict")() if self._state is None else self._state
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass go on where a state was taken.
+
+        Raises
+        ------
+        ConfigError
+            If the loader has no state, or refuses this one.
+        """
+        self._state = None
+        self._of_loader("load_state_dict")(state)
+
+    def _of_loader(self, name: str) -> Any:
+        method = getattr(self.loader, name, None)
+        if not callable(method):
+            raise ConfigError(f"loader = {self.loader!r} has no {name}()")
+        return method
+
+
+def prefetch(
+    loader: Iterable[Any],
+    device: torch.device | str | int,
+    *,
+    ahead: int | str = "1GiB",
+) -> DeviceLoader:
+    """Return a loader whose batches lie on a device when the training step asks for them.
+
+    A thread takes batches from the loader, pins those that are not pinned, and copies them on a stream of their own,
+    while the device computes. The stream that is current where a batch is asked for waits for its copy; the host does
+    not. On a CPU, batches are the loader's.
+
+    Parameters
+    ----------
+    loader
+        A `ZarrDataLoader`, a `ZarrIterableDataset`, or any iterable of batches: tensors, and dicts, lists, tuples,
+        named tuples and dataclasses of tensors. What is no tensor stays as it is, such as text; so do sparse tensors of
+        other layouts than CSR.
+    device
+        Where batches go, such as "cuda", "cuda:1", or the number of an accelerator.
+    ahead
+        Bytes, or text such as "256MiB": what lies on the device ahead of the step, at least one batch and at most 16.
+
+    Raises
+    ------
+    ConfigError
+        If the loader cannot be iterated, or the device is none that torch has.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> from zarrfeed.device import prefetch
+    >>> dataset = zarrfeed.ZarrIterableDataset(np.arange(5), batch_size=2)
+    >>> loader = prefetch(dataset, "cuda" if torch.cuda.is_available() else "cpu")
+    >>> [batch.tolist() for batch in loader]
+    [[0, 1], [2, 3], [4]]
+    """
+    if not isinstance(loader, Iterable):
+        raise ConfigError(f"loader is a {type(loader).__name__}, must be an iterable of batches")
+    size = parse_bytes(ahead, "ahead")
+    try:
+        found = torch.device(device)
+        streams = None if found.type in _WITHOUT_STREAMS else DeviceStreams(found)
+    except (RuntimeError, TypeError, AssertionError) as error:  # AssertionError: torch without CUDA
+        raise ConfigError(f"device = {device!r}: {error}") from error
+    return DeviceLoader(loader, found, size, streams)
+
+
+class _Pass:
+    """One pass over a loader, whose batches a thread copies ahead.
+
+    The pass begins in the thread that iterates: torch hears of dead workers only if the main thread began them.
+    """
+
+    def __init__(self, loader: Iterable[Any], streams: Streams, ahead: int) -> None:
+        self._loader, self._streams, self._ahead = loader, streams, ahead
+        self._has_state = callable(getattr(loader, "state_dict", None))
+        self._batches = iter(loader)
+        self._changed = threading.Condition()
+        self._ready: deque[tuple[Transfer, Any]] = deque()
+        self._ready_bytes = 0
+        self._landing: deque[Transfer] = deque()
+        self._is_stopped = self._is_over = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> tuple[Any, Any] | None:
+        """Return the next batch, on the device, and the loader's state after it; None at the end.
+
+        Raises
+        ------
+        Exception
+            Whatever the loader raised, after the batches before it.
+        """
+        if self._thread is None:
+            if not self._copy_next():
+                return None
+            self._thread = threading.Thread(target=self._run, name="zarrfeed-prefetch", daemon=True)
+            self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._is_over)
+            if not self._ready:
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                return None
+            transfer, state = self._ready.popleft()
+            self._ready_bytes -= transfer.nbytes
+            self._changed.notify_all()
+        batch = transfer.hand_over()
+        self._landing.append(transfer)
+        while self._landing and self._landing[0].is_done():
+            self._landing.popleft()
+        return batch, state
+
+    def stop(self) -> None:
+        """End the thread, and wait for the copies under way."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+        if self._thread is None or not self._thread.is_alive():
+            self._close_loader()
+        for transfer in (*self._landing, *(one for one, _ in self._ready)):
+            transfer.wait()
+        self._landing.clear()
+        self._ready.clear()
+
+    def _run(self) -> None:
+        try:
+            while self._has_room() and self._copy_next():
+                pass
+        except BaseException as error:  # noqa: BLE001 - the thread that iterates raises it
+            self._error = error
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        """Wait until another batch may be taken; False: the pass is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped or self._fits())
+            return not self._is_stopped
+
+    def _fits(self) -> bool:
+        if not self._ready:
+            return True
+        mean = self._ready_bytes / len(self._ready)
+        return len(self._ready) < _MOST_AHEAD and self._ready_bytes + mean <= self._ahead
+
+    def _copy_next(self) -> bool:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            return False
+        state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]
+        transfer = Transfer(batch, self._streams)
+        with self._changed:
+            self._ready.append((transfer, state))
+            self._ready_bytes += transfer.nbytes
+            self._changed.notify_all()
+        return True
+
+    def _close_loader(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if callable(close):
+            close()
