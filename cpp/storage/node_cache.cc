@@ -12,7 +12,7 @@ namespace {
 
 /// How long a request waits for another process to write the entry that it fetches.
 constexpr std::chrono::seconds kPatience{20};
-constexpr std::chrono::milliseconds kFirstPause{1}, kLongestPause{16};
+constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 
@@ -130,7 +130,7 @@ void NodeCache::read(std::vector<ReadRequest> requests) {
       continue;
     }
     const auto wanted = std::make_shared<Wanted>(
-        Wanted{std::move(request), std::make_shared<const CacheEntry>(*std::move(entry)), Clock::now(), kFirstPause});
+        Wanted{std::move(request), std::make_shared<const CacheEntry>(*std::move(entry)), Clock::now(), kFirstWait});
     if (found == Found::kWouldBlock) {
       look_later(wanted, {});
     } else {
@@ -189,7 +189,7 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
   if (directory_->admits() && Clock::now() - wanted->since < kPatience) {
     CacheDirectory::ClaimPtr claim = directory_->try_claim(*wanted->entry);
     if (claim == nullptr) {
-      const auto pause = std::exchange(wanted->pause, std::min<Clock::duration>(2 * wanted->pause, kLongestPause));
+      const auto pause = std::exchange(wanted->pause, std::min<Clock::duration>(2 * wanted->pause, kLongestWait));
       look_later(wanted, pause);
       return;
     }
@@ -203,7 +203,7 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
     }
     if (found == Found::kWouldBlock) {
       claim.reset();
-      look_later(wanted, kFirstPause);
+      look_later(wanted, kFirstWait);
       return;
     }
     add(counters_->misses);

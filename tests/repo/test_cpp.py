@@ -55,6 +55,8 @@ def build(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
         # the lines of a stack, -g1 is enough.
         *("-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_CXX_FLAGS=-O1{' -g1' if SANITIZE else ''}"),
         "-DZARRFEED_TEST_FLAGS=-O0;-Werror",
+        # Several files of a library are compiled as one, with their headers once: half of the time.
+        *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=5"),
     )
     programs = [f"{name}_test" for name in UNITS] + (FUZZ if SANITIZE or pytestconfig.getoption("--large") else [])
     run(tool("cmake"), "--build", str(directory), "--target", *programs)
