@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -58,6 +59,32 @@ int64_t position_in_mixture(const EpochPlan& plan, size_t source, int64_t pass, 
   return step - plan.mixture_begin;
 }
 
+/// Steps that are as far apart as positions of a lane are: that of the lane's position `at` is `first + delta * at`, for
+/// `at` in [begin, end). The consumer reads no other position of the group.
+struct EvenSteps {
+  int64_t first = 0;
+  int64_t delta = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// The steps of `rows` positions of the epoch order, `lanes` apart, from g on. None if they have to be looked up one by
+/// one.
+std::optional<EvenSteps> find_even_steps(const EpochPlan& plan, int64_t g, int64_t lanes, int64_t rows) {
+  if (plan.mixture != nullptr || plan.run > 0 || !plan.extra_position.empty() || lanes % plan.stride != 0) return {};
+  const int64_t ahead = g - plan.first;
+  if (ahead % plan.stride != 0) return EvenSteps{};
+  EvenSteps steps{plan.begin + ahead / plan.stride, lanes / plan.stride, 0, rows};
+  const auto first_from = [&](int64_t distance) {  // the first position of the lane so far behind g, or farther
+    return std::clamp<int64_t>((distance + lanes - 1) / lanes, 0, rows);
+  };
+  if (ahead < 0) steps.begin = first_from(-ahead);
+  // From here on, the position is in a later turn or behind what the consumer reads.
+  const int64_t end = std::min(plan.length - g, plan.count * plan.stride - ahead);
+  steps.end = end <= 0 ? 0 : first_from(end);
+  return steps;
+}
+
 /// What the rows of a group are permuted by, and how its lane is dealt.
 struct GroupOrder {
   uint64_t seed;
@@ -101,6 +128,20 @@ int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
   return sample;
 }
 
+/// Sets the placements of a group, whose begins of segments are there, from which sample of which segment stands at each
+/// position: those of each segment in the order of their steps.
+void place_by_segment(const EvenSteps& even, std::span<const PlacedRow> by_position, GroupPlacements& out) {
+  std::ranges::fill(out.begin, 0);
+  for (int64_t at = even.begin; at < even.end; ++at) ++out.begin[by_position[static_cast<size_t>(at)].segment + 1];
+  std::partial_sum(out.begin.begin(), out.begin.end(), out.begin.begin());
+  out.rows.resize(out.begin.back());
+  std::vector<size_t> next(out.begin.begin(), out.begin.end() - 1);
+  for (int64_t at = even.begin; at < even.end; ++at) {
+    const PlacedRow& row = by_position[static_cast<size_t>(at)];
+    out.rows[next[row.segment]++] = {row.sample, even.first + even.delta * at};
+  }
+}
+
 }  // namespace
 
 KeyedRandom::KeyedRandom(std::span<const uint64_t> words) {
@@ -130,20 +171,34 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
   out.begin.assign(1, 0);
 
   for (size_t s = begin; s < end; ++s) check_segment(plan, s);
+  const int64_t group_rows =
+      std::accumulate(plan.segment_length.begin() + static_cast<std::ptrdiff_t>(begin),
+                      plan.segment_length.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
 
   // With mix > 1, position i of the group holds row p[i] of the concatenated segments; what is needed is the inverse:
   // where does each row of a segment stand? It is drawn directly, since the inverse of a random permutation is one.
   const bool mixed = plan.shuffle && end - begin > 1;
   if (mixed) {
-    const int64_t rows = std::accumulate(plan.segment_length.begin() + static_cast<std::ptrdiff_t>(begin),
-                                         plan.segment_length.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
-    scratch.group_permutation.resize(static_cast<size_t>(rows));
+    scratch.group_permutation.resize(static_cast<size_t>(group_rows));
     const uint64_t key[] = {order.seed, order.epoch, kRowsOfGroup, static_cast<uint64_t>(lane),
                             static_cast<uint64_t>(plan.group_number[group])};
     random_permutation(KeyedRandom(key), scratch.group_permutation);
   }
 
+  const auto check_step = [&](int64_t step) {
+    if (step >= plan.first_step[group] && step <= plan.last_step[group]) return true;
+    if (plan.mixture != nullptr) return false;  // batches beyond would not be open
+    throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " + std::to_string(step) +
+                                        ", outside of what it declares");
+  };
   const int64_t turn_begin = plan.group_turn[group] * plan.length;
+  const std::optional<EvenSteps> even =
+      find_even_steps(plan, lane + order.lanes * plan.group_offset[group] + turn_begin, order.lanes, group_rows);
+  if (even && even->begin < even->end) {
+    check_step(even->first + even->delta * even->begin);
+    check_step(even->first + even->delta * (even->end - 1));
+  }
+  if (even && mixed) scratch.by_position.resize(static_cast<size_t>(group_rows));
   int64_t in_group = 0;  // rows of this group before the current segment
   for (size_t s = begin; s < end; ++s) {
     const int64_t start = plan.segment_start[s];
@@ -151,31 +206,42 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     if (plan.shuffle) {
       permute_block(order.seed, order.epoch, plan.segment_block[s], plan.segment_rows[s], scratch.block_permutation);
     }
+    const auto row_at = [&](int64_t i) {
+      return plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
+    };
     const size_t first_placement = out.rows.size();
-    for (int64_t i = 0; i < length; ++i) {
-      const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
-      const int64_t at = mixed ? scratch.group_permutation[static_cast<size_t>(in_group + i)] : in_group + i;
-      int64_t g = lane + order.lanes * (plan.group_offset[group] + at);
-      if (plan.mixture != nullptr) {
-        g = position_in_mixture(plan, static_cast<size_t>(plan.group_source[group]), plan.group_pass[group], g);
-        if (g < 0) continue;
+    if (even && mixed) {
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t at = scratch.group_permutation[static_cast<size_t>(in_group + i)];
+        scratch.by_position[static_cast<size_t>(at)] = {sample_of(plan, s, row_at(i)), s - begin};
       }
-      for_each_step(plan, g + turn_begin, [&](int64_t step) {
-        if (step < plan.first_step[group] || step > plan.last_step[group]) {  // batches beyond would not be open
-          if (plan.mixture != nullptr) return;
-          throw Error(ErrorKind::kConfig, "plan: group " + std::to_string(group) + " serves step " +
-                                              std::to_string(step) + ", outside of what it declares");
+    } else if (even) {
+      const int64_t last = std::min(length, even->end - in_group);
+      out.rows.reserve(first_placement + static_cast<size_t>(length));
+      for (int64_t i = std::max<int64_t>(0, even->begin - in_group); i < last; ++i) {
+        out.rows.push_back({sample_of(plan, s, row_at(i)), even->first + even->delta * (in_group + i)});
+      }
+    } else {
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t at = mixed ? scratch.group_permutation[static_cast<size_t>(in_group + i)] : in_group + i;
+        int64_t g = lane + order.lanes * (plan.group_offset[group] + at);
+        if (plan.mixture != nullptr) {
+          g = position_in_mixture(plan, static_cast<size_t>(plan.group_source[group]), plan.group_pass[group], g);
+          if (g < 0) continue;
         }
-        out.rows.push_back({sample_of(plan, s, row), step});
-      });
+        for_each_step(plan, g + turn_begin, [&](int64_t step) {
+          if (check_step(step)) out.rows.push_back({sample_of(plan, s, row_at(i)), step});
+        });
+      }
     }
-    if (mixed || plan.mixture != nullptr || !plan.extra_position.empty()) {
+    if ((mixed && !even) || plan.mixture != nullptr || !plan.extra_position.empty()) {
       std::sort(out.rows.begin() + static_cast<std::ptrdiff_t>(first_placement), out.rows.end(),
                 [](const Placement& a, const Placement& b) { return a.step < b.step; });
     }
     out.begin.push_back(out.rows.size());
     in_group += length;
   }
+  if (even && mixed) place_by_segment(*even, scratch.by_position, out);
 }
 
 int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high) {

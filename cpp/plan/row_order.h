@@ -105,10 +105,17 @@ struct EpochPlan {
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }
 };
 
+/// A sample at a position of a group, and the segment of the group that it is of.
+struct PlacedRow {
+  int64_t sample;
+  size_t segment;
+};
+
 /// Temporary arrays of expand_group, reused by later calls.
 struct ShuffleScratch {
   std::vector<int64_t> block_permutation;
   std::vector<int64_t> group_permutation;
+  std::vector<PlacedRow> by_position;
 };
 
 /// Placements of one group: those of segment s are [begin[s], begin[s + 1]) of `rows`.

@@ -64,6 +64,12 @@ class Node:
     def said(self) -> str:
         return self._said.read_text()
 
+    def end(self) -> None:
+        """Wait until the run ends, and fail with what the node said if it does not end well."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.agent.wait(180)
+        assert self.agent.poll() == 0, self.said()
+
     def check(self) -> None:
         assert self.agent.poll() is None, self.said()
 
@@ -96,7 +102,7 @@ def test_a_run_goes_on_exactly_after_the_loss_of_a_node_and_with_a_new_one(tmp_p
     log.wait([17, 33], check)  # in the middle of epoch 1, at step 43
     nodes.append(Node("third", store.port, tmp_path))
     for node in (staying, nodes[-1]):
-        assert node.agent.wait(120) == 0, node.said()
+        node.end()
 
     said = "".join(node.said() for node in nodes)
     begins = sorted(map(int, re.findall(r"continuing on \d ranks in epoch \d, at step (\d+)", said)))

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -353,4 +354,37 @@ TEST(how_a_patch_is_turned_depends_on_seed_epoch_and_number_alone) {
     others += (of_sample == nullptr ? Orientation{} : *of_sample) != drawn[static_cast<size_t>(sample)] ? 1 : 0;
   }
   CHECK(others > 30);
+}
+
+TEST(steps_that_are_evenly_apart_are_those_that_are_looked_up_one_by_one) {
+  std::mt19937_64 random(5);
+  int even = 0;
+  for (int i = 0; i < 400; ++i) {
+    LineSpec line = random_line(random, 300);
+    if (i % 2 == 0) line.stride = 1;
+    const Context context(describe(line));
+    const auto plan = build_plan(line);
+    EpochPlan looked_up = plan->plan;
+    const int64_t nowhere[] = {std::numeric_limits<int64_t>::max()};
+    const int64_t at_no_step[] = {0};
+    if (looked_up.extra_position.empty()) {  // a position that no group has
+      looked_up.extra_position = nowhere;
+      looked_up.extra_step = at_no_step;
+      ++even;
+    }
+    ShuffleScratch scratch;
+    GroupPlacements got;
+    GroupPlacements expected;
+    for (size_t group = 0; group < looked_up.num_groups(); ++group) {
+      expand_group(plan->plan, group, scratch, got);
+      expand_group(looked_up, group, scratch, expected);
+      CHECK_EQ(got.begin, expected.begin);
+      CHECK_EQ(got.rows.size(), expected.rows.size());
+      for (size_t row = 0; row < got.rows.size(); ++row) {
+        CHECK_EQ(got.rows[row].sample, expected.rows[row].sample);
+        CHECK_EQ(got.rows[row].step, expected.rows[row].step);
+      }
+    }
+  }
+  CHECK(even > 200);
 }
