@@ -43,16 +43,19 @@ TaskBuilder::Rows TaskBuilder::build(size_t group, ShuffleScratch& scratch, std:
   GroupPlacements placements;
   expand_group(plan_, group, scratch, placements);
   auto samples = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
+  const auto first_segment = static_cast<size_t>(plan_.group_begin[group]);
   for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
     if (placements.begin[s] == placements.begin[s + 1]) continue;
+    const SampleRange of_block = find_samples(plan_, first_segment + s);
     for (size_t f = 0; f < fields_.size(); ++f) {
-      add_field(f, samples, placements.begin[s], placements.begin[s + 1], out);
+      add_field(f, samples, placements.begin[s], placements.begin[s + 1], of_block, out);
     }
   }
   return samples;
 }
 
-void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const {
+void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, size_t end, const SampleRange& of_block,
+                            std::vector<Task>& out) const {
   const FieldDecoder& decoder = fields_[field];
   if (decoder.patches() != nullptr) {
     add_patches(field, samples, begin, end, out);
@@ -64,11 +67,17 @@ void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, siz
       add_rows(field, samples, samples, begin, end, 0, out);
       return;
     }
-    const auto [first, last] =
-        std::minmax_element(of_segment.begin(), of_segment.end(),
-                            [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
-    const int64_t chunk = decoder.chunk_of(first->sample);
-    if (chunk != kNoChunk && chunk == decoder.chunk_of(last->sample)) {
+    // Mostly one chunk has the whole block, so that its rows need not be looked at.
+    SampleRange range = of_block;
+    int64_t chunk = decoder.chunk_of(range.first);
+    if (chunk == kNoChunk || chunk != decoder.chunk_of(range.last)) {
+      const auto [first, last] =
+          std::minmax_element(of_segment.begin(), of_segment.end(),
+                              [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
+      range = {first->sample, last->sample};
+      chunk = decoder.chunk_of(range.first);
+    }
+    if (chunk != kNoChunk && chunk == decoder.chunk_of(range.last)) {
       add_rows(field, samples, samples, begin, end, chunk, out);
       return;
     }

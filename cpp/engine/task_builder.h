@@ -46,7 +46,8 @@ class TaskBuilder {
   static std::optional<int64_t> pieces_per_sample(const std::vector<FieldDecoder>& fields);
 
  private:
-  void add_field(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
+  void add_field(size_t field, const Rows& samples, size_t begin, size_t end, const SampleRange& of_block,
+                 std::vector<Task>& out) const;
   void add_patches(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
   void add_rows(size_t field, const Rows& samples, const Rows& rows, size_t begin, size_t end, int64_t chunk,
                 std::vector<Task>& out) const;

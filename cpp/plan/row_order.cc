@@ -154,6 +154,10 @@ uint64_t KeyedRandom::mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
+SampleRange find_samples(const EpochPlan& plan, size_t segment) {
+  return {sample_of(plan, segment, 0), sample_of(plan, segment, plan.segment_rows[segment] - 1)};
+}
+
 void random_permutation(KeyedRandom random, std::span<int64_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const size_t j = random.below(i + 1);
