@@ -34,7 +34,7 @@ from benchmarks.suites.scale_rates import S3_GETS, listings, loads
 from zarrfeed import Digest, audit
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.native import core
-from zarrfeed.plan.order import MOST_BLOCKS
+from zarrfeed.plan.block_order import MOST_BLOCKS, MOST_UNFOLDED
 from zarrfeed.plan.partition import Consumer
 from zarrfeed.plan.state import EpochState
 
@@ -114,7 +114,7 @@ SCALES = {
         nodes=10,
         local=4,
         chunks=100_000_000,
-        plans=({"chunks": 50_000, "affinity": True}, {"chunks": 100_000_000}),
+        plans=({"chunks": 50_000, "affinity": True}, {"chunks": 100_000_000, "affinity": True}),
         hits=tuple(_cases(20_003, 10, 4, 5)),
         even=_both(20_003, 10, 4),
         objects=20_000,
@@ -130,7 +130,7 @@ SCALES = {
             {"chunks": 1_000_000, "explains": True},
             {"chunks": 10_000_000, "explains": True},
             {"chunks": 100_000_000},
-            {"chunks": 100_000_000, "lifted": True},
+            {"chunks": 1_000_000_000},
             {"chunks": 1_000_000, "affinity": True},
             {"chunks": 10_000_000, "affinity": True},
             {"chunks": 100_000_000, "affinity": True, "lifted": True},
@@ -333,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "machine": describe_machine(),
         "scale": options.scale,
         "limits": asdict(limits),
-        "most_blocks": MOST_BLOCKS,
+        "most_blocks": MOST_UNFOLDED,
         "nodes": scale.nodes,
         "local": scale.local,
     }
@@ -366,7 +366,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(
         f"opening with a cache: {pages['pages']:,} listings by each process, {pages['all']:,} by {ranks:,} ranks, and "
         f"{each * scale.chunks / 2**30:.1f} GiB of versions in each ({each:.0f} bytes an object)\n"
-        f"S3 prefixes: at {S3_GETS} GET/s each. planned: at most {MOST_BLOCKS:,} blocks.\n"
+        f"S3 prefixes: at {S3_GETS} GET/s each. planned: at most {MOST_UNFOLDED:,} blocks,\n"
+        f"with affinity {MOST_BLOCKS:,}.\n"
         f"load average of the machine: {before:.1f} before, {document['load_average'][1]:.1f} after",
         highlight=False,
         soft_wrap=True,

@@ -29,7 +29,7 @@ from benchmarks.suites import scale_cluster
 from benchmarks.suites.scale_cluster import Cluster
 from zarrfeed import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.plan import order
+from zarrfeed.plan import block_order
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.partition import Consumer, RankInfo
 from zarrfeed.plan.state import EpochState
@@ -109,7 +109,7 @@ def plan(
     """
     zarrfeed.ZarrIterableDataset  # noqa: B018 (imports torch, which the other probes do without)
     if lifted:
-        order.MOST_BLOCKS = _NO_LIMIT
+        block_order.MOST_BLOCKS = _NO_LIMIT
     os.environ["LOCAL_WORLD_SIZE"] = str(local)
     base_mib, clock = status_mib("VmRSS"), _Clock()
     options: dict[str, Any] = {"affinity": "node"} if affinity else {}
@@ -140,7 +140,7 @@ def plan(
             "mix": planned.order.mix,
             "blocks": session.schedule.order.num_blocks,
             "block_rows": session.schedule.order.block_rows,
-            "reads": len(planned.segment_place),
+            "reads": planned.to_core().count_pieces(),
             "samples": planned.steps,
             "state_bytes": len(json.dumps(dataset.state_dict())),
         }
@@ -150,7 +150,7 @@ def plan(
             schedule = schedule.for_node(place.node, nodes)
         state = resumable(schedule, place)
         half = Consumer(place.rank // 2, place.world_size // 2, node=place.node)
-        clock.step("resumed", lambda: schedule.plan(state, half).to_core())
+        clock.step("resumed", lambda: schedule.reading(state, half).to_core())
         if explains:
             clock.step("explain", dataset.explain)
     return figures | {"steps": clock.steps}
@@ -167,7 +167,7 @@ def resumable(schedule: Schedule, place: RankInfo) -> EpochState:
 
 def hits(*, cluster: dict[str, Any], sampled: list[int], epochs: int, rooms: list[float | None]) -> dict[str, Any]:
     """Simulate node caches; see `simulate_hits`. A room that is null holds everything."""
-    order.MOST_BLOCKS = _NO_LIMIT
+    block_order.MOST_BLOCKS = _NO_LIMIT
     sizes = [np.inf if room is None else room for room in rooms]
     found = scale_cluster.simulate_hits(Cluster(**cluster), sampled=sampled, epochs=epochs, rooms=sizes)
     return found | {"peak_mib": round(status_mib("VmHWM"), 1)}

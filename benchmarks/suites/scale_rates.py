@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from zarrfeed.plan.order import MOST_BLOCKS
+from zarrfeed.plan.block_order import MOST_UNFOLDED
 from zarrfeed.spec.sharding import DEFAULT_COALESCE
 
 #: GET and HEAD requests a second that S3 promises for each partitioned prefix:
@@ -144,7 +144,7 @@ def load_of(name: str, layout: Layout, *, chunks: int, nodes: int, local: int) -
         scenario=name,
         layout=layout,
         blocks=blocks,
-        planned=blocks <= MOST_BLOCKS,
+        planned=blocks <= MOST_UNFOLDED,
         gets_per_chunk=each,
         amplification=amplification,
         gets_per_rank_s=chunks_s * each,

@@ -294,6 +294,7 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception_translator(translate);
 
   bind_specs(m);
+  bind_blocks(m);
   bind_plans(m);
   bind_cache(m);
   py::class_<EngineOptions>(m, "EngineOptions")
@@ -377,7 +378,10 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "required_open_batches",
       [](const PythonPlan& plan, int64_t batch_size) {
-        return Engine::required_open_batches(plan.owned->plan, batch_size);
+        const auto owned = plan.owned;
+        const GilRelease release;
+        return owned->line == nullptr ? Engine::required_open_batches(owned->plan, batch_size)
+                                      : Admission::required_unfolded(owned, batch_size);
       },
       py::arg("plan"), py::arg("batch_size"));
   m.def(
@@ -387,7 +391,11 @@ PYBIND11_MODULE(_core, m) {
         py::array_t<int64_t> out(owned->plan.steps);
         const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
         const GilRelease release;
-        list_order(owned->plan, view);
+        if (owned->line == nullptr) {
+          list_order(owned->plan, view);
+        } else {
+          list_unfolded(owned, view);
+        }
         return out;
       },
       py::arg("plan"));

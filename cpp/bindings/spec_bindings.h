@@ -22,7 +22,9 @@ struct PythonPlan {
 void bind_specs(pybind11::module_& m);
 /// Binds CacheDirectory, ObjectVersions and CachedArray.
 void bind_cache(pybind11::module_& m);
-/// Binds EpochPlan and CarryPlan.
+/// Binds BlockTable and BlockLine.
+void bind_blocks(pybind11::module_& m);
+/// Binds EpochPlan and CarryPlan. After bind_blocks(), whose classes plans name.
 void bind_plans(pybind11::module_& m);
 
 }  // namespace zarrfeed

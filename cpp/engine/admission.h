@@ -17,7 +17,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 
+#include "plan/owned_plan.h"
 #include "plan/row_order.h"
 
 namespace zarrfeed {
@@ -30,11 +33,21 @@ class Admission {
   /// Throws Error(kConfig) unless groups begin in the order of the plan, and serve steps of it: what the invariants
   /// above rest on.
   static void check(const EpochPlan& plan);
+  /// Throws the Error(kBudget) of a plan that needs more open batches than there may be.
+  [[noreturn]] static void throw_needs_more(int64_t required, int64_t max_open_batches);
   /// Fewest batches that must be open at once to read `plan`.
   static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
 
-  /// Begins an epoch: no group is admitted, no batch is open, no buffers are provided. Borrows `plan` for the epoch.
-  void begin_epoch(const EpochPlan& plan, int64_t max_open_batches);
+  /// Returns the groups that come behind those that were admitted, which it keeps until its next call; null: none.
+  using More = std::function<const EpochPlan*()>;
+
+  /// The same of a plan that is unfolded.
+  static int64_t required_unfolded(const std::shared_ptr<const OwnedPlan>& plan, int64_t batch_size);
+
+  /// Begins an epoch: no group is admitted, no batch is open, no buffers are provided. Borrows `plan` for the epoch, or
+  /// until `more` is called, for a plan that is unfolded. What `more` returns is checked as check() does, and must not
+  /// need more open batches: admit() throws Error(kConfig) or Error(kBudget) then.
+  void begin_epoch(const EpochPlan& plan, int64_t max_open_batches, More more = {});
 
   /// Whether all groups of the plan were admitted.
   [[nodiscard]] bool is_done() const { return next_group_ == num_groups_; }
@@ -50,7 +63,7 @@ class Admission {
   [[nodiscard]] int64_t needed_batches(int64_t num_batches) const {
     return is_done() ? num_batches : last_batch_of_next() - max_open_batches_ + 1;
   }
-  /// Admits the next group, for which can_admit() holds, and returns its number. Calls open(batch) for each batch that
+  /// Admits the next group, for which can_admit() holds, and returns its number in its part of the plan. Calls open(batch) for each batch that
   /// the group serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.
   template <typename Open>
   size_t admit(const Open& open) {
@@ -58,7 +71,9 @@ class Admission {
       open(opened_);
       if (provided_memory_) --provided_sets_;
     }
-    return next_group_++;
+    const size_t group = next_group_++;
+    if (is_done() && more_) go_on();
+    return group;
   }
 
   /// Delivers the oldest open batch.
@@ -72,11 +87,17 @@ class Admission {
   [[nodiscard]] int64_t delivered() const { return delivered_; }
 
  private:
+  /// Goes on with the next part of a plan that is unfolded.
+  void go_on();
+  void check_part();
   [[nodiscard]] int64_t last_batch_of_next() const { return plan_->last_step[next_group_] / batch_size_; }
 
   const int64_t batch_size_;
   const bool provided_memory_;
   const EpochPlan* plan_ = nullptr;
+  More more_;
+  int64_t first_step_ = 0;  ///< of the last group of the parts before
+  int64_t last_batch_ = 0;  ///< that groups of these parts serve
   size_t num_groups_ = 0;
   size_t next_group_ = 0;
   int64_t max_open_batches_ = 0;

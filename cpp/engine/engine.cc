@@ -29,6 +29,9 @@ constexpr size_t kCellsOfPatches = 8;
 constexpr std::chrono::milliseconds kStopTimeout{500};
 constexpr std::chrono::milliseconds kPollInterval{20};
 
+/// Groups that are unfolded at once, under the mutex: this takes about as long as decoding a small chunk.
+constexpr size_t kGroupsAtOnce = 128;
+
 std::shared_ptr<WorkerScratch> make_scratch(const EngineOptions& options) {
   auto scratch = std::make_shared<WorkerScratch>();
   scratch->codecs.max_block_bytes = options.max_block_bytes;
@@ -36,36 +39,6 @@ std::shared_ptr<WorkerScratch> make_scratch(const EngineOptions& options) {
 }
 
 }  // namespace
-
-void OwnedPlan::bind() {
-  plan.group_begin = group_begin;
-  plan.group_lane = group_lane;
-  plan.group_offset = group_offset;
-  plan.group_number = group_number;
-  plan.group_turn = group_turn;
-  plan.extra_position = extra_position;
-  plan.extra_step = extra_step;
-  plan.first_step = first_step;
-  plan.last_step = last_step;
-  plan.selected = selected;
-  plan.segment_block = segment_block;
-  plan.segment_first = segment_first;
-  plan.segment_rows = segment_rows;
-  plan.segment_start = segment_start;
-  plan.segment_length = segment_length;
-  plan.next_group = next_group;
-  plan.carry_begin = carry_begin;
-  plan.carry_field = carry_field;
-  plan.carry_chunk = carry_chunk;
-  plan.carry_on = carry_on;
-  plan.patches = patches.get();
-  plan.mixture = mixture.get();
-  plan.group_source = group_source;
-  plan.group_pass = group_pass;
-  plan.source_seed = source_seed;
-  plan.source_lanes = source_lanes;
-  plan.source_length = source_length;
-}
 
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores)
     : options_(options),
@@ -146,13 +119,11 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
                    size_t keep_bytes) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
+  // Each window of a plan that is unfolded is checked when it is made.
+  auto unfolding = plan->line == nullptr ? nullptr : std::make_unique<Unfolding>(plan);
   Admission::check(plan->plan);
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
-  if (required > max_open_batches) {
-    throw Error(ErrorKind::kBudget, "this epoch needs " + std::to_string(required) +
-                                        " batches open at once, the memory " + "budget has room for " +
-                                        std::to_string(max_open_batches));
-  }
+  if (required > max_open_batches) Admission::throw_needs_more(required, max_open_batches);
   for (size_t f = 0; f < fields_.size(); ++f) {
     if (fields_[f].patches() != nullptr) {
       if (plan->plan.patches == nullptr) {
@@ -178,6 +149,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   }
   keep_chunks(plan->plan, carry_table_ ? keep_bytes : 0);
   plan_ = std::move(plan);
+  unfolding_ = std::move(unfolding);
   const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
   const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
   short_of_memory_ = short_of_memory;
@@ -191,12 +163,23 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   ring_.emplace(plan_->plan.steps, options_.batch_size, max_open, period, num_tensors());
   stopping_ = false;
   error_ = nullptr;
-  admission_.begin_epoch(plan_->plan, max_open);
+  window_ = plan_;
+  Admission::More more;
+  if (unfolding_ != nullptr) {
+    unfold_more();
+    more = [this] { return unfold_more(); };
+  }
+  admission_.begin_epoch(window_->plan, max_open, std::move(more));
   taken_at_.reset();
   fetch_queue_.begin_epoch();
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small
   // chunk.
-  max_tasks_ = std::max<size_t>(1, plan_->segment_block.size() * static_cast<size_t>(pieces_per_sample_.value_or(1)));
+  size_t segments = plan_->segment_block.size();
+  if (unfolding_ != nullptr) {
+    const int64_t pieces = plan_->line->table().num_blocks() + plan_->plan.lanes;
+    segments = static_cast<size_t>(std::min(plan_->plan.steps, pieces));
+  }
+  max_tasks_ = std::max<size_t>(1, segments * static_cast<size_t>(pieces_per_sample_.value_or(1)));
   const size_t num_threads = std::min(options_.num_threads, max_tasks_);
   busy_threads_ = 0;
   helpers_ = 0;
@@ -208,7 +191,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
     } else if (static_cast<size_t>(std::min(plan_->plan.steps, options_.batch_size)) * sample_bytes >
                kAloneCopiedBytes) {
       start_decode_threads(num_threads - 1);
-    } else if (plan_->plan.num_groups() * group_bytes_ > kAloneDecodedBytes) {
+    } else if (segments * group_bytes_ > kAloneDecodedBytes) {
       helpers_ = num_threads - 1;
     }
   } catch (const std::system_error& error) {
@@ -216,6 +199,13 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
     throw Error::io("cannot start " + std::to_string(num_threads) + " decode threads: " + error.what(),
                     error.code().value());
   }
+}
+
+const EpochPlan* Engine::unfold_more() {
+  auto next = unfolding_->next(kGroupsAtOnce);
+  if (next == nullptr) return nullptr;
+  window_ = std::move(next);
+  return &window_->plan;
 }
 
 void Engine::keep_chunks(const EpochPlan& plan, size_t max_bytes) {

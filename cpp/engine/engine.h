@@ -59,8 +59,10 @@
 #include "engine/kept_chunks.h"
 #include "engine/skip_log.h"
 #include "engine/task.h"
+#include "plan/owned_plan.h"
 #include "plan/placement.h"
 #include "plan/row_order.h"
+#include "plan/unfolding.h"
 #include "spec/field_spec.h"
 #include "storage/chunk_reader.h"
 #include "storage/stall_watch.h"
@@ -90,21 +92,6 @@ struct EngineOptions {
   std::chrono::milliseconds timeout = std::chrono::hours(1);
   bool missing_is_error = false;  ///< a chunk that the store lacks is an error; otherwise it is the fill value
   bool skip_bad = false;          ///< a chunk that cannot be read or decoded is no error: see Skipped
-};
-
-/// The arrays of an EpochPlan, owned.
-struct OwnedPlan {
-  EpochPlan plan;  ///< its spans are set by bind()
-  std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
-  std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
-  std::vector<int64_t> extra_position, extra_step, selected;
-  std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
-  std::shared_ptr<const PatchTable> patches;
-  std::shared_ptr<const Mixture> mixture;
-  std::vector<int64_t> group_source, group_pass, source_lanes, source_length;
-  std::vector<uint64_t> source_seed;
-
-  void bind();
 };
 
 enum class NextStatus { kBatch, kEnd, kTimeout };
@@ -175,7 +162,12 @@ class Engine {
 
   /// The work that a decode thread has taken: groups that it admitted, or tasks.
   struct Claim {
-    std::vector<size_t> groups;
+    /// A group, with the listed groups that it is of: the plan, or a window of a plan that is unfolded.
+    struct Group {
+      std::shared_ptr<const OwnedPlan> of;
+      size_t number = 0;
+    };
+    std::vector<Group> groups;
     std::vector<CarriedChunks> carried;  ///< the shared chunks of each group
     std::vector<Task> tasks;
     ShuffleScratch shuffle;
@@ -210,6 +202,8 @@ class Engine {
   /// Finds the chunks of an epoch that are kept for other lines of groups, in so much memory.
   void keep_chunks(const EpochPlan& plan, size_t max_bytes);
   void open_batch(int64_t batch);
+  /// Unfolds more groups of the plan; null at its end. The caller holds `mutex_`.
+  const EpochPlan* unfold_more();
   [[nodiscard]] int64_t rows_per_sample(size_t field) const;
   void share(std::vector<Task>& tasks);
   void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
@@ -288,6 +282,8 @@ class Engine {
 
   // One epoch. Written by start() before threads exist.
   std::shared_ptr<const OwnedPlan> plan_;
+  std::unique_ptr<Unfolding> unfolding_;     ///< null: all groups of the plan are listed
+  std::shared_ptr<const OwnedPlan> window_;  ///< the groups that are admitted next; guarded by `mutex_`
   bool short_of_memory_ = false;
   bool streaming_ = false;  ///< the open batches are larger than the processor's cache
   std::optional<BatchRing> ring_;

@@ -35,11 +35,13 @@ std::atomic<uint64_t>& Engine::idle_counter() {
 }
 
 void Engine::admit_groups(Claim& claim) {
-  std::vector<size_t>& claimed = claim.groups;
+  std::vector<Claim::Group>& claimed = claim.groups;
   size_t bytes = 0;
   while (claimed.size() < kMaxClaim && (claimed.empty() || bytes + group_bytes_ <= kClaimBytes) && can_admit()) {
-    claimed.push_back(admission_.admit([this](int64_t batch) { open_batch(batch); }));
-    claim.carried.push_back(take_carried(claimed.back()));
+    auto window = window_;  // admit() may unfold the next one
+    const size_t group = admission_.admit([this](int64_t batch) { open_batch(batch); });
+    claimed.push_back({std::move(window), group});
+    claim.carried.push_back(take_carried(group));
     bytes += group_bytes_;
   }
 }
@@ -152,10 +154,10 @@ void Engine::run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch) {
   std::vector<Task>& tasks = claim.tasks;
   if (!claim.groups.empty()) {
     const StageTimer timer(stats_.order_ns);
-    const TaskBuilder builder(fields_, plan_->plan);
     for (size_t i = 0; i < claim.groups.size(); ++i) {
       const size_t first = tasks.size();
-      const TaskBuilder::Rows samples = builder.build(claim.groups[i], claim.shuffle, tasks);
+      const TaskBuilder builder(fields_, claim.groups[i].of->plan);
+      const TaskBuilder::Rows samples = builder.build(claim.groups[i].number, claim.shuffle, tasks);
       ring_->claim(*samples);
       if (!pieces_per_sample_) count_pieces(*samples, std::span(tasks).subspan(first));
       share_chunks(claim.carried[i], std::span(tasks).subspan(first));

@@ -211,6 +211,43 @@ class PatchTable:
         orientations: npt.NDArray[np.int64],
     ) -> None: ...
 
+class BlockTable:
+    num_blocks: int
+    length: int
+    @staticmethod
+    def of_runs(
+        *,
+        place: npt.NDArray[np.int64],
+        block: npt.NDArray[np.int64],
+        first: npt.NDArray[np.int64],
+        stride: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        num_blocks: int,
+    ) -> BlockTable: ...
+    @staticmethod
+    def of_steps(*, start: int, step: int, count: int, block_rows: int) -> BlockTable: ...
+    @staticmethod
+    def of_list(
+        *, block: npt.NDArray[np.int64], first: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> BlockTable: ...
+    def at(
+        self, places: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+    def rows_before(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+
+class BlockLine:
+    @staticmethod
+    def natural(table: BlockTable, *, first: int = 0, short_last: bool = False) -> BlockLine: ...
+    @staticmethod
+    def listed(table: BlockTable, places: npt.NDArray[np.int64]) -> BlockLine: ...
+    @staticmethod
+    def combs(table: BlockTable, *, seed: int, epoch: int, strata: int) -> BlockLine: ...
+    def places(self, begin: int, end: int) -> npt.NDArray[np.int64]: ...
+    def find(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+    def begins(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+    def ordinals_of(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+
 class EpochPlan:
     def __init__(
         self,
@@ -247,7 +284,10 @@ class EpochPlan:
         carry: CarryPlan | None = None,
         mixture: MixturePlan | None = None,
         patches: PatchTable | None = None,
+        line: BlockLine | None = None,
+        mix: int = 1,
     ) -> None: ...
+    def count_pieces(self) -> int: ...
 
 class EngineOptions:
     def __init__(

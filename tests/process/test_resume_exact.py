@@ -108,7 +108,7 @@ class Planned:
         shares = []
         for worker in range(setup.num_workers):
             consumer = Consumer(rank, setup.world_size, worker, setup.num_workers)
-            plan = schedule.plan(schedule.settle(begin, consumer), consumer)
+            plan = schedule.reading(schedule.settle(begin, consumer), consumer)
             samples = core.sample_order(plan.to_core()).tolist()
             shares.append([samples[i : i + size] for i in range(0, len(samples), size)])
         return [batch for turn in itertools.zip_longest(*shares) for batch in turn if batch is not None]

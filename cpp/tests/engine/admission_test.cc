@@ -188,3 +188,30 @@ TEST(a_group_whose_batch_does_not_open_is_not_admitted) {
   CHECK_EQ(admission.admit([&](int64_t batch) { rest(batch); }), size_t{0});
   CHECK_EQ(admission.opened(), int64_t{3});
 }
+
+TEST(a_plan_that_is_unfolded_is_admitted_part_by_part) {
+  const Groups parts[] = {Groups({0, 0}, {3, 5}), Groups({2}, {9}), Groups({8, 9}, {11, 11})};
+  size_t next = 1;
+  Admission admission(4, false);
+  const auto more = [&]() -> const EpochPlan* { return next < 3 ? &parts[next++].plan : nullptr; };
+  admission.begin_epoch(parts[0].plan, 3, more);
+  std::vector<size_t> admitted;
+  while (!admission.is_done()) {
+    if (!admission.can_admit()) admission.deliver();
+    if (admission.can_admit()) admitted.push_back(admission.admit([](int64_t) {}));
+  }
+  CHECK(admitted == (std::vector<size_t>{0, 1, 0, 0, 1}));
+  CHECK_EQ(admission.opened(), int64_t{3});
+}
+
+TEST(a_part_that_begins_too_early_or_needs_more_batches_is_refused) {
+  const Groups first({4}, {7}), early({3}, {7}), wide({4}, {15});
+  Admission admission(4, false);
+  const auto admit = [&](const Groups& second, int64_t max_open) {
+    admission.begin_epoch(first.plan, max_open, [&]() -> const EpochPlan* { return &second.plan; });
+    admission.admit([](int64_t) {});
+  };
+  CHECK_THROWS(kConfig, "group 0 serves the steps 3 to 7", admit(early, 9));
+  CHECK_THROWS(kBudget, "needs 3 batches open at once", admit(wide, 2));
+  admit(wide, 3);
+}

@@ -181,7 +181,7 @@ class _Runs(ZarrDataset):
         if selection is not None:
             return np.concatenate(([0], np.cumsum(selection.rows)))
         if fields.edges is not None:
-            return fields.edges
+            return np.asarray(fields.edges)
         return np.minimum(np.arange(fields.num_blocks + 1) * fields.block_rows, fields.num_samples)
 
 

@@ -27,9 +27,9 @@ from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
-from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.sparse import keep_batches, plan_loads, split_rows
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sparse import CsrField
 
@@ -115,7 +115,7 @@ class CsrReader:
     def source(self) -> None:
         """Its stores are those of its readers, which report of them."""
 
-    def open(self, plan: EpochPlan, max_open_batches: int) -> None:
+    def open(self, plan: ReadPlan, max_open_batches: int) -> None:
         """Begin an epoch, and make its first batches if it has several.
 
         Raises

@@ -30,7 +30,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.engine.vlen import ChunkError, Int64, Objects, SampleLookup, VlenReader, skipped_part
 from zarrfeed.engine.vlen_parts import PartedVlenReader
-from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField, sample_bytes
 from zarrfeed.storage.location import StoreSource
@@ -146,7 +146,7 @@ class ImageReader:
         """Where its chunks are."""
         return self._encoded.source
 
-    def open(self, plan: EpochPlan, max_open_batches: int) -> None:
+    def open(self, plan: ReadPlan, max_open_batches: int) -> None:
         """Begin an epoch, and ask for its first batches if it has several.
 
         Raises

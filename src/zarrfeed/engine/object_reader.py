@@ -22,8 +22,8 @@ from zarrfeed.base.native import core
 from zarrfeed.engine.object_fetcher import Fetched, ObjectFetcher
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedChunk, SkippedField, Substitutes
-from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.listing import Listing
 from zarrfeed.storage.retry import is_of_chunk
@@ -93,7 +93,7 @@ class ObjectReader:
 
     def start(
         self,
-        plan: EpochPlan,
+        plan: ReadPlan,
         max_open_batches: int,  # noqa: ARG002
         *,
         short_of_memory: bool = False,  # noqa: ARG002

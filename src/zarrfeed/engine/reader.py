@@ -35,6 +35,7 @@ from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import (
     BadRows,
@@ -184,7 +185,7 @@ class Reader:
         self._finalizer = weakref.finalize(self, self._bridge.stop_engine)
 
     def start(
-        self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
+        self, plan: ReadPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
     ) -> None:
         """Begin an epoch; an epoch that is being read is stopped.
 
@@ -201,9 +202,13 @@ class Reader:
         self.stop()
         for reader in self._vlen_readers.values():
             reader.open(plan, max_open_batches)
-        carry = plan_carry(plan, self._fields).to_core() if self._carries else None
+        if self._carries:
+            listed = plan.listed()
+            to_read = listed.to_core(plan_carry(listed, self._fields).to_core())
+        else:
+            to_read = plan.to_core()
         self._engine.start(
-            plan.to_core(carry),
+            to_read,
             max_open_batches,
             short_of_memory=short_of_memory,
             keep_bytes=keep_bytes * self._carries,
@@ -274,7 +279,7 @@ class Reader:
         self.has_bad_rows |= bool(resident.bad_rows)
         return resident
 
-    def _make_substitutes(self, plan: EpochPlan) -> Substitutes:
+    def _make_substitutes(self, plan: ReadPlan) -> Substitutes:
         fields = {}
         for number, f, layout in arrays_of(self._fields):
             tensor, window = self._tensors[number], window_of(f)

@@ -11,7 +11,7 @@ from zarrfeed.engine.arrays import BatchArrays
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.epoch_plan import Resources
-from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.unfolding import ReadPlan
 
 
 class EpochReader(Protocol):
@@ -29,7 +29,7 @@ class EpochReader(Protocol):
     has_bad_rows: bool
 
     def start(
-        self, plan: EpochPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
+        self, plan: ReadPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
     ) -> None:
         """Begin an epoch."""
 
@@ -76,7 +76,7 @@ class ReaderPool:
         """Whether a pass has a reader of this pool."""
         return bool(self._busy)
 
-    def start(self, running: Running, plan: EpochPlan, resources: Resources, arrays: BatchArrays) -> None:
+    def start(self, running: Running, plan: ReadPlan, resources: Resources, arrays: BatchArrays) -> None:
         """Give a pass a reader that reads `plan`.
 
         Raises

@@ -26,8 +26,9 @@ import numpy.typing as npt
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedError
 from zarrfeed.plan.field_rows import FindChunks
-from zarrfeed.plan.order import EpochPlan, Order
+from zarrfeed.plan.order import Order
 from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.unfolding import ReadPlan
 
 #: A chunk that could not be read or decoded: (field, index along the sample axis, key, class of the error, errno,
 #: message).
@@ -98,7 +99,7 @@ class Substitutes:
     """
 
     def __init__(
-        self, fields: dict[int, SkippedField], plan: EpochPlan, *, max_errors: int, report: list[SkippedChunk]
+        self, fields: dict[int, SkippedField], plan: ReadPlan, *, max_errors: int, report: list[SkippedChunk]
     ) -> None:
         self._fields = fields
         self._max_errors = max_errors
@@ -177,7 +178,7 @@ class _BlockOrder:
     def __init__(self, order: Order, epoch: int) -> None:
         self._order = order
         self._epoch = epoch
-        self._next: Int64 | None = None  # number of a block among those that are read -> number of its successor
+        self._followers: Callable[[Int64], Int64] | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -185,10 +186,10 @@ class _BlockOrder:
 
     def successors(self, samples: Int64) -> Int64:
         """Return the same row of the next block, counted anew from its start if it is shorter."""
-        if self._next is None:
-            self._next = self._order.next_places(self._epoch)
+        if self._followers is None:
+            self._followers = self._order.followers(self._epoch)
         place, row = self._order.locate(samples)
-        place = self._next[place]
+        place = self._followers(place)
         return self._order.samples_in(place, row % self._order.rows_at(place)[1])
 
 

@@ -25,7 +25,7 @@ from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
-from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
@@ -65,7 +65,7 @@ class SampleLookup(Protocol):
     def source(self) -> StoreSource | PartedSource | None:
         """Where its chunks are; None where readers of its own report of that."""
 
-    def open(self, plan: EpochPlan, max_open_batches: int) -> None:
+    def open(self, plan: ReadPlan, max_open_batches: int) -> None:
         """Begin an epoch."""
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class VlenReader(EncodedLookup):
         """Return the chunk along the sample axis of the item at an offset from each sample."""
         return (samples + offset) // self._spec.rows_per_chunk
 
-    def open(self, plan: EpochPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
+    def open(self, plan: ReadPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
         """Begin an epoch: make the store ready, forget indices of shards.
 
         Raises

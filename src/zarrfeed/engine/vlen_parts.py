@@ -17,7 +17,7 @@ import numpy as np
 
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.vlen import ChunkError, EncodedLookup, Int64, Objects, Place, VlenReader
-from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.storage.parted_source import PartedSource
@@ -61,7 +61,7 @@ class PartedVlenReader(EncodedLookup):
             found = np.where(chunk >= 0, first + chunk, found)
         return found
 
-    def open(self, plan: EpochPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
+    def open(self, plan: ReadPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
         """Begin an epoch: forget indices of shards, and stores that were read."""
         for reader in self._readers.values():
             self._past = self._past + reader.stats()

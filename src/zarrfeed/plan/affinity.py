@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.carry import STRIP_REACHES
+from zarrfeed.plan.held_blocks import ListedBlocks
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.windows import reach
@@ -105,6 +106,7 @@ class Dealing:
         """
         if order.length < num_nodes:
             raise ConfigError(f"{order.length} samples, must be at least as many as there are nodes: {num_nodes}")
+        order.check_blocks(listed=True)
         whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
         if not order.shuffle:
             return cls(whole, np.arange(len(whole.blocks)), num_nodes)
@@ -141,10 +143,11 @@ class Dealing:
         places, skipped, rows = places[ascending], skipped[ascending], rows[ascending]
         whole = self.whole
         first = whole.first[places] + (whole.step if whole.samples is None else 1) * skipped
-        part = Selection(whole.blocks[places], rows, first, whole.step, whole.samples, left_out=whole.left_out)
+        blocks = whole.blocks[places]
+        part = replace(whole, held=ListedBlocks(blocks, rows, first), whole_blocks=False)
         if whole.samples is None:
             return part
-        return Selection(part.blocks, rows, np.cumsum(rows) - rows, samples=part.listed(), left_out=whole.left_out)
+        return replace(part, held=ListedBlocks(blocks, rows, np.cumsum(rows) - rows), samples=part.listed())
 
     @cached_property
     def _ends(self) -> Int64:

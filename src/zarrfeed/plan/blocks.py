@@ -20,6 +20,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.windows import chunks_in_block
+from zarrfeed.spec.block_edges import Edges, StoreEdges
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
@@ -64,7 +65,7 @@ class Blocks:
     primary: int | None
     rows: int
     fields: tuple[Field, ...]
-    edges: Int64 | None = None
+    edges: Edges | None = None
 
 
 def plan_blocks(
@@ -113,7 +114,7 @@ def plan_blocks(
         rows = _align(rows, kept, most)
     edges = find_edges(chosen, rows, block)
     if edges is not None:
-        rows = int(np.diff(edges).max())
+        rows = edges.max_rows if isinstance(edges, StoreEdges) else int(np.diff(edges).max())
     return Blocks(primary, min(num_samples, rows), tuple(kept), edges)
 
 
@@ -139,7 +140,7 @@ def _unit_rows(layout: Layout, block: BlockUnit) -> int:
     return spec.shard_shape[spec.sample_axis] if block == "shard" else spec.rows_per_chunk
 
 
-def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Int64 | None:
+def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges | None:
     """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
 
     A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
@@ -150,15 +151,14 @@ def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Int64
         return _edges_of_map(f, mapped.rows_of(np.arange(f.num_samples)), rows, block)
     if f.layouts[0].parts is None:
         return None
-    begins = []
-    for layout in f.layouts:
-        assert layout.parts is not None
-        unit = _unit_rows(layout, block)
-        length = unit * max(1, rows // unit)
-        counts = -(-(layout.parts.end - layout.parts.begin) // length)
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins.append(np.repeat(layout.parts.begin, counts) + length * within)
-    return np.append(np.sort(np.concatenate(begins)), f.num_samples)
+    begin = np.concatenate([layout.parts.begin for layout in f.layouts if layout.parts is not None])
+    units = [_unit_rows(layout, block) for layout in f.layouts]
+    length = [unit * max(1, rows // unit) for unit in units]
+    of_store = np.repeat(length, [len(layout.parts.begin) for layout in f.layouts if layout.parts is not None])
+    in_order = np.argsort(begin, kind="stable")
+    begin = np.append(begin[in_order], f.num_samples)
+    has_rows = np.diff(begin) > 0
+    return StoreEdges(np.append(begin[:-1][has_rows], f.num_samples), of_store[in_order][has_rows].astype(np.int64))
 
 
 def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockUnit) -> Int64:

@@ -12,7 +12,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.affinity import Dealing, Part, blocks_together, seed_of_node
-from zarrfeed.plan.carry import Overlap, keeps_neighbours, lanes_of
+from zarrfeed.plan.carry import Overlap, carries, keeps_neighbours, lanes_of
 from zarrfeed.plan.columns import carried_by_lanes, choose_columns, chunks_of_block, keeps_chunks
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.mixed_order import MixedOrder
@@ -24,6 +24,7 @@ from zarrfeed.plan.runs import RunDivision
 from zarrfeed.plan.schedule_options import DEFAULT_BUDGET, ScheduleOptions
 from zarrfeed.plan.state import EpochState, shortest_in
 from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.unfolding import ReadPlan, unfold
 from zarrfeed.spec.field import FieldSet, sample_bytes
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
@@ -35,7 +36,6 @@ _INTERNAL_BATCH_SAMPLES = 1024
 _CARRY_PART = 64
 #: Memory for chunks that columns share is a multiple of such a part of the budget, so that most epochs have the same.
 _KEEP_PARTS = 64
-
 #: Batches that are open at least where sources are mixed.
 _FEWEST_OF_MIXTURE = 4
 
@@ -117,6 +117,8 @@ class Schedule:
             mix_is_chosen=options.mix is None,
             lanes_are_chosen=options.lanes is None,
         )
+        if fields.are_objects or any(map(carries, fields.fields)):  # their plans are not unfolded
+            order.check_blocks(listed=True)
         return replace(schedule, order=schedule._mixed(order, options.lanes, options.mix))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
@@ -228,6 +230,7 @@ class Schedule:
             first_block=state.epoch % part.fewest_blocks if turns else 0,
             nodes=part.num_nodes,
             sweep=order.tiles.sweep if isinstance(order, SweptOrder) else None,
+            combs=0 if self.fields.are_objects else order.new_combs(part.fewest_blocks),
         )
 
     def _lanes_for(self, ranks: int) -> int:
@@ -294,6 +297,7 @@ class Schedule:
             lanes=state.lanes,
             mix=mix,
             strip=state.strip,
+            combs=state.combs,
             first_block=state.first_block,
             short_last=state.short_last,
         )
@@ -319,6 +323,10 @@ class Schedule:
         )
 
     def plan(self, state: EpochState, consumer: Consumer, resources: Resources | None = None) -> EpochPlan:
+        """Return what `reading` does, with all groups."""
+        return self.reading(state, consumer, resources).listed()
+
+    def reading(self, state: EpochState, consumer: Consumer, resources: Resources | None = None) -> ReadPlan:
         """Return what a consumer reads in a pass that begins in a state that was settled for it.
 
         `resources` are those that it has. None: as many as it wants, for a plan that is looked at and not read.
@@ -337,7 +345,7 @@ class Schedule:
             tail = progress.position(number) + turn * order.length
         else:
             tail = order.length + share.tail
-        plan = order.plan
+        plan: Callable[..., ReadPlan] = partial(unfold, order)
         if isinstance(order, MixedOrder):
             most_steps = None if resources is None else resources.most_steps
             plan = partial(order.plan, run=share.run, period=share.period, most_steps=most_steps)

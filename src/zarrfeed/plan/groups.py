@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -171,6 +172,27 @@ class SourceGroups:
             source_lanes=self.lanes,
             source_length=self.length,
         )
+
+
+def steps_of(groups: Groups, lanes: int, first: int, stride: int, steps: int) -> tuple[Int64, Int64]:
+    """Return the first and the last step that each group serves; first > last for none.
+
+    Lane position j is global position lane + lanes * j; the consumer has it if that is first + stride * step.
+    """
+    lane, offset = groups.lane, groups.offset
+    common = math.gcd(stride, lanes)
+    period = stride // common
+    # lanes * j = first - lane (mod stride)  <=>  j = residue (mod period), for lanes that have any
+    inverse = pow(lanes // common, -1, period) if period > 1 else 0
+    residue = ((first - lane) // common % period) * inverse % period
+    low = np.maximum(offset, -(-(first - lane) // lanes))
+    high = np.minimum(offset + groups.rows - 1, (first + stride * (steps - 1) - lane) // lanes)
+    j_first = low + (residue - low) % period
+    j_last = high - (high - residue) % period
+    nothing = (j_first > j_last) | ((first - lane) % common != 0)
+    first_step = (lane + lanes * j_first - first) // stride
+    last_step = (lane + lanes * j_last - first) // stride
+    return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
 
 
 def extra_steps(head: Int64 | None, tail: Int64 | None, steps: int) -> tuple[Int64, Int64]:

@@ -33,6 +33,7 @@ from zarrfeed.plan.mixture_stop import SourceEnd, Stop, epoch_steps, source_ends
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.spec.block_edges import Edges
 
 #: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
 #: ranks are of one source.
@@ -70,11 +71,11 @@ class Blend:
         """How many sources there are."""
         return len(self.weights)
 
-    def edges(self, edges: Int64 | None, block_rows: int) -> Int64:
+    def edges(self, edges: Edges | None, block_rows: int) -> Int64:
         """Return where blocks begin, given where they would: none has samples of two sources."""
         if edges is None:
             edges = np.append(np.arange(0, self.first[-1], block_rows), self.first[-1])
-        return np.union1d(edges, np.array(self.first))
+        return np.union1d(np.asarray(edges), np.array(self.first))
 
     def mixture(self, seed: int, unit: int) -> Mixture:
         """Return which source each step takes, or each run of `unit` steps where batches have one source."""

@@ -13,6 +13,7 @@ more cuts none, but a lane's blocks still come in turn. So lanes are added as lo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +39,9 @@ _MOST_SHARED = 0.15
 #: Visiting the groups of sources of a mixture several times may add so much to what is decoded, where memory does not
 #: ask for more.
 MOST_VISITS = 0.02
+#: Of more blocks, those of one length are counted together. Sums of fewer stay as they are, bit by bit: lanes depend on
+#: them.
+_MANY_BLOCKS = 1 << 22
 #: Up to so many open blocks, one round of lanes may take half of the memory.
 _FEW_BLOCKS = 16
 
@@ -114,9 +118,12 @@ def perfect_mix(order: Order, batch_size: int) -> float:
     if order.length == 0:
         return 0.0
     drawn = min(batch_size, order.length)
-    _, rows = order.rows_at(np.arange(order.num_blocks))
     # Each block is left out of a batch of b samples with probability about (1 - b / n) ** rows.
-    return float((1 - (1 - drawn / order.length) ** rows).sum())
+    left_out = 1 - drawn / order.length
+    if order.num_blocks > _MANY_BLOCKS:
+        return math.fsum(count * (1 - left_out**rows) for rows, count in order.count_rows())
+    _, rows = order.rows_at(np.arange(order.num_blocks))
+    return float((1 - left_out**rows).sum())
 
 
 def expected_mix(lanes: int, mix: int, batch_size: int) -> float:

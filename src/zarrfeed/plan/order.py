@@ -8,18 +8,16 @@ consumer needs and when; cpp/plan/row_order.cc permutes the rows inside of them,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.random import Philox  # named, since numpy imports it late: not while the first batch is awaited
 
-from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.plan.groups import NEVER, Groups, SourceGroups, Strides, extra_steps, visits_of
+from zarrfeed.plan.block_order import RowKeys, check_blocks, permuted, regular_table, strata_for
+from zarrfeed.plan.groups import NEVER, Groups, SourceGroups, Strides, extra_steps, steps_of, visits_of
 from zarrfeed.plan.selection import Int64, Selection, block_of
-
-#: Planning an epoch takes about 460 bytes a block.
-MOST_BLOCKS = 1 << 24
+from zarrfeed.spec.block_edges import Edges
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,8 @@ class Order:
     edges
         The first sample of each block, and the number of samples at the end; there is a selection then. None: every
         block but the last one has `block_rows` samples.
+    combs
+        Strata of the rotated combs in which blocks are permuted. 0: they are permuted by sorted keys.
     """
 
     num_samples: int
@@ -67,16 +67,16 @@ class Order:
     first_block: int = 0
     short_last: bool = False
     strip: int = 1
-    edges: Int64 | None = field(default=None, compare=False)
+    edges: Edges | None = field(default=None, compare=False)
+    combs: int = 0
 
     def __post_init__(self) -> None:
         assert self.edges is None or self.selection is not None
-        if self.num_blocks > MOST_BLOCKS:
-            raise ConfigError(
-                f"{self.num_blocks} blocks of {self.block_rows} samples, must be at most {MOST_BLOCKS}: an epoch is "
-                "planned block by block, in memory; read a part (`Data.select`), or whole shards "
-                '(mixing={"block": "shard"})'
-            )
+        self.check_blocks(listed=type(self) is not Order)
+
+    def check_blocks(self, *, listed: bool) -> None:
+        """Raise ConfigError if there are more blocks than a plan may have whose groups are listed, or are not."""
+        check_blocks(self.num_blocks, self.block_rows, listed=listed)
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -91,7 +91,7 @@ class Order:
     @property
     def num_blocks(self) -> int:
         """Blocks that are read, a short one at the end included."""
-        return self._blocks_in_array if self.selection is None else len(self.selection.blocks)
+        return self._blocks_in_array if self.selection is None else len(self.selection.held)
 
     @property
     def length(self) -> int:
@@ -113,14 +113,23 @@ class Order:
 
     def blocks_at(self, places: Int64) -> Int64:
         """Return blocks by their places among those that are read."""
-        return places if self.selection is None else self.selection.blocks[places]
+        return places if self.selection is None else self.selection.held.at(places)[0]
 
     def rows_at(self, places: Int64) -> tuple[Int64, Int64]:
         """Return the first row of blocks, in the form that the engine takes, and how many rows they have."""
         if self.selection is None:
             first = places * self.block_rows
             return first, np.minimum(self.block_rows, self.num_samples - first)
-        return self.selection.first[places], self.selection.rows[places]
+        _, first, rows = self.selection.held.at(places)
+        return first, rows
+
+    def count_rows(self) -> list[tuple[int, int]]:
+        """Return the lengths of blocks, each with the number of blocks that have it."""
+        if self.selection is not None:
+            lengths, counts = self.selection.held.count_rows()
+            return list(zip(lengths.tolist(), counts.tolist(), strict=True))
+        full, rest = divmod(self.num_samples, self.block_rows)
+        return [(self.block_rows, full)] * bool(full) + [(rest, 1)] * bool(rest)
 
     def locate(self, samples: Int64) -> tuple[Int64, Int64]:
         """Return for samples that are read the place of their block, and which row of it they are."""
@@ -128,19 +137,21 @@ class Order:
         selection = self.selection
         if selection is None:
             return block, samples - block * self.block_rows
-        place = np.searchsorted(selection.blocks, block)
+        place = selection.held.places_of(block)
+        _, first, _ = selection.held.at(place)
         if selection.samples is None:
-            return place, (samples - selection.first[place]) // selection.step
-        return place, np.searchsorted(selection.samples, samples) - selection.first[place]
+            return place, (samples - first) // selection.step
+        return place, np.searchsorted(selection.samples, samples) - first
 
     def samples_in(self, places: Int64, rows: Int64) -> Int64:
         """Return the samples that are some rows of blocks, given by their places: what `locate` takes apart."""
         selection = self.selection
         if selection is None:
             return places * self.block_rows + rows
+        _, first, _ = selection.held.at(places)
         if selection.samples is None:
-            return selection.first[places] + selection.step * rows
-        found: Int64 = selection.samples[selection.first[places] + rows]
+            return first + selection.step * rows
+        found: Int64 = selection.samples[first + rows]
         return found
 
     def places(self, epoch: int) -> Int64:
@@ -148,6 +159,9 @@ class Order:
 
         Strips of several blocks are permuted as one.
         """
+        self.check_blocks(listed=True)
+        if self.shuffle and self.combs:
+            return self.line(epoch).places(0, self.num_blocks)
         places = np.arange(self.num_blocks, dtype=np.int64)
         if self.shuffle:
             first = permuted(-(-self.num_blocks // self.strip), self.seed, epoch) * self.strip
@@ -166,6 +180,51 @@ class Order:
         following = np.empty_like(places)
         following[places] = np.roll(places, -1)
         return following
+
+    def new_combs(self, num_blocks: int) -> int:
+        """Return `combs` of an epoch of so many blocks that is begun."""
+        return strata_for(num_blocks) if type(self) is Order and self.shuffle and self.strip == 1 else 0
+
+    def followers(self, epoch: int) -> Callable[[Int64], Int64]:
+        """Return what finds the places of the blocks that follow blocks; it lists all of them if they are few."""
+        if not self.combs:
+            return self.next_places(epoch).__getitem__
+        line, end = self.line(epoch), self.num_blocks
+
+        def follow(places: Int64) -> Int64:
+            numbers = (line.ordinals_of(places) + 1) % end
+            return np.array([line.places(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
+
+        return follow
+
+    def row_keys(self, epoch: int) -> RowKeys:
+        """Return what the order of the rows inside of blocks depends on, in the form that the engine takes."""
+        selection = self.selection
+        return {
+            "seed": self.seed if self.row_seed is None else self.row_seed,
+            "epoch": epoch,
+            "shuffle": self.permutes_rows,
+            "lanes": self.lanes,
+            "length": self.length,
+            "num_samples": self.num_samples,
+            "sample_step": 1 if selection is None else selection.step,
+            "selected": _NONE if selection is None or selection.samples is None else selection.samples,
+        }
+
+    def table(self) -> core.BlockTable:
+        """Return which blocks are read, in the form that the engine takes."""
+        if self.selection is not None:
+            return self.selection.held.table()
+        return regular_table(self.num_samples, self.block_rows)
+
+    def line(self, epoch: int) -> core.BlockLine:
+        """Return the blocks in the order of an epoch, in the form that the engine takes."""
+        table = self.table()
+        if not self.shuffle:
+            return core.BlockLine.natural(table, first=self.first_block, short_last=self.short_last)
+        if self.combs:
+            return core.BlockLine.combs(table, seed=self.seed, epoch=epoch, strata=self.combs)
+        return core.BlockLine.listed(table, self.places(epoch))
 
     def numbers(self, samples: Int64) -> Int64:
         """Return what users call samples: their index in the array; of patches, numbers that say where they begin."""
@@ -212,7 +271,7 @@ class Order:
         if len(extra):
             lane = np.union1d(lane, extra_on_line % num_lanes)
         groups = self.groups(epoch, lane)
-        first_step, last_step = self._steps(groups.lane, groups.offset, groups.rows, first, stride, steps)
+        first_step, last_step = steps_of(groups, num_lanes, first, stride, steps)
         first_step = np.where(first_step > last_step, NEVER, first_step + begin)
         last_step = np.where(first_step == NEVER, -1, last_step + begin)
 
@@ -263,45 +322,8 @@ class Order:
         """
         return min(-(-self.mix * self.max_rows * self.lanes // stride), -(-self.length // stride))
 
-    def _steps(
-        self, lane: Int64, offset: Int64, rows: Int64, first: int, stride: int, steps: int
-    ) -> tuple[Int64, Int64]:
-        """First and last step that each run of lane positions [offset, offset + rows) serves; first > last for none.
-
-        Lane position j is global position lane + L * j; the consumer has it if that is first + stride * step.
-        """
-        common = math.gcd(stride, self.lanes)
-        period = stride // common
-        # L * j = first - lane (mod stride)  <=>  j = residue (mod period), for lanes that have any
-        inverse = pow(self.lanes // common, -1, period) if period > 1 else 0
-        residue = ((first - lane) // common % period) * inverse % period
-        low = np.maximum(offset, -(-(first - lane) // self.lanes))
-        high = np.minimum(offset + rows - 1, (first + stride * (steps - 1) - lane) // self.lanes)
-        j_first = low + (residue - low) % period
-        j_last = high - (high - residue) % period
-        nothing = (j_first > j_last) | ((first - lane) % common != 0)
-        first_step = (lane + self.lanes * j_first - first) // stride
-        last_step = (lane + self.lanes * j_last - first) // stride
-        return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
-
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
-
-
-def permuted(count: int, seed: int, epoch: int) -> Int64:
-    """Return 0, 1, ..., count - 1 in a random order, which depends on a seed and an epoch alone.
-
-    Random keys are sorted with the numbers in their low bits: no two are equal, so that the result depends on the keys
-    alone and not on the sorting algorithm. The keys are the raw words of numpy's Philox, whose stream numpy guarantees
-    to stay as it is.
-    """
-    numbers = np.arange(count, dtype=np.uint64)
-    low_bits = np.uint64((1 << max(1, (count - 1).bit_length())) - 1)
-    # 128-bit key: seed and epoch side by side, so that no two pairs share one
-    keys = Philox(key=seed | (epoch << 64)).random_raw(count)
-    keys = (np.asarray(keys, dtype=np.uint64) & ~low_bits) | numbers
-    keys.sort()
-    return (keys & low_bits).astype(np.int64)
 
 
 def make_order(
@@ -313,7 +335,7 @@ def make_order(
     seed: int,
     lanes: int | None,
     mix: int | None,
-    edges: Int64 | None = None,
+    edges: Edges | None = None,
 ) -> Order:
     """Return an order with `lanes` and `mix`; those that are None are 1 until `Schedule.make` chooses them.
 
@@ -420,18 +442,15 @@ class EpochPlan:
         """The block of every segment."""
         return self.order.blocks_at(self.segment_place)
 
+    def listed(self) -> EpochPlan:
+        """Return the plan with its groups, which it has."""
+        return self
+
     def to_core(self, carry: core.CarryPlan | None = None) -> core.EpochPlan:
         """Return the plan in the form that the engine takes, with chunks that are carried from group to group."""
-        order, selection = self.order, self.order.selection
+        order = self.order
         return core.EpochPlan(
-            seed=order.seed if order.row_seed is None else order.row_seed,
-            epoch=self.epoch,
-            shuffle=order.permutes_rows,
-            lanes=order.lanes,
-            length=order.length,
-            num_samples=order.num_samples,
-            sample_step=1 if selection is None else selection.step,
-            selected=_NONE if selection is None or selection.samples is None else selection.samples,
+            **order.row_keys(self.epoch),
             first=self.first,
             stride=self.stride,
             begin=self.begin,

@@ -20,6 +20,7 @@ from zarrfeed.plan.left_out import IN_GAP, LeftOut, merged
 from zarrfeed.plan.selection import Int64, Select, Selection, as_range, select_blocks, select_samples, selection_of
 from zarrfeed.plan.split import By, split_selection
 from zarrfeed.plan.window_rows import WindowRows, bounds_of, choose_windows
+from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.field import BlockUnit, Field, FieldSet
 from zarrfeed.spec.window import Borders, Window
 
@@ -126,7 +127,7 @@ class SampleChoice:
         """Return the samples by their indices in the array."""
         return as_range(self.samples.listed()) if isinstance(self.samples, Selection) else self.samples
 
-    def selection(self, block_rows: int, edges: Int64 | None = None) -> Selection | None:
+    def selection(self, block_rows: int, edges: Edges | None = None) -> Selection | None:
         """Return the samples in blocks of so many rows, or in those that begin at `edges`.
 
         None where all samples are chosen, not by blocks, and blocks have one length.
@@ -169,7 +170,7 @@ class SampleChoice:
         bounds = self._between(select) if isinstance(select, slice) and self.bounds is not None else None
         return replace(self, samples=self._at(positions), block_rows=0, bounds=bounds)
 
-    def blocks(self, blocks: npt.ArrayLike, block_rows: int, unit: BlockUnit, edges: Int64 | None = None) -> Self:
+    def blocks(self, blocks: npt.ArrayLike, block_rows: int, unit: BlockUnit, edges: Edges | None = None) -> Self:
         """Choose what of the samples lies in some blocks of so many rows, or of those that begin at `edges`.
 
         Raises

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlocks, digest_of, range_blocks
 from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.spec.block_edges import Edges, StoreEdges
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -30,12 +32,9 @@ class Selection:
 
     Attributes
     ----------
-    blocks
-        Those that hold any, ascending, shape (blocks,).
-    rows
-        How many each holds, shape (blocks,).
-    first
-        The first of each: where it stands in `samples`, or, without these, the sample itself. Shape (blocks,).
+    held
+        The blocks that hold any. The first sample of each is where it stands in `samples`; without these, it is the
+        sample itself.
     step
         Without `samples`: the distance between the samples of a block.
     samples
@@ -46,40 +45,31 @@ class Selection:
         Samples that are not selected because of the rows of their windows, one entry a reason.
     """
 
-    blocks: Int64
-    rows: Int64
-    first: Int64
+    held: HeldBlocks
     step: int = 1
     samples: Int64 | None = None
     whole_blocks: bool = False
     left_out: tuple[LeftOut, ...] = ()
 
     @classmethod
-    def of_range(cls, samples: range, block_rows: int, edges: Int64 | None = None) -> Selection:
+    def of_range(cls, samples: range, block_rows: int, edges: Edges | None = None) -> Selection:
         """Select the samples of an ascending range, which has some."""
-        low, high = block_of(np.array([samples[0], samples[-1]]), block_rows, edges)
-        block = np.arange(low, high + 1)
-        # how many samples of the range stand before each block, and before the end of the last one
-        ends = np.append(block, block[-1] + 1)
-        begins = ends * block_rows if edges is None else edges[ends]
-        before = np.clip(-(-(begins - samples.start) // samples.step), 0, len(samples))
-        rows = np.diff(before)
-        held = np.flatnonzero(rows)
-        step = samples.step if len(samples) > 1 else 1  # of one sample it says nothing
-        return cls(block[held], rows[held], samples.start + samples.step * before[held], step)
+        if len(samples) == 1:
+            samples = range(samples[0], samples[0] + 1)  # of one sample the step says nothing
+        return cls(range_blocks(samples, block_rows, edges), samples.step)
 
     @classmethod
-    def of_samples(cls, samples: Int64, block_rows: int, edges: Int64 | None = None) -> Selection:
+    def of_samples(cls, samples: Int64, block_rows: int, edges: Edges | None = None) -> Selection:
         """Select samples that are listed, ascending and each once; there are some."""
         regular = as_range(samples)
         if isinstance(regular, range):
             return cls.of_range(regular, block_rows, edges)
         block = block_of(samples, block_rows, edges)
         first = np.flatnonzero(np.diff(block, prepend=-1))
-        return cls(block[first], np.diff(first, append=len(samples)), first, samples=samples)
+        return cls(ListedBlocks(block[first], np.diff(first, append=len(samples)), first), samples=samples)
 
     @classmethod
-    def of_runs(cls, samples: Int64, block_rows: int, edges: Int64 | None = None) -> Selection:
+    def of_runs(cls, samples: Int64, block_rows: int, edges: Edges | None = None) -> Selection:
         """Select samples as `of_samples` does, but keep no list of them if each block has one run of samples."""
         listed = cls.of_samples(samples, block_rows, edges)
         if listed.samples is None:
@@ -88,7 +78,29 @@ class Selection:
         last = samples[listed.first + listed.rows - 1]
         if (last - first != listed.rows - 1).any():
             return listed
-        return cls(listed.blocks, listed.rows, first)
+        return cls(ListedBlocks(listed.blocks, listed.rows, first))
+
+    @property
+    def blocks(self) -> Int64:
+        """The blocks that hold any sample, ascending, shape (blocks,)."""
+        return self.held.blocks
+
+    @property
+    def rows(self) -> Int64:
+        """How many samples each block holds, shape (blocks,)."""
+        return self.held.rows
+
+    @property
+    def first(self) -> Int64:
+        """Where the first sample of each block stands in `samples`, or, without these, the sample; shape (blocks,)."""
+        return self.held.first
+
+    def as_run(self) -> range | None:
+        """Return the samples as a range, if they are neighbours and are not listed."""
+        if self.samples is not None or self.step != 1:
+            return None
+        first, last = self.samples_at(np.array([0, self.length - 1])).tolist()
+        return range(first, last + 1) if last - first == self.length - 1 else None
 
     def within(self, blocks: Int64) -> Selection:
         """Return what of it lies in some blocks.
@@ -105,29 +117,40 @@ class Selection:
 
     def at(self, places: Int64) -> Selection:
         """Return what of it lies in the blocks at some places, which ascend."""
-        return replace(self, blocks=self.blocks[places], rows=self.rows[places], first=self.first[places])
+        blocks, first, rows = self.held.at(places)
+        return replace(self, held=ListedBlocks(blocks, rows, first))
 
-    @cached_property
+    @property
     def length(self) -> int:
         """How many samples there are."""
-        return int(self.rows.sum())
+        return self.held.length
 
-    @cached_property
+    @property
     def max_rows(self) -> int:
         """Of a block, at most."""
-        return int(self.rows.max())
+        return self.held.max_rows
 
     @cached_property
     def digest(self) -> str:
-        """The number of samples, and a hash that tells selections apart."""
+        """The number of samples, and a hash that tells selections apart.
+
+        Of many blocks that follow a rule, the rule is hashed.
+        """
+        rule = self.held.rule()
+        if rule is None or self.whole_blocks or self.samples is not None or len(self.held) <= MANY_BLOCKS:
+            return self.listed_digest
+        return f"{self.length} ({hashlib.sha256(rule).hexdigest()[:16]})"
+
+    @cached_property
+    def listed_digest(self) -> str:
+        """The same with a hash of the blocks, which states of earlier releases have."""
         if self.whole_blocks:
-            count, parts = len(self.blocks), [self.blocks]
+            count, parts = len(self.held), [self.blocks]
         elif self.samples is None:
             count, parts = self.length, [self.blocks, self.rows, self.first, np.array([self.step])]
         else:
             count, parts = self.length, [self.listed()]
-        hashed = hashlib.sha256(b"".join(part.astype("<i8").tobytes() for part in parts)).hexdigest()
-        return f"{count} ({hashed[:16]})"
+        return f"{count} ({digest_of(parts)})"
 
     def listed(self, places: Int64 | None = None) -> Int64:
         """Return the samples of some blocks, named by their places in `blocks`, or of all: shape (samples,)."""
@@ -141,30 +164,27 @@ class Selection:
 
     def samples_at(self, positions: Int64) -> Int64:
         """Return samples by their positions among those that are selected, in ascending order of samples."""
-        block = np.searchsorted(self._ends, positions, side="right")
-        within = positions - (self._ends[block] - self.rows[block])
-        stands = self.first[block] + (self.step if self.samples is None else 1) * within
+        place, within = self.held.positions_in(positions)
+        _, first, _ = self.held.at(place)
+        stands = first + (self.step if self.samples is None else 1) * within
         found: Int64 = stands if self.samples is None else self.samples[stands]
         return found
 
-    @cached_property
-    def _ends(self) -> Int64:
-        """How many samples there are up to the end of each block, shape (blocks,)."""
-        return np.cumsum(self.rows)
-
     def runs(self) -> tuple[Int64, Int64, Int64]:
         """Return runs of samples without gaps: place of the block, first and last sample of each, shape (runs,)."""
-        place = np.arange(len(self.blocks))
+        place = np.arange(len(self.held))
         if self.samples is None and self.step == 1:
             return place, self.first, self.first + self.rows - 1
         listed = self.listed()
         return np.repeat(place, self.rows), listed, listed
 
 
-def block_of(samples: Int64, block_rows: int, edges: Int64 | None = None) -> Int64:
+def block_of(samples: Int64, block_rows: int, edges: Edges | None = None) -> Int64:
     """Return the block of each sample, of blocks of so many rows, or of those that begin at `edges`."""
     if edges is None:
         return samples // block_rows
+    if isinstance(edges, StoreEdges):
+        return edges.block_of(samples)
     return np.searchsorted(edges, samples, side="right") - 1
 
 
@@ -224,7 +244,7 @@ def make_selection(
 
 
 def selection_of(
-    samples: range | Int64, blocks: Int64 | None, *, num_samples: int, block_rows: int, edges: Int64 | None = None
+    samples: range | Int64, blocks: Int64 | None, *, num_samples: int, block_rows: int, edges: Edges | None = None
 ) -> Selection | None:
     """Return a selection of samples in some blocks, both ascending; None for all of them, in blocks of one length."""
     selects = len(samples) < num_samples

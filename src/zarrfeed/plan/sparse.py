@@ -13,6 +13,7 @@ import numpy as np
 
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.selection import Int64, Selection
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.sparse import Elements
 
@@ -47,7 +48,7 @@ class BlockLoads:
         return int(np.cumsum(change).max())
 
 
-def keep_batches(plan: EpochPlan, batch_size: int) -> int:
+def keep_batches(plan: ReadPlan, batch_size: int) -> int:
     """Return how many batches in a row may not need a block that stays: as many as two groups are spread over."""
     return 2 * open_batches(plan.order, batch_size, plan.stride)
 

@@ -64,11 +64,16 @@ def split_selection(
         assert whole is not None
         selections = split_blocks(whole, lengths, seed)
     else:
-        samples = np.arange(num_samples) if selection is None else selection.listed()
-        if by == "sample":
-            samples = samples[_permutation(len(samples), seed)]
-        dealt = np.split(samples, np.cumsum(lengths)[:-1])
-        selections = [Selection.of_samples(np.sort(part), block_rows, fields.edges) for part in dealt]
+        one_run = range(num_samples) if selection is None else selection.as_run()
+        if by == "contiguous" and one_run is not None:
+            dealt = [one_run[end - length : end] for length, end in zip(lengths, np.cumsum(lengths), strict=True)]
+            selections = [Selection.of_range(part, block_rows, fields.edges) for part in dealt]
+        else:
+            samples = np.arange(num_samples) if selection is None else selection.listed()
+            if by == "sample":
+                samples = samples[_permutation(len(samples), seed)]
+            listed = np.split(samples, np.cumsum(lengths)[:-1])
+            selections = [Selection.of_samples(np.sort(part), block_rows, fields.edges) for part in listed]
     if gap is None:
         return [replace(selection, left_out=left_out) for selection in selections]
     return separate_parts(selections, fields, gap=int(gap), exactly=by == "sample", left_out=left_out)

@@ -8,6 +8,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.affinity import Part
+from zarrfeed.plan.block_order import MOST_BLOCKS
 from zarrfeed.plan.mixed_order import MixedOrder, SourceLanes
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import EVEN_MODES, Consumer, Division
@@ -20,7 +21,10 @@ from zarrfeed.spec.version import Version
 
 #: Version 1 has no "run": what was used up is all in "used".
 VERSION = 2
-_READABLE = (1, VERSION)
+#: The version of states that name "combs", which earlier releases would overlook.
+_WITH_COMBS = 3
+_READABLE = (1, VERSION, _WITH_COMBS)
+_MOST_STRATA = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class EpochState:
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
-    lanes, mix, strip, first_block, short_last
+    lanes, mix, strip, combs, first_block, short_last
         Of its epoch order. None: no position is used up, and the pass that begins here decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
@@ -123,6 +127,7 @@ class EpochState:
     strip: int = 1
     version: Version | None = None
     nodes: int = 1
+    combs: int = 0
     offsets: Mapping[str, Any] | None = None
     sources: tuple[SourceLanes, ...] | None = None
     unit: int = 1
@@ -161,6 +166,8 @@ class EpochState:
             json["run"] = self.run.to_json()
         if self.strip != 1:
             json["strip"] = self.strip
+        if self.combs:
+            json["combs"] = self.combs
         if self.nodes != 1:
             json["nodes"] = self.nodes
         if self.sources is not None:
@@ -212,6 +219,7 @@ class EpochState:
             strip=whole_number(json.get("strip", 1)),
             version=version,
             nodes=whole_number(json.get("nodes", 1), least=1),
+            combs=whole_number(json.get("combs", 0), _MOST_STRATA + 1),
             offsets=offsets,
             sources=_sources_in(json),
             unit=whole_number(json.get("unit", 1), least=1),
@@ -251,7 +259,7 @@ def version_in(json: Mapping[str, Any]) -> Version | None:
 def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> dict[str, Any]:
     """Return what `state_dict()` gives: the state, and what its epoch order depends on; the same on all nodes."""
     return {
-        "version": VERSION,
+        "version": _WITH_COMBS if state.combs else VERSION,
         **state.to_json(),
         **_describe_mixture(state, part.whole),
         "position": state.used,
@@ -282,9 +290,10 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
     """
     if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
         raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
+    order = _with_listed_digest(_describe(part), state.get("order"), part.whole)
     differences = [
         f"{name} was {theirs!r}, is {ours!r}"
-        for about, described in (("order", _describe(part)), ("layout", describe_layout(fields)))
+        for about, described in (("order", order), ("layout", describe_layout(fields)))
         for name, theirs, ours in _compare(state.get(about), described)
         if not (any_mix and about == "order" and name == "mix")
     ]
@@ -303,6 +312,8 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
                 raise ValueError(f"nodes = {made.nodes}, must be {part.num_nodes}")
         if made.lanes is not None and not 1 <= made.lanes <= shortest_in(part):
             raise ValueError(f"lanes = {made.lanes}, must be in [1, {shortest_in(part)}]")
+        if made.combs and (type(part.whole) is not Order or made.strip != 1 or not part.whole.shuffle):
+            raise ValueError(f"combs = {made.combs} of blocks that are not permuted one by one")
         if not 1 <= made.strip <= part.fewest_blocks:
             raise ValueError(f"strip = {made.strip}, must be in [1, {part.fewest_blocks}]")
         if isinstance(part.whole, MixedOrder) and made.lanes is not None:
@@ -316,6 +327,15 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the state is damaged: {error!r}") from error
     return made
+
+
+def _with_listed_digest(described: dict[str, Any], theirs: object, order: Order) -> dict[str, Any]:
+    """Return a description with the digest that earlier releases made of its selection, if a state has that one."""
+    digest = theirs.get("select") if isinstance(theirs, Mapping) else None
+    selection, is_read = order.selection, described.get("select") in (None, digest)
+    if is_read or digest is None or selection is None or len(selection.held) > MOST_BLOCKS:
+        return described
+    return {**described, "select": selection.listed_digest}
 
 
 def _describe(part: Part) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.validate import check_counts, check_int
-from zarrfeed.plan.order import MOST_BLOCKS
+from zarrfeed.plan.block_order import MOST_BLOCKS
 from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.tiling import TileGrid, unravel

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.block_order import permuted
 from zarrfeed.plan.keyed_random import below, keys_of
-from zarrfeed.plan.order import Order, permuted
+from zarrfeed.plan.order import Order
 from zarrfeed.plan.patch_numbers import Numbering
 from zarrfeed.plan.patch_turns import Turns
 from zarrfeed.plan.positions import PositionBlocks

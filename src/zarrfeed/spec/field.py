@@ -15,6 +15,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts, Int64
+from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import encode_item, item_bytes
 from zarrfeed.spec.images import Images
@@ -468,7 +469,7 @@ class FieldSet:
     primary: int | None
     block_rows: int
     block: BlockUnit = "chunk"
-    edges: Int64 | None = dataclasses.field(default=None, compare=False)
+    edges: Edges | None = dataclasses.field(default=None, compare=False)
 
     @property
     def num_samples(self) -> int:

@@ -73,7 +73,7 @@ class _ObjectSession(Session):
         schedule = self._schedule_of(place)
         resources = schedule.resources(plan.order, place, place.consumer())
         return explain_objects(
-            self._objects, plan, resources, batch_size=schedule.engine_batch_size, decode=self._decode
+            self._objects, plan.listed(), resources, batch_size=schedule.engine_batch_size, decode=self._decode
         )
 
 

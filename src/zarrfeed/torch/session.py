@@ -23,10 +23,10 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Resources, Schedule
-from zarrfeed.plan.order import EpochPlan
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.report.explain import Explanation, explain
 from zarrfeed.report.rank_sharing import RankSharing, warn_of_sharing
 from zarrfeed.spec.error_policy import Faults
@@ -198,11 +198,11 @@ class Session:
         pins = self.options.pin_memory
         return has_accelerator() if pins is None else pins
 
-    def plan_of_rank(self, epoch: int) -> EpochPlan:
+    def plan_of_rank(self, epoch: int) -> ReadPlan:
         """Return what this rank reads in an epoch, without workers, from its beginning."""
         place = self._place()
         schedule, consumer = self._schedule_of(place), place.consumer()
-        return schedule.plan(schedule.settle(EpochState(epoch), consumer), consumer)
+        return schedule.reading(schedule.settle(EpochState(epoch), consumer), consumer)
 
     def explain(self) -> Explanation:
         """Describe how this rank reads an epoch, without workers."""
@@ -485,7 +485,7 @@ class Session:
         place = self._place()
         schedule = self._schedule_of(place)
         resources = schedule.resources(schedule.line(cursor.begin), place, cursor.consumer)
-        plan = schedule.plan(cursor.begin, cursor.consumer, resources)
+        plan = schedule.reading(cursor.begin, cursor.consumer, resources)
         memory = resources.memory
         arrays: BatchArrays = Tensors()
         if self._pins():

@@ -75,4 +75,4 @@ def test_blocks_end_where_the_rows_go_on_to_another_chunk(store: Path) -> None:
     assert isinstance(field, StoredField)
     edges = find_edges(field, 8, "chunk")
     assert edges is not None
-    assert edges.tolist() == [0, 6, 10, 12], "a sample without a row belongs to the block before it"
+    assert np.asarray(edges).tolist() == [0, 6, 10, 12], "a sample without a row belongs to the block before it"

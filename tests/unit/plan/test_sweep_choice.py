@@ -17,9 +17,9 @@ from tests.unit.plan.test_footprint import crops_along, footprints
 from tests.unit.plan.test_sweep_cost import cells_of_samples
 from tests.unit.plan.test_tiling import tilings
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.block_order import MOST_BLOCKS
 from zarrfeed.plan.footprint import footprint_of
 from zarrfeed.plan.mixing import LANE_COUNTS
-from zarrfeed.plan.order import MOST_BLOCKS
 from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, TileBlocks
 from zarrfeed.plan.sweep_choice import PatchField, carried_bytes, choose_sweep
 from zarrfeed.plan.sweep_cost import count_decodes

@@ -15,8 +15,8 @@ from tests.support.examples import examples
 from tests.unit.plan.test_sweep import blocks
 from tests.unit.plan.test_tiling import tilings
 from zarrfeed.base.native import core
+from zarrfeed.plan.block_order import permuted
 from zarrfeed.plan.keyed_random import key_of
-from zarrfeed.plan.order import permuted
 from zarrfeed.plan.partition import Consumer, Division
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.sweep import Sweep, TileBlocks, blocks_of

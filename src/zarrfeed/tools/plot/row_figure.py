@@ -79,6 +79,7 @@ class RowFigure:
         edges = order.edges
         if edges is None:
             edges = np.append(np.arange(0, order.num_samples, order.block_rows), order.num_samples)
+        edges = np.asarray(edges)
         num_blocks = len(edges) - 1
         every = -(-num_blocks // MOST_CELLS)
         begin = np.arange(0, num_blocks, every)

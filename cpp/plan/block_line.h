@@ -1,0 +1,68 @@
+#pragma once
+// The block line: all blocks that are read, in the order of an epoch, laid end to end. Lanes are cut from it.
+//
+// A line is unfolded block by block, from any position on. Three orders:
+//   natural  blocks keep their order, from some block on
+//   listed   a table of places: shuffled orders of version 1
+//   combs    shuffled orders of version 2, which need 24 bytes for each 1024 blocks
+//
+// Rotated combs. The n places are cut into S strata of m = ceil(n / S) consecutive ones. Superblock j < m has one block
+// of each stratum:
+//     place(i, j) = i m + (j + h_i) mod m      unless that is n or more;  h_i = hash(seed, epoch, rotation, i) below m
+// Superblocks come in random order, and so do the blocks of one: permutations by Fisher and Yates, with keys of their
+// own. So each place comes once: i = place div m, j = (place - i m - h_i) mod m. Neighbours of the array come in
+// superblocks far apart, and each superblock has blocks of all of the array. It is not uniform over all permutations:
+// two blocks of a stratum are never in one superblock.
+//
+// Pure. All functions are const, and may be called from several threads.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "plan/block_table.h"
+
+namespace zarrfeed {
+
+class BlockLine {
+ public:
+  /// A block of the line: its number on the line, and the position at which it begins.
+  struct Seat {
+    int64_t ordinal = 0;
+    int64_t begin = 0;
+  };
+
+  virtual ~BlockLine() = default;
+  BlockLine(const BlockLine&) = delete;
+  BlockLine& operator=(const BlockLine&) = delete;
+
+  /// The line that begins at place `first`; the places before it come last. `short_last`: the last place comes last in
+  /// any case.
+  static std::shared_ptr<const BlockLine> natural(std::shared_ptr<const BlockTable> table, int64_t first,
+                                                  bool short_last);
+  /// The line of listed places.
+  static std::shared_ptr<const BlockLine> listed(std::shared_ptr<const BlockTable> table,
+                                                 std::span<const int64_t> places);
+  /// The line of rotated combs with so many strata. All three throw Error(kConfig) if the arguments contradict each
+  /// other.
+  static std::shared_ptr<const BlockLine> combs(std::shared_ptr<const BlockTable> table, uint64_t seed, uint64_t epoch,
+                                                int64_t strata);
+
+  [[nodiscard]] const BlockTable& table() const { return *table_; }
+  /// The block that has a position of [0, table().length()).
+  [[nodiscard]] virtual Seat find(int64_t position) const = 0;
+  /// The block with a number of [0, table().num_blocks()).
+  [[nodiscard]] virtual Seat at(int64_t ordinal) const = 0;
+  /// Sets `places` to those of the blocks from a number on, as far as they are found at once: one at least.
+  virtual void unfold(int64_t ordinal, std::vector<uint32_t>& places) const = 0;
+  /// The number on the line of the block at a place.
+  [[nodiscard]] virtual int64_t ordinal_of(int64_t place) const = 0;
+
+ protected:
+  /// Throws Error(kConfig) if there are more blocks than a line may have, 2^32.
+  explicit BlockLine(std::shared_ptr<const BlockTable> table);
+  const std::shared_ptr<const BlockTable> table_;
+};
+
+}  // namespace zarrfeed

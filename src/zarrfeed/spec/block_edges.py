@@ -1,0 +1,69 @@
+"""Where blocks begin whose lengths follow a rule: those of many stores, without a number for each block.
+
+What holds: the blocks of a store have one length, but for its last one; stores follow each other, and each has a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class StoreEdges:
+    """The first sample of each block of many stores, and the number of samples at the end.
+
+    It stands for an array of these numbers, which `np.asarray` makes of it.
+
+    Attributes
+    ----------
+    begin
+        The first sample of each store, and the number of samples at the end, shape (stores + 1,).
+    rows
+        Samples of a full block of each store, shape (stores,).
+
+    Examples
+    --------
+    >>> edges = StoreEdges(np.array([0, 10, 13]), np.array([4, 4]))
+    >>> np.asarray(edges).tolist(), len(edges)
+    ([0, 4, 8, 10, 13], 5)
+    >>> edges.block_of(np.array([9, 10])).tolist()
+    [2, 3]
+    """
+
+    begin: Int64
+    rows: Int64
+
+    def __len__(self) -> int:
+        return int(self.first_block[-1]) + 1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        counts = np.diff(self.first_block)
+        within = np.arange(len(self) - 1) - np.repeat(self.first_block[:-1], counts)
+        edges = np.append(np.repeat(self.begin[:-1], counts) + np.repeat(self.rows, counts) * within, self.begin[-1])
+        return edges if dtype is None else edges.astype(dtype)
+
+    @cached_property
+    def first_block(self) -> Int64:
+        """The number of the first block of each store, and of all blocks, shape (stores + 1,)."""
+        return np.concatenate(([0], np.cumsum(-(-np.diff(self.begin) // self.rows))))
+
+    @property
+    def max_rows(self) -> int:
+        """Samples of the longest block."""
+        return int(np.minimum(self.rows, np.diff(self.begin)).max())
+
+    def block_of(self, samples: Int64) -> Int64:
+        """Return the block of each sample."""
+        store = np.searchsorted(self.begin, samples, side="right") - 1
+        return self.first_block[store] + (samples - self.begin[store]) // self.rows[store]
+
+
+#: The first sample of each block, and the number of samples at the end.
+Edges: TypeAlias = Int64 | StoreEdges
