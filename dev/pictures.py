@@ -1,10 +1,11 @@
-"""Draw the pictures of docs/ anew: the orders of two stores, by the command that the pages show, and docs/scale.json.
+"""Draw the pictures of docs/ anew: the orders of two stores, by the command that the pages show, and results.
 
     python dev/pictures.py
 
 They are committed as SVG, whose text is text and whose ids are fixed: so a change shows as a diff, and the site is
 built without matplotlib and without the compiled engine. Only metadata of the stores are written. docs/scale.json has
-the results of `python -m benchmarks.scale --full`, whose pictures are drawn from there.
+the results of `python -m benchmarks.scale --full`, whose pictures are drawn from there, and benchmarks/history.jsonl
+has the rows of `python -m benchmarks.history add`, which draws its picture, too.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def draw(folder: Path) -> None:
             if status:
                 raise SystemExit(status)
     sys.path.insert(0, os.fspath(_ROOT))
-    from benchmarks.report.scale_charts import draw_all
+    from benchmarks.report import history_charts, scale_charts
 
-    draw_all(_ROOT / "docs" / "scale.json", folder.resolve())
+    scale_charts.draw_all(_ROOT / "docs" / "scale.json", folder.resolve())
+    history_charts.draw_all(_ROOT / "benchmarks" / "history.jsonl", folder.resolve() / "history.svg")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,10 @@ Conversion = Literal["unpack", "normalize"]
 
 #: `small` has 1/64 of the samples and a few more, so that the last chunk and the last batch are short.
 SCALES = ("full", "small")
-_SMALL_DIVISOR = 64
-_SMALL_EXTRA_SAMPLES = 5
+#: The scale of `benchmarks.run --quick` and of `benchmarks.history`: 128 MiB a layout, which are soon written.
+QUICK = "quick"
+_DIVISORS = {"full": 1, QUICK: 4, "small": 64}
+_EXTRA_SAMPLES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +95,10 @@ class Layout:
         return self.num_samples * self.sample_bytes
 
     def scaled(self, scale: str) -> Layout:
-        """Return this layout with the number of samples of a scale, one of `SCALES`."""
+        """Return this layout with the number of samples of a scale, one of `SCALES` or `QUICK`."""
         if scale == "full":
             return self
-        return replace(self, shape=(self.num_samples // _SMALL_DIVISOR + _SMALL_EXTRA_SAMPLES, *self.shape[1:]))
+        return replace(self, shape=(self.num_samples // _DIVISORS[scale] + _EXTRA_SAMPLES, *self.shape[1:]))
 
 
 def _blosc(cname: str, shuffle: str, typesize: int = 4) -> dict[str, Any]:

@@ -24,6 +24,17 @@ def describe_machine() -> dict[str, str | int]:
     }
 
 
+def processor() -> tuple[str, int]:
+    """Return the processor's name with its family, model and stepping, since names are shared, and the usable cores."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return _cpu_model(), usable_cores()
+    known = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    numbers = [known[name] for name in ("cpu family", "model", "stepping") if name in known]
+    return f"{_cpu_model()} {'/'.join(numbers)}".strip(), usable_cores()
+
+
 def machine_line() -> str:
     """Return `describe_machine` for people."""
     m = describe_machine()

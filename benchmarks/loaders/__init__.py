@@ -9,7 +9,7 @@ from benchmarks.data.layouts import Layout
 from benchmarks.data.stores import Store
 from benchmarks.loaders.beluga_stream import BelugaStream
 from benchmarks.loaders.ceiling import Ceiling, LibraryCeiling, Yardstick, why_no_library_ceiling
-from benchmarks.loaders.ours import Zarrfeed
+from benchmarks.loaders.ours import Zarrfeed, ZarrfeedWorkers
 from benchmarks.loaders.protocol import Batch, Loader, fields_of
 from benchmarks.loaders.tensorstore_rows import TensorStoreRows
 from benchmarks.loaders.torch_dataset import TorchDataset
@@ -23,6 +23,7 @@ __all__ = [
     "LIBRARY_CEILING",
     "LOADERS",
     "OURS",
+    "OURS_IN_WORKERS",
     "PLAIN_ZARR",
     "WITHOUT_CODEC",
     "YARDSTICK",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 OURS = "zarrfeed"
+OURS_IN_WORKERS = "zarrfeed-workers"
 
 _ZARRS = "zarrs.ZarrsCodecPipeline"
 #: Loaders get as many decode threads, or worker processes, as zarrfeed has decode threads.
@@ -44,6 +46,7 @@ _CORES = usable_cores()
 #: Name -> how to make it from a store and from the number of samples that a very slow one is timed on.
 LOADERS: dict[str, Callable[[Store, int], Loader]] = {
     OURS: lambda store, _: Zarrfeed(store),
+    OURS_IN_WORKERS: lambda store, _: ZarrfeedWorkers(store, num_workers=_CORES),
     "zarr-chunkwise-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, num_threads=_CORES),
     "zarr-chunkwise-workers": lambda store, _: ZarrChunkwise(store, num_workers=_CORES, num_threads=1),
     "zarr-map-0w": lambda store, part: ZarrMap(store, num_workers=0, max_samples=part),
@@ -93,6 +96,8 @@ def why_not(name: str, layout: Layout) -> str:
             return f"{module} is not installed"
     if name == "zarr-beluga" and layout.name != "C":
         return "reads single time steps of float32 fields, as layout C has them"
+    if name == OURS_IN_WORKERS and layout.name not in ("A", "D", "E", "G"):
+        return "workers send batches of other layouts alike"
     if name == LIBRARY_CEILING:
         return why_no_library_ceiling(layout)
     return ""

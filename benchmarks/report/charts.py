@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.data.layouts import LAYOUTS
-from benchmarks.loaders import CEILINGS, LOADERS, OURS, PLAIN_ZARR, YARDSTICK
+from benchmarks.loaders import CEILINGS, LOADERS, OURS, OURS_IN_WORKERS, PLAIN_ZARR, YARDSTICK
 from benchmarks.report.results import Summary
 from benchmarks.report.tables import number
 
@@ -19,6 +19,7 @@ _DARK, _GREY = "#333333", "#777777"
 #: Label -> loaders, of which the fastest is drawn, and colour.
 BARS: dict[str, tuple[tuple[str, ...], str]] = {
     OURS: ((OURS,), "#0b6e4f"),
+    "zarrfeed, in workers": ((OURS_IN_WORKERS,), "#5ba88c"),
     "plain zarr, best": (PLAIN_ZARR, "#5b8fd6"),
     "zarr with zarrs, best": (tuple(name for name in LOADERS if name.startswith("zarrs-")), "#d98b3a"),
     "tensorstore": (("tensorstore",), "#8e6bb8"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.loaders import LIBRARY_CEILING, LOADERS, OURS, PLAIN_ZARR, WITHOUT_CODEC
+from benchmarks.loaders import LIBRARY_CEILING, LOADERS, OURS, OURS_IN_WORKERS, PLAIN_ZARR, WITHOUT_CODEC
 from benchmarks.report.results import Summary
 from benchmarks.report.tables import markdown_rows
 
@@ -45,7 +45,7 @@ PLAIN_GOALS = {
 PEER_GOALS = {name: 2.5 if name == "A" else 1.0 for name in CEILING_GOALS}
 
 _CONVERTED = ("I-int16", "I-bfloat16")
-_OTHER_PEERS = tuple(name for name in LOADERS if name not in (OURS, *PLAIN_ZARR, *WITHOUT_CODEC))
+_OTHER_PEERS = tuple(name for name in LOADERS if name not in (OURS, OURS_IN_WORKERS, *PLAIN_ZARR, *WITHOUT_CODEC))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Compare loaders on one machine in one run: verify what each delivers, then time them, then say so.
 
 python -m benchmarks.run
+python -m benchmarks.run --quick
 python -m benchmarks.run --layouts A,D --loaders zarrfeed,zarr-chunkwise-0w --repeats 5
 python -m benchmarks.run --scale small --checksum-only
 """
@@ -16,13 +17,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.data.layouts import LAYOUTS, SCALES
+from benchmarks.data.layouts import LAYOUTS, QUICK, SCALES
 from benchmarks.data.stores import Store, prepare_store, warm_page_cache
 from benchmarks.harness.checksum import Checksum, ChecksumError
 from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.measure import expected_hashes, time_ceiling, time_loader, verify_library_ceiling, verify_loader
 from benchmarks.harness.options import names, positive
-from benchmarks.loaders import CEILINGS, LOADERS, LibraryCeiling, why_not
+from benchmarks.loaders import CEILINGS, LOADERS, OURS, OURS_IN_WORKERS, LibraryCeiling, why_not
 from benchmarks.report.charts import draw_results
 from benchmarks.report.goals import to_markdown, verdicts
 from benchmarks.report.results import FIRST_EPOCH, Measurement, summarise, write_rows
@@ -30,6 +31,11 @@ from benchmarks.report.tables import make_console, print_table, say_if_not_quiet
 from zarrfeed.base.atomic_file import write_whole
 
 _HERE = Path(__file__).parents[1]
+
+#: What `--quick` chooses, where nothing else is said: at most 4 minutes on 2 cores.
+QUICK_LAYOUTS = ("A", "D", "E", "G")
+QUICK_LOADERS = (OURS, OURS_IN_WORKERS, "zarr-chunkwise-0w", "zarr-chunkwise-workers", *CEILINGS)
+_QUICK_REPEATS, _QUICK_MIN_S = 5, 0.3
 
 #: Loader -> mean number of chunks that a batch of it has samples of.
 Quality = dict[str, float]
@@ -159,14 +165,24 @@ def _time(console: Console, store: Store, quality: Quality, options: argparse.Na
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--layouts", type=names(LAYOUTS), default=list(LAYOUTS), help=f"of {', '.join(LAYOUTS)}")
     everything = [*LOADERS, *CEILINGS]
-    add("--loaders", type=names(everything), default=everything, help=f"of {', '.join(everything)}")
-    add("--scale", choices=SCALES, default="full", help="full: 512 MiB a layout; small: a few MiB, not to be timed")
-    add("--repeats", type=positive, default=3, help="rounds in which every loader is timed once")
-    add("--min-seconds", type=float, default=1.0, help="a turn is as many whole epochs as this takes")
+    quick = f"layouts {','.join(QUICK_LAYOUTS)} of 128 MiB, {len(QUICK_LOADERS)} loaders and ceilings, short turns"
+    add("--quick", action="store_true", help=f"other defaults, for a run of at most 4 minutes: {quick}")
+    add("--layouts", type=names(LAYOUTS), help=f"of {', '.join(LAYOUTS)}; default: all")
+    add("--loaders", type=names(everything), help=f"of {', '.join(everything)}; default: all")
+    add("--scale", choices=(*SCALES, QUICK), help="full: 512 MiB a layout; quick: 128; small: not to be timed")
+    add("--repeats", type=positive, help="rounds in which every loader is timed once; default: 3")
+    add("--min-seconds", type=float, help="a turn is as many whole epochs as this takes; default: 1")
     add("--part-samples", type=positive, default=512, help="samples on which map-style loaders are timed")
     add("--checksum-only", action="store_true", help="verify, and time nothing")
     add("--data", type=Path, default=_HERE / "stores", help="where stores are kept; 2 GB at most")
     add("--out", type=Path, default=_HERE / "results", help="where results.json and results.png go")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.quick:
+        defaults = (list(QUICK_LAYOUTS), list(QUICK_LOADERS), QUICK, _QUICK_REPEATS, _QUICK_MIN_S)
+    else:
+        defaults = (list(LAYOUTS), everything, "full", 3, 1.0)
+    for option, default in zip(("layouts", "loaders", "scale", "repeats", "min_seconds"), defaults, strict=True):
+        if getattr(chosen, option) is None:
+            setattr(chosen, option, default)
+    return chosen
