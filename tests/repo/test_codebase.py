@@ -101,7 +101,12 @@ def test_the_stub_matches_the_compiled_module() -> None:
             functions.append((node.name, compiled, node))
             continue
         methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
-        assert {m.name for m in methods} - {"__init__"} == {name for name in dir(compiled) if not name.startswith("_")}
+        properties = {
+            one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        }
+        assert {m.name for m in methods} - {"__init__"} | properties == {
+            name for name in dir(compiled) if not name.startswith("_")
+        }
         functions += [(f"{node.name}.{method.name}", getattr(compiled, method.name), method) for method in methods]
     assert len(functions) > 25
     compiled_of = {name: compiled for name, compiled, _ in functions}

@@ -274,7 +274,7 @@ def test_loads_are_those_that_were_calculated_by_hand() -> None:
     assert one.stored_tb == pytest.approx(26.2, rel=1e-2)
     assert one.all_tbit_s == pytest.approx(2000 * 2**18 * 8 * 1e4 / 1e12, rel=1e-3)
     assert one.epoch_s == 5
-    assert not one.planned
+    assert one.planned
     whole = load_of("microscopy", "whole shards", chunks=10**8, nodes=1000, local=10)
     assert whole.planned
     assert whole.gets_per_chunk == pytest.approx((1 + 16) / 512)  # 32 chunks of 256 KiB a request
