@@ -63,3 +63,13 @@ def test_links_between_documents_lead_somewhere() -> None:
     for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_no_document_has_a_heading_twice_in_one_section() -> None:
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for section in re.split(r"^## ", text, flags=re.MULTILINE):
+            below = re.findall(r"^###+ (.+)$", section, flags=re.MULTILINE)
+            assert len(below) == len(set(below)), f"{document.name}: {below}"
+        sections = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+        assert len(sections) == len(set(sections)), f"{document.name}: {sections}"
