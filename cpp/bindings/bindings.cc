@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
+#include "bindings/tensor_capsule.h"
 #include "engine/dlpack.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
@@ -60,25 +61,12 @@ std::vector<PatchStart> patch_starts(const py::array_t<int64_t, py::array::c_sty
   return patches;
 }
 
-/// Calls the deleter of a tensor that nobody took over.
-void drop_tensor(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, kDLPackCapsule) == 0) return;
-  auto* const tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, kDLPackCapsule));
-  tensor->deleter(tensor);
-}
-
 /// A DLPack capsule over a buffer of the engine; the buffer goes back to its pool when the tensor is dropped.
 py::object borrow(const Engine& engine, size_t tensor_number, uint8_t* buffer, int64_t rows) {
   const FieldDecoder& reader = engine.field_of_tensor(tensor_number);
   const auto& spec = reader.spec().tensor;
   const TensorSpec bytes{.sample_shape = {static_cast<int64_t>(spec ? 0 : reader.sample_bytes())}};
-  DLManagedTensor* const tensor = make_tensor(engine.memory(tensor_number), buffer, rows, spec ? *spec : bytes);
-  PyObject* const capsule = PyCapsule_New(tensor, kDLPackCapsule, drop_tensor);
-  if (capsule == nullptr) {
-    tensor->deleter(tensor);
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::object>(capsule);
+  return tensor_capsule(make_tensor(engine.memory(tensor_number), buffer, rows, spec ? *spec : bytes));
 }
 
 /// What an error says; it may hold bytes of a path, in no encoding.
@@ -297,6 +285,7 @@ PYBIND11_MODULE(_core, m) {
   bind_blocks(m);
   bind_plans(m);
   bind_cache(m);
+  bind_shared_pool(m);
   py::class_<EngineOptions>(m, "EngineOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("batch_size"), py::arg("num_threads"),
            py::arg("num_fetch_threads"), py::arg("max_requests") = 1, py::arg("coalesce_gap") = 0,

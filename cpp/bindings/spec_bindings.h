@@ -26,5 +26,7 @@ void bind_cache(pybind11::module_& m);
 void bind_blocks(pybind11::module_& m);
 /// Binds EpochPlan and CarryPlan. After bind_blocks(), whose classes plans name.
 void bind_plans(pybind11::module_& m);
+/// Binds SharedPool.
+void bind_shared_pool(pybind11::module_& m);
 
 }  // namespace zarrfeed

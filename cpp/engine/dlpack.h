@@ -40,5 +40,7 @@ inline constexpr const char* kDLPackCapsule = "dltensor";
 /// Makes a tensor of shape (rows, *spec.sample_shape), in C order, over a buffer. The deleter, which any thread may
 /// call, releases the buffer to `memory`. The tensor keeps `memory` alive.
 DLManagedTensor* make_tensor(std::shared_ptr<BufferPool> memory, uint8_t* buffer, int64_t rows, const TensorSpec& spec);
+/// Makes a tensor of bytes over memory that `keeps` keeps; the deleter, which any thread may call, drops `keeps`.
+DLManagedTensor* make_bytes_tensor(std::shared_ptr<void> keeps, uint8_t* data, int64_t bytes);
 
 }  // namespace zarrfeed

@@ -48,7 +48,8 @@ from zarrfeed.torch.dtypes import torch_dtype
 from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import MOVED_TO_DATA, as_data, faults_for
 from zarrfeed.torch.statics import StaticTensors
-from zarrfeed.torch.tensors import Tensors, fits_shared_memory, shared_memory
+from zarrfeed.torch.tensors import Tensors
+from zarrfeed.torch.worker_memory import WorkerMemory
 
 DEFAULT_CACHE = 256 << 20
 
@@ -259,13 +260,12 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         stored = sum(isinstance(f, StoredField | VlenField | CsrField) for f in self._fields.fields)
         kept = self._cache_bytes // workers
         memory = replace(memory, list_cache_bytes=kept // max(1, stored))
-        shares = in_worker() and fits_shared_memory(2 * memory.batch_bytes * workers)
         self._reader = Reader(
             self._fields.fields,
             batch_size=rows,
             num_threads=memory.num_threads,
             memory=memory,
-            arrays=Tensors(shared_memory if shares else None),
+            arrays=Tensors(WorkerMemory(memory.batch_bytes) if in_worker() else None),
             cache_bytes=kept - memory.list_bytes,
             caller_runs=True,
             policy=self._policy,

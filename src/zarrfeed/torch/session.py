@@ -38,8 +38,9 @@ from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.rollouts import Rollouts, offsets_in
-from zarrfeed.torch.tensors import Tensors, fits_shared_memory, pinned_memory, shared_memory
+from zarrfeed.torch.tensors import Tensors, pinned_memory
 from zarrfeed.torch.versions import Versions
+from zarrfeed.torch.worker_memory import WorkerMemory
 
 #: What belongs to one process, and is made anew in another.
 _OF_PROCESS = (
@@ -490,8 +491,8 @@ class Session:
         arrays: BatchArrays = Tensors()
         if self._pins():
             arrays = Tensors(pinned_memory)
-        elif in_worker() and fits_shared_memory(resources.max_open_batches * memory.batch_bytes * memory.readers):
-            arrays = Tensors(shared_memory)
+        elif in_worker():
+            arrays = Tensors(WorkerMemory(memory.batch_bytes))
         self.readers.start(running, plan, resources, arrays)
 
     def _pins(self) -> bool:

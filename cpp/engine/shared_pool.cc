@@ -1,0 +1,461 @@
+#include "engine/shared_pool.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "base/huge_pages.h"
+#include "base/process.h"
+
+namespace zarrfeed {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr uint64_t kReserved = uint64_t{1} << 38;  // addresses, of which a process has 2^47
+constexpr uint64_t kMagic = 0x7a66706f6f6c0001;
+
+// A word: generation (24 bits), messages (20 bits), leases (20 bits).
+constexpr uint64_t kLease = 1;
+constexpr uint64_t kMessage = uint64_t{1} << 20;
+constexpr uint64_t kGeneration = uint64_t{1} << 40;
+constexpr uint64_t kMost = kMessage - 1;
+
+constexpr uint64_t leases_of(uint64_t word) {
+  return word & kMost;
+}
+constexpr uint64_t messages_of(uint64_t word) {
+  return word / kMessage & kMost;
+}
+constexpr uint32_t generation_of(uint64_t word) {
+  return static_cast<uint32_t>(word / kGeneration);
+}
+constexpr bool is_free(uint64_t word) {
+  return word % kGeneration == 0;
+}
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+/// Whether the user limits what a process may reserve, as some clusters do: the addresses are better left to others.
+[[maybe_unused]] bool has_limit(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
+int make_file() {
+#ifdef MFD_CLOEXEC
+  if (has_limit(RLIMIT_AS) || has_limit(RLIMIT_FSIZE)) {
+    throw Error(ErrorKind::kUnsupported, "the addresses of this process, or its files, are limited (ulimit -v, -f)");
+  }
+  const int descriptor = memfd_create("zarrfeed-batches", MFD_CLOEXEC);
+  if (descriptor >= 0) return descriptor;
+#endif
+  throw Error(ErrorKind::kUnsupported, "this system has no files without a name (memfd_create)");
+}
+
+/// Maps all that a file of a pool can hold; null with `errno` if the system does not.
+uint8_t* map_file(int descriptor) {
+  void* const base = mmap(nullptr, kReserved, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  return base == MAP_FAILED ? nullptr : static_cast<uint8_t*>(base);
+}
+
+/// Maps pages that are there, all at once and not one by one as they are read.
+void map_pages(uint8_t* base, size_t bytes) {
+#ifdef __linux__
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE since Linux 5.14; older ones refuse it
+  madvise(base, bytes, kPopulateWrite);
+#else
+  static_cast<void>(base);
+  static_cast<void>(bytes);
+#endif
+}
+
+/// Gives pages of a shared mapping back to the system. Another process that maps them reads zeros from now on.
+void remove_pages(uint8_t* base, size_t bytes) {
+#ifdef MADV_REMOVE
+  madvise(base, bytes, MADV_REMOVE);
+#else
+  static_cast<void>(base);
+  static_cast<void>(bytes);
+#endif
+}
+
+/// Puts a private copy of a mapping in its place. In a forked child: allocates nothing but the mapping.
+bool make_private(uint8_t* base, size_t bytes) {
+#ifdef MREMAP_FIXED
+  void* const copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return false;
+  std::memcpy(copy, base, bytes);
+  return mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) == base;
+#else
+  static_cast<void>(base);
+  static_cast<void>(bytes);
+  return false;
+#endif
+}
+
+}  // namespace
+
+struct SharedPool::Table {
+  struct Slot {
+    std::atomic<uint64_t> word;
+    // Written by the owner while the slot is free.
+    std::atomic<uint64_t> offset;
+    std::atomic<uint64_t> bytes;
+  };
+
+  uint64_t magic;
+  uint64_t id;
+  pid_t owner;
+  std::atomic<uint32_t> is_opened;
+  std::atomic<uint32_t> is_retired;
+  std::atomic<uint32_t> num_slots;
+  std::atomic<uint64_t> changes;  ///< how often a slot was taken over or became free; else a second look is in vain
+  Slot slots[kMaxSlots];
+};
+
+/// All pools of this process. Its lock and theirs are held while the process forks.
+struct SharedPool::Registry {
+  std::mutex mutex;
+  std::set<SharedPool*> pools;
+  std::vector<std::shared_ptr<SharedPool>> opened;
+
+  static Registry& instance() {
+    static auto* const registry = new Registry;  // never deleted: tensors may outlive everything
+    static const bool is_watched = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+    static_cast<void>(is_watched);
+    return *registry;
+  }
+  /// With the lock. A pool that is being deleted, or that a forked child inherited, is not found.
+  std::shared_ptr<SharedPool> find(uint64_t id) const {
+    for (SharedPool* pool : pools) {
+      if (pool->table_->id != id || pool->process_ != process_id()) continue;
+      if (auto found = pool->weak_from_this().lock()) return found;
+    }
+    return nullptr;
+  }
+
+  static void before_fork() {
+    Registry& registry = instance();
+    registry.mutex.lock();
+    for (SharedPool* pool : registry.pools) pool->before_fork();
+  }
+  static void after_fork_in_parent() {
+    Registry& registry = instance();
+    for (SharedPool* pool : registry.pools) pool->after_fork_in_parent();
+    registry.mutex.unlock();
+  }
+  static void after_fork_in_child() {
+    Registry& registry = instance();
+    for (SharedPool* pool : registry.pools) pool->after_fork_in_child();
+    registry.mutex.unlock();
+  }
+};
+
+SharedPool::SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes)
+    : descriptor_(descriptor),
+      base_(base),
+      table_(reinterpret_cast<Table*>(base)),
+      most_held_bytes_(most_held_bytes),
+      process_(process_id()),
+      end_(round_up(sizeof(Table), kHugePage)) {
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  registry.pools.insert(this);
+}
+
+std::shared_ptr<SharedPool> SharedPool::create(uint64_t id, size_t most_held_bytes) {
+  const int descriptor = make_file();
+  uint8_t* base = nullptr;
+  if (ftruncate(descriptor, static_cast<off_t>(kReserved)) == 0) base = map_file(descriptor);
+  if (base == nullptr) {
+    const int error = errno;
+    close(descriptor);
+    throw Error::io("memory for batches of a DataLoader worker cannot be mapped", error);
+  }
+  auto* const table = reinterpret_cast<Table*>(base);  // zeros, which is what an empty table is
+  table->magic = kMagic;
+  table->id = id;
+  table->owner = process_id();
+  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, most_held_bytes));
+}
+
+std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
+  struct stat status{};
+  if (fstat(descriptor, &status) == 0 && status.st_size != static_cast<off_t>(kReserved)) {
+    close(descriptor);
+    throw_corrupt("a file that a DataLoader worker sent has no batches");
+  }
+  uint8_t* const base = map_file(descriptor);
+  if (base == nullptr) {
+    const int error = errno;
+    close(descriptor);
+    throw Error::io("batches of a DataLoader worker cannot be mapped", error);
+  }
+  auto* const table = reinterpret_cast<Table*>(base);
+  if (table->magic != kMagic) {
+    munmap(base, kReserved);
+    close(descriptor);
+    throw_corrupt("a file that a DataLoader worker sent has no batches");
+  }
+  const std::shared_ptr<SharedPool> pool(new SharedPool(descriptor, base, 0));
+  Registry& registry = Registry::instance();
+  forget_over();
+  const std::lock_guard lock(registry.mutex);
+  registry.opened.push_back(pool);
+  table->is_opened.store(1);
+  return pool;
+}
+
+std::shared_ptr<SharedPool> SharedPool::find(uint64_t id) {
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  return registry.find(id);
+}
+
+void SharedPool::forget_over() {
+  std::vector<std::shared_ptr<SharedPool>> over;  // deleted without the lock
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  const auto stays = [](const auto& pool) { return pool->process_ == process_id() && !pool->is_over(); };
+  const auto first = std::stable_partition(registry.opened.begin(), registry.opened.end(), stays);
+  over.assign(std::make_move_iterator(first), std::make_move_iterator(registry.opened.end()));
+  registry.opened.erase(first, registry.opened.end());
+}
+
+SharedPool::~SharedPool() {
+  {
+    Registry& registry = Registry::instance();
+    const std::lock_guard lock(registry.mutex);
+    registry.pools.erase(this);
+  }
+  if (process_id() == process_ && table_->owner == process_) retire();
+  munmap(base_, kReserved);
+  close(descriptor_);
+}
+
+std::optional<SharedPool::Lease> SharedPool::acquire(size_t bytes) {
+  if (process_id() != process_ || table_->owner != process_) return std::nullopt;
+  const uint64_t whole = round_up(std::max<size_t>(bytes, 1), kPage);
+  const std::lock_guard lock(mutex_);
+  if (table_->is_retired.load() != 0) return std::nullopt;
+  auto slot = find_free(whole);
+  if (!slot) slot = make_slot(whole);
+  if (!slot) return std::nullopt;
+  std::atomic<uint64_t>& word = table_->slots[*slot].word;
+  // Nobody else changes the word of a free slot. Acquire: what others read there was read.
+  const uint64_t before = word.load(std::memory_order_acquire);
+  word.store(before + kGeneration + kLease, std::memory_order_relaxed);
+  return lease(*slot, 0);
+}
+
+/// A free slot with room for so many bytes that is not much larger.
+std::optional<uint32_t> SharedPool::find_free(uint64_t bytes) {
+  const uint32_t count = table_->num_slots.load();
+  const uint64_t changes = table_->changes.load(std::memory_order_acquire);
+  if (scan_.is_valid && scan_.changes == changes && scan_.bytes == bytes) return std::nullopt;
+  scan_ = {};
+  Scan scan{true, changes, bytes, 0, 0, std::nullopt};
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t slot = next_ + i < count ? next_ + i : next_ + i - count;
+    const uint64_t room = locals_[slot].bytes;
+    const uint64_t word = table_->slots[slot].word.load(std::memory_order_acquire);
+    if (!is_free(word)) {
+      if (leases_of(word) > locals_[slot].leases) scan.held_bytes += room;
+      continue;
+    }
+    if (room >= bytes && room <= bytes + bytes / 4) {
+      next_ = slot + 1 == count ? 0 : slot + 1;
+      return slot;
+    }
+    scan.free_bytes += room;
+    if (!scan.roomiest || room > locals_[*scan.roomiest].bytes) scan.roomiest = slot;
+  }
+  scan_ = scan;
+  return std::nullopt;
+}
+
+/// A new slot or, where free ones take much memory, the one of them with the most room, which gets more if need be.
+std::optional<uint32_t> SharedPool::make_slot(uint64_t bytes) {
+  if (scan_.held_bytes > most_held_bytes_) return std::nullopt;
+  uint32_t slot = table_->num_slots.load();
+  const bool is_new = scan_.free_bytes <= most_held_bytes_ && slot < kMaxSlots;
+  if (!is_new) {
+    if (!scan_.roomiest) return std::nullopt;
+    slot = *scan_.roomiest;
+    scan_ = {};
+    if (locals_[slot].bytes >= bytes) return slot;
+  }
+  const uint64_t offset = round_up(end_, bytes >= kHugePage ? kHugePage : kPage);
+  if (offset + bytes > kReserved) return std::nullopt;
+  end_ = offset + bytes;
+  if (is_new) {
+    locals_.emplace_back();
+  } else {
+    remove_pages(base_ + locals_[slot].offset, locals_[slot].bytes);
+    by_offset_.erase(locals_[slot].offset);
+  }
+  by_offset_[offset] = slot;
+  locals_[slot].offset = offset;
+  locals_[slot].bytes = bytes;
+  table_->slots[slot].offset.store(offset);
+  table_->slots[slot].bytes.store(bytes);
+#ifdef MADV_HUGEPAGE
+  if (bytes >= kHugePage) madvise(base_ + offset, bytes, MADV_HUGEPAGE);
+#endif
+  if (is_new) table_->num_slots.store(slot + 1);
+  return slot;
+}
+
+std::optional<SharedPool::Handle> SharedPool::share(const uint8_t* data, size_t bytes) {
+  const uint64_t place = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
+  if (process_id() != process_ || table_->owner != process_ || place >= kReserved) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const auto after = by_offset_.upper_bound(place);
+  if (after == by_offset_.begin()) return std::nullopt;
+  const uint32_t slot = std::prev(after)->second;
+  const uint64_t begin = place - locals_[slot].offset;
+  if (locals_[slot].leases == 0 || begin > locals_[slot].bytes || bytes > locals_[slot].bytes - begin) {
+    return std::nullopt;
+  }
+  std::atomic<uint64_t>& word = table_->slots[slot].word;
+  uint64_t before = word.load(std::memory_order_relaxed);
+  do {
+    if (messages_of(before) == kMost) return std::nullopt;
+  } while (!word.compare_exchange_weak(before, before + kMessage, std::memory_order_acq_rel));
+  return Handle{slot, generation_of(before), begin, bytes};
+}
+
+SharedPool::Lease SharedPool::take_over(const Handle& handle) {
+  if (handle.slot >= table_->num_slots.load()) throw Error(ErrorKind::kConfig, "a batch lies in no slot of its worker");
+  const std::lock_guard lock(mutex_);
+  Table::Slot& slot = table_->slots[handle.slot];
+  uint64_t before = slot.word.load(std::memory_order_acquire);
+  do {
+    if (generation_of(before) != handle.generation || messages_of(before) == 0 || leases_of(before) == kMost) {
+      throw Error(ErrorKind::kConfig,
+                  "a batch of a DataLoader worker was unpickled a second time: pickled bytes of it can be used once");
+    }
+  } while (!slot.word.compare_exchange_weak(before, before - kMessage + kLease, std::memory_order_acq_rel));
+  table_->changes.fetch_add(1, std::memory_order_release);
+  if (handle.slot >= locals_.size()) locals_.resize(handle.slot + 1);
+  Local& local = locals_[handle.slot];
+  if (local.offset != slot.offset.load() || local.bytes != slot.bytes.load()) {
+    local.offset = slot.offset.load();
+    local.bytes = slot.bytes.load();
+    map_pages(base_ + local.offset, local.bytes);
+  }
+  if (handle.begin > local.bytes || handle.bytes > local.bytes - handle.begin) {
+    end_lease(handle.slot);
+    throw Error(ErrorKind::kConfig, "a batch is larger than its slot");
+  }
+  return lease(handle.slot, handle.begin);
+}
+
+/// With the lock, of a slot whose word has the lease.
+SharedPool::Lease SharedPool::lease(uint32_t slot, uint64_t begin) {
+  ++locals_[slot].leases;
+  uint8_t* const data = base_ + locals_[slot].offset + begin;
+  return {data, std::shared_ptr<void>(data, [pool = shared_from_this(), slot](void*) { pool->release(slot); })};
+}
+
+void SharedPool::end_lease(uint32_t slot) {
+  // Release: what this process read in the slot was read before.
+  const uint64_t before = table_->slots[slot].word.fetch_sub(kLease, std::memory_order_acq_rel);
+  if (is_free(before - kLease)) table_->changes.fetch_add(1, std::memory_order_release);
+}
+
+void SharedPool::release(uint32_t slot) {
+  if (process_id() != process_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    --locals_[slot].leases;
+    end_lease(slot);
+  }
+  if (!is_over()) return;
+  drop_pages();
+  forget_over();
+}
+
+void SharedPool::retire() {
+  {
+    const std::lock_guard lock(mutex_);  // so whoever sees this sees what was acquired before
+    table_->is_retired.store(1);
+  }
+  drop_pages();
+}
+
+void SharedPool::drop_pages() {
+  const std::lock_guard lock(mutex_);
+  for (uint32_t slot = 0; slot < table_->num_slots.load(); ++slot) {
+    const Table::Slot& one = table_->slots[slot];
+    if (is_free(one.word.load(std::memory_order_acquire))) remove_pages(base_ + one.offset.load(), one.bytes.load());
+  }
+}
+
+pid_t SharedPool::owner() const {
+  return table_->owner;
+}
+
+bool SharedPool::is_opened() const {
+  return table_->is_opened.load() != 0;
+}
+
+bool SharedPool::is_over() const {
+  if (table_->is_retired.load() != 0) return true;
+  return table_->owner != process_ && kill(table_->owner, 0) != 0 && errno == ESRCH;
+}
+
+size_t SharedPool::num_leases() const {
+  const std::lock_guard lock(mutex_);
+  size_t total = 0;
+  for (const Local& local : locals_) total += local.leases;
+  return total;
+}
+
+size_t SharedPool::num_slots() const {
+  return table_->num_slots.load();
+}
+
+size_t SharedPool::slot_bytes() const {
+  size_t total = 0;
+  for (uint32_t slot = 0; slot < table_->num_slots.load(); ++slot) total += table_->slots[slot].bytes.load();
+  return total;
+}
+
+void SharedPool::before_fork() {
+  mutex_.lock();
+  if (process_id() != process_) return;  // inherited: the child of this child inherits private copies
+  for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
+    locals_[slot].is_copied = locals_[slot].leases > 0;
+    if (locals_[slot].is_copied) table_->slots[slot].word.fetch_add(kLease, std::memory_order_acq_rel);
+  }
+}
+
+void SharedPool::after_fork_in_parent() {
+  mutex_.unlock();
+}
+
+void SharedPool::after_fork_in_child() {
+  for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
+    Local& local = locals_[slot];
+    if (!local.is_copied) continue;
+    local.is_copied = false;
+    // Without memory for the copy the lease stays, and the slot is lost.
+    if (make_private(base_ + local.offset, local.bytes)) end_lease(slot);
+  }
+  mutex_.unlock();
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,136 @@
+#pragma once
+// Batch memory that one process writes and others read: slots of a file without a name, which are used again.
+//
+// The owner is the process that created the pool, a DataLoader worker. It fills a slot and sends a handle; the process
+// that takes the handle over reads the slot where it is. Each process maps the file once: it reserves addresses for all
+// that the file can hold, and only what is written takes memory. A table in the file has a word for each slot:
+//
+//   leases      tensors over the slot, in all processes
+//   messages    handles that were sent and not taken over yet
+//   generation  how often the slot was acquired
+//
+// Invariants:
+//   1. A slot is free if it has no lease and no message. Only the owner takes a free slot, and it writes to a slot only
+//      between acquire() and the first share(). So memory that somebody can see is never written.
+//   2. Whoever adds a lease or a message has a lease or a message, so a free slot stays free for all but the owner.
+//   3. A handle is taken over once, in the generation in which it was sent. What is taken over twice is an error.
+//   4. A process ends only leases that it began. A forked child inherits tensors: it gets a private copy of each leased
+//      slot, and the slot has a lease for the child until the copy is made.
+//   5. Words of a process that was killed stay as they are. Such slots are lost: the pool is bounded, and acquire()
+//      refuses then.
+// No process waits for another one: words change by compare and exchange.
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace zarrfeed {
+
+class SharedPool : public std::enable_shared_from_this<SharedPool> {
+ public:
+  static constexpr uint32_t kMaxSlots = 1 << 15;
+
+  /// Memory of a slot, as long as `keeps` or a copy of it is there.
+  struct Lease {
+    uint8_t* data;
+    std::shared_ptr<void> keeps;
+  };
+  /// What another process needs to find bytes of a slot.
+  struct Handle {
+    uint32_t slot;
+    uint32_t generation;
+    size_t begin;  ///< in the slot
+    size_t bytes;
+  };
+
+  /// Makes an empty pool, owned by this process, with an id that no other pool of the machine has. Slots are added as
+  /// long as other processes hold at most `most_held_bytes`. Throws Error(kUnsupported) if the system has no files
+  /// without a name, or limits the addresses of a process.
+  static std::shared_ptr<SharedPool> create(uint64_t id, size_t most_held_bytes);
+  /// Maps the pool of another process, which find() returns from then on, until forget_over(). Takes the descriptor
+  /// over, also when it throws. Throws Error(kIo) if the system does not map it, Error(kCorrupt) if it is no pool.
+  static std::shared_ptr<SharedPool> open(int descriptor);
+  /// The pool with an id that this process created or opened, or null.
+  static std::shared_ptr<SharedPool> find(uint64_t id);
+  /// Unmaps the pools that are over, each when its last lease of this process ends. Thread-safe; the end of a lease of a
+  /// pool that is over does the same.
+  static void forget_over();
+  ~SharedPool();
+  SharedPool(const SharedPool&) = delete;
+  SharedPool& operator=(const SharedPool&) = delete;
+
+  /// Takes a free slot, or a new one. No value if the pool is used up, was retired, or this process does not own it.
+  std::optional<Lease> acquire(size_t bytes);
+  /// Makes a handle of bytes in a slot that this process has a lease of. No value if they lie in none. Owner only.
+  std::optional<Handle> share(const uint8_t* data, size_t bytes);
+  /// Makes a lease of what a handle says. Throws Error(kConfig) if the handle was taken over before.
+  Lease take_over(const Handle& handle);
+  /// Gives the memory of free slots back to the system, now and when others become free. Owner only.
+  void retire();
+
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] pid_t owner() const;
+  /// Whether another process has mapped the pool.
+  [[nodiscard]] bool is_opened() const;
+  /// Whether the owner will send nothing more: it retired the pool, or has ended.
+  [[nodiscard]] bool is_over() const;
+  /// Leases of this process.
+  [[nodiscard]] size_t num_leases() const;
+  /// Slots that were ever made, and their bytes.
+  [[nodiscard]] size_t num_slots() const;
+  [[nodiscard]] size_t slot_bytes() const;
+
+ private:
+  struct Table;
+  /// What this process knows of a slot.
+  struct Local {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    size_t leases = 0;
+    bool is_copied = false;  ///< for a fork under way: the child gets a copy
+  };
+  /// What the last look for a free slot found, if it found none that fits.
+  struct Scan {
+    bool is_valid = false;
+    uint64_t changes = 0;  ///< the table's count then
+    uint64_t bytes = 0;    ///< that were wanted
+    uint64_t free_bytes = 0;
+    uint64_t held_bytes = 0;
+    std::optional<uint32_t> roomiest;
+  };
+  struct Registry;
+
+  SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes);
+
+  std::optional<uint32_t> find_free(uint64_t bytes);
+  std::optional<uint32_t> make_slot(uint64_t bytes);
+  Lease lease(uint32_t slot, uint64_t begin);
+  void end_lease(uint32_t slot);
+  void release(uint32_t slot);
+  void drop_pages();
+
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+
+  const int descriptor_;
+  uint8_t* const base_;
+  Table* const table_;
+  const size_t most_held_bytes_;
+  const pid_t process_;
+  mutable std::mutex mutex_;
+  std::vector<Local> locals_;
+  std::map<uint64_t, uint32_t> by_offset_;  ///< of the owner
+  Scan scan_;
+  uint32_t next_ = 0;  ///< where to look for a free slot first: the one that was sent the longest ago
+  uint64_t end_;       ///< of what slots have of the file
+};
+
+}  // namespace zarrfeed

@@ -1,0 +1,133 @@
+"""Batch memory of a DataLoader worker, which its training process sees, and which is used again.
+
+A worker decodes batches into slots of a pool in shared memory (`cpp/engine/shared_pool.h` says what a slot is, and who
+may write to it when). torch sends a tensor by pickling its storage. In a worker, a storage over a slot is pickled as a
+handle of a few numbers, any other one as torch does it. The training process maps a slot once, and makes a storage over
+it whenever a handle comes. When the last tensor over the slot is dropped, the worker may write to it again.
+
+The first messages carry a descriptor of the pool, until a process has mapped it. Memory of a pool goes back to the
+system when its worker ends, and, for what is still held then, when the last tensor is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from multiprocessing import reduction, util
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_storage as reduce_storage_of_torch
+from torch.utils.dlpack import from_dlpack
+
+from zarrfeed.base.errors import StoreReadError, UnsupportedError
+from zarrfeed.base.native import core
+from zarrfeed.torch.tensors import fits_shared_memory, shared_memory
+
+#: What other processes may hold of one worker, beyond which its batches come in fresh memory: the larger of both.
+_MOST_HELD_BATCHES = 8
+_MOST_HELD_BYTES = 64 << 20
+
+#: Pools that this process writes to, by their ids.
+_own: dict[int, core.SharedPool] = {}
+
+
+class WorkerMemory:
+    """Allocates the memory of batches in a DataLoader worker: an allocator of `Tensors`.
+
+    Memory is used again when no process has a tensor over it, and no message with one is under way. Where the pool is
+    used up, such as by a training loop that keeps its batches, the memory is fresh.
+
+    Parameters
+    ----------
+    batch_bytes
+        Bytes of all tensors of a batch.
+    """
+
+    def __init__(self, batch_bytes: int) -> None:
+        self._batch_bytes = batch_bytes
+        self._pool: core.SharedPool | None = None
+        self._is_supported = True
+
+    def __call__(self, size: int) -> torch.Tensor:
+        """Return a tensor of so many bytes."""
+        if self._pool is None and self._is_supported:
+            self._pool = self._make_pool()
+        capsule = None if self._pool is None else self._pool.acquire(size)
+        if capsule is not None:
+            tensor: torch.Tensor = from_dlpack(capsule)
+            return tensor
+        return shared_memory(size) if fits_shared_memory(size) else torch.empty(size, dtype=torch.uint8)
+
+    def _make_pool(self) -> core.SharedPool | None:
+        number = secrets.randbits(64)
+        try:
+            pool = core.SharedPool.create(number, max(_MOST_HELD_BATCHES * self._batch_bytes, _MOST_HELD_BYTES))
+        except (UnsupportedError, StoreReadError):  # not Linux, a limit of addresses, or no descriptor is left
+            self._is_supported = False
+            return None
+        ForkingPickler.register(torch.UntypedStorage, reduce_storage)
+        _own[number] = pool
+        util.Finalize(self, _retire, args=(number,), exitpriority=0)  # also when the worker ends
+        return pool
+
+
+def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return how a storage is pickled on its way to another process: as a handle if it lies in a pool of this one."""
+    if storage.device.type == "cpu" and storage.nbytes():
+        for number, pool in list(_own.items()):
+            handle = pool.share(storage.data_ptr(), storage.nbytes())
+            if handle is not None:
+                sent = None if pool.is_opened() else reduction.DupFd(pool.descriptor())
+                return rebuild_storage, (number, (pool.owner(), pool.descriptor()), sent, handle)
+    reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage_of_torch(storage)  # type: ignore[no-untyped-call]
+    return reduced
+
+
+def rebuild_storage(
+    number: int, place: tuple[int, int], sent: Any, handle: tuple[int, int, int, int]
+) -> torch.UntypedStorage:
+    """Return the storage of a handle.
+
+    Parameters
+    ----------
+    number
+        The id of the pool.
+    place
+        The process that sent the handle, and the pool's descriptor there.
+    sent
+        The descriptor on its way; None: a process, most likely this one, has mapped the pool.
+    handle
+        Where the storage lies in the pool.
+
+    Raises
+    ------
+    ConnectionError
+        If this process does not know the pool, and cannot open it: mostly because the worker has ended.
+    """
+    descriptor = None if sent is None else sent.detach()
+    pool = core.SharedPool.find(number)
+    if pool is None:
+        pool = core.SharedPool.open(_descriptor_of(*place) if descriptor is None else descriptor)
+    elif descriptor is not None:
+        os.close(descriptor)
+    tensor: torch.Tensor = from_dlpack(pool.take_over(*handle))
+    return tensor.untyped_storage()
+
+
+def _descriptor_of(owner: int, descriptor: int) -> int:
+    try:
+        return os.open(f"/proc/{owner}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConnectionError(
+            f"process {os.getpid()} cannot open the memory of a batch that the DataLoader worker with pid {owner} sent "
+            f"({error}): the worker has ended, or the batch was meant for another process; send a copy, batch.clone()"
+        ) from error
+
+
+def _retire(number: int) -> None:
+    pool = _own.pop(number, None)
+    if pool is not None:
+        pool.retire()

@@ -1,0 +1,222 @@
+"""Batches of DataLoader workers: their memory is used again, and never while somebody sees it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
+from zarrfeed.base.native import core
+from zarrfeed.torch import worker_memory
+from zarrfeed.torch.worker_memory import WorkerMemory
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+N, BATCH_SIZE, SAMPLE = 1600, 8, 1500
+BATCHES = N // BATCH_SIZE
+MEMORY = "2MB"
+#: Batches of one worker at a time, with this memory: those that the engine has in work, and those under way.
+MOST_AT_A_TIME = 16 + 6
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write samples whose values are their own index."""
+    path = tmp_path_factory.mktemp("workers") / "x.zarr"
+    array = zarr.create_array(path, shape=(N, SAMPLE), chunks=(40, SAMPLE), dtype="i4")
+    array[:] = np.broadcast_to(np.arange(N, dtype="i4")[:, None], (N, SAMPLE))
+    return path
+
+
+def iterable(store: Path, **options: Any) -> ZarrIterableDataset:
+    options = {"shuffle": True, "seed": 1, "memory_budget": MEMORY, **options}
+    return ZarrIterableDataset(store, batch_size=BATCH_SIZE, return_index=True, **options)
+
+
+def loader(dataset: Any, num_workers: int = 1, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=num_workers, timeout=60, **options)
+
+
+def is_whole(batch: Any) -> bool:
+    """Return whether a batch (samples, index, ...) has what its index says."""
+    return torch.equal(batch[0], batch[1].to(torch.int32)[:, None].expand(-1, SAMPLE))
+
+
+@pytest.mark.parametrize(
+    ("method", "num_workers"), [("fork", 2), ("spawn", 1), pytest.param("forkserver", 2, marks=pytest.mark.slow)]
+)
+def test_held_batches_stay_as_they_came_and_others_are_used_again(
+    store: Path, method: str, num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fourth batch is held to the end: in forked workers more than a pool has, so some lie in fresh memory."""
+    monkeypatch.setattr(worker_memory, "_MOST_HELD_BYTES", 0)  # which a forked worker inherits
+    held, places, seen = [], set(), []
+    for i, batch in enumerate(loader(iterable(store), num_workers, multiprocessing_context=method)):
+        assert is_whole(batch)
+        seen.append(batch[1].clone())
+        if i % 4 == 0:
+            held.append(batch)
+        else:
+            places.add(batch[0].data_ptr())
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(N))
+    assert all(is_whole(batch) for batch in held)
+    shared = [batch[0].is_shared() for batch in held]  # torch's own memory is, by its name for it
+    assert (True in shared) == (method == "fork")
+    assert False in shared
+    assert len(places) <= num_workers * MOST_AT_A_TIME + len(held), "the other three quarters are used again"
+
+
+def test_batches_that_are_dropped_take_a_few_slots(store: Path) -> None:
+    places = {batch[0].data_ptr() for batch in loader(iterable(store))}
+    assert len(places) <= MOST_AT_A_TIME
+
+
+class WithSlots:
+    """A transform that says how many slots its worker has."""
+
+    def __call__(self, batch: Any) -> Any:
+        return *batch, torch.tensor(sum(pool.num_slots() for pool in worker_memory._own.values()))
+
+
+def test_epochs_that_end_early_lose_no_slots(store: Path) -> None:
+    batches = loader(iterable(store, transform=WithSlots()), persistent_workers=True)
+    slots = []
+    for _ in range(12):
+        for i, batch in enumerate(batches):
+            assert is_whole(batch)
+            slots.append(int(batch[2]))
+            if i == 3:
+                break
+    assert slots[0] >= 1
+    assert max(slots) <= 2 * MOST_AT_A_TIME, slots  # slots of the samples, and of their index
+
+
+def test_slices_and_views_hold_the_slot(store: Path) -> None:
+    parts = [(batch[0][3:5, 7], batch[1][3:5]) for batch in loader(iterable(store))]
+    for values, index in parts:
+        assert torch.equal(values, index.to(torch.int32))
+
+
+def test_map_style_requests_of_workers_are_whole(store: Path) -> None:
+    dataset = ZarrDataset(store, return_index=True)
+    batches: Any = torch.utils.data.DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=2, timeout=60)
+    held = list(batches)
+    assert len(held) == BATCHES
+    assert all(map(is_whole, held))
+
+
+def test_a_batch_can_be_pickled_and_sent_on(store: Path) -> None:
+    batch = next(iter(loader(iterable(store))))
+    assert is_whole(pickle.loads(pickle.dumps(batch)))
+    queue = torch.multiprocessing.get_context("fork").SimpleQueue()
+    queue.put(batch)
+    assert is_whole(queue.get())
+    assert is_whole(batch)
+
+
+def test_a_forked_child_may_write_to_a_batch(store: Path) -> None:
+    batch = next(iter(loader(iterable(store))))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        if is_whole(batch):
+            batch[0].zero_()
+            status = 0
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert is_whole(batch)
+
+
+class KillsItself:
+    """A transform that kills its worker at the 30th batch."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.batches += 1
+        if self.batches == 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+
+def test_batches_outlive_a_worker_that_is_killed(store: Path) -> None:
+    held = []
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .* exited unexpectedly|killed by signal"):  # noqa: PT012
+        for batch in loader(iterable(store, transform=KillsItself())):
+            held.append(batch)  # noqa: PERF402 - those that came before it
+    assert held
+    assert all(map(is_whole, held))
+
+
+def mapped() -> list[str]:
+    """Return the descriptors and mappings of pools of this process."""
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [text for text in links + lines if "zarrfeed-batches" in text]
+
+
+def test_memory_of_workers_that_ended_is_unmapped(store: Path) -> None:
+    core.SharedPool.forget_over()
+    before = len(mapped())
+    for _ in range(3):
+        batches = loader(iterable(store))
+        kept = next(iter(batches))
+        assert len(mapped()) > before
+        del batches
+        assert is_whole(kept)
+        del kept
+    core.SharedPool.forget_over()
+    assert len(mapped()) == before
+
+
+def test_a_system_without_such_files_takes_torchs(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> Any:
+        raise UnsupportedError("not here")
+
+    monkeypatch.setattr(core.SharedPool, "create", refuse)
+    for batch in loader(iterable(store)):  # a forked worker inherits what was set
+        assert is_whole(batch)
+        assert batch[0].is_shared()
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> WorkerMemory:
+    """Make a pool of this process, and undo at the end what that changes."""
+    monkeypatch.setattr(worker_memory, "_own", {})
+    monkeypatch.setattr(ForkingPickler, "_extra_reducers", dict(ForkingPickler._extra_reducers))  # type: ignore[attr-defined]
+    return WorkerMemory(4096)
+
+
+def test_pickled_bytes_are_used_once(memory: WorkerMemory) -> None:
+    tensor = memory(100)
+    tensor.fill_(7)
+    (pool,) = worker_memory._own.values()
+    child = os.fork()
+    if child == 0:
+        core.SharedPool.open(os.dup(pool.descriptor()))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pool.is_opened(), "so the message carries no descriptor, which could be sent once"
+    sent = bytes(ForkingPickler.dumps(tensor[10:20]))
+    assert pickle.loads(sent).tolist() == [7] * 10
+    with pytest.raises(ConfigError, match="unpickled a second time"):
+        pickle.loads(sent)
+
+
+def test_a_pool_that_is_gone_is_an_error_that_says_so(memory: WorkerMemory) -> None:
+    tensor = memory(100)
+    (pool,) = worker_memory._own.values()
+    handle = pool.share(tensor.data_ptr(), 100)
+    assert handle is not None
+    with pytest.raises(ConnectionError, match=r"the worker has ended, .* batch.clone\(\)"):
+        worker_memory.rebuild_storage(12345, (2**22 + 1, 3), None, handle)
