@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from zarrfeed.torch.distributed import rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
     from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
     from zarrfeed.torch.loader import ZarrDataLoader
+    from zarrfeed.torch.look_ahead import LookAhead
     from zarrfeed.torch.map_dataset import ZarrDataset
 
 __version__ = version("zarrfeed")
@@ -63,6 +64,7 @@ __all__ = [
     "Explanation",
     "Faults",
     "FieldStatistics",
+    "LookAhead",
     "MemoryBudgetError",
     "Mixing",
     "PackProgress",
@@ -107,6 +109,7 @@ _MODULES = {
     "Explanation": "report.explain",
     "Faults": "spec.error_policy",
     "FieldStatistics": "spec.statistics",
+    "LookAhead": "torch.look_ahead",
     "Mixing": "spec.feeding",
     "PackProgress": "tools.pack",
     "PackReport": "tools.pack",

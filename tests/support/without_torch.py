@@ -43,7 +43,16 @@ EPOCH = 3
 Array = npt.NDArray[Any]
 
 #: Names that need torch, and what importing one says then.
-NEED_TORCH = ("Digest", "ZarrDataLoader", "ZarrDataset", "ZarrIterableDataset", "audit", "patch_weights", "stats")
+NEED_TORCH = (
+    "Digest",
+    "LookAhead",
+    "ZarrDataLoader",
+    "ZarrDataset",
+    "ZarrIterableDataset",
+    "audit",
+    "patch_weights",
+    "stats",
+)
 
 
 class Buffer:

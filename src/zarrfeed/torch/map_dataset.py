@@ -21,7 +21,14 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from zarrfeed.base.errors import ClosedError, ConfigError, MemoryBudgetError, ZarrfeedError
+from zarrfeed.base.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptChunkError,
+    MemoryBudgetError,
+    StoreReadError,
+    ZarrfeedError,
+)
 from zarrfeed.base.suggestions import refuses_moved_names
 from zarrfeed.base.system import physical_bytes, usable_cores
 from zarrfeed.base.units import format_bytes, parse_bytes
@@ -34,6 +41,7 @@ from zarrfeed.metadata.growth import hold_opened
 from zarrfeed.plan.batch_request import Requests, RowRequests, positions_of
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.schedule_options import DEFAULT_BUDGET
+from zarrfeed.plan.selection import Int64
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
 from zarrfeed.spec.error_policy import Faults
@@ -46,6 +54,7 @@ from zarrfeed.torch.collate import SampleList
 from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
 from zarrfeed.torch.host_rows import with_shared_rows
+from zarrfeed.torch.look_ahead import PlannedIndices, ReadAhead
 from zarrfeed.torch.options import MOVED_TO_DATA, as_data, faults_for
 from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.tensors import Tensors
@@ -93,9 +102,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     all samples of a batch at once, and its default `collate_fn` takes the batch as it was decoded: nothing is copied,
     in workers neither. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
     `batch_size=None, sampler=BatchSampler(...)` the batch is not cut into samples in between, which saves about a
-    microsecond each. For training over all samples `ZarrIterableDataset` is several times faster, since it decodes
-    every chunk once. Parts of windows that torch's `random_split` makes share rows: use
-    `Data.split` instead.
+    microsecond each. Around a batch sampler in random order, `LookAhead` has each chunk decoded once for many batches.
+    For training over all samples `ZarrIterableDataset` is several times faster, since it decodes every chunk once.
+    Parts of windows that torch's `random_split` makes share rows: use `Data.split` instead.
 
     The stored arrays must not change: decoded chunks, indices of shards and the absence of chunks are remembered. A
     batch is not bounded but by the request. Any thread may read; requests of several threads wait for each other.
@@ -162,10 +171,12 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._lock = threading.Lock()
         self._reader: Reader | None = None
         self._capacity = 0
+        self._ahead: ReadAhead | None = None  # what `reader` delivers, one batch after another
+        self._failed: int | None = None  # the window whose batches are read one by one, after an error
         self._past_stats = Stats()
 
     def __getstate__(self) -> dict[str, Any]:
-        of_process = ("_pid", "_lock", "_reader", "_capacity", "_past_stats")
+        of_process = ("_pid", "_lock", "_reader", "_capacity", "_ahead", "_failed", "_past_stats")
         return {name: value for name, value in self.__dict__.items() if name not in of_process}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -187,14 +198,14 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         try:
             one = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
-            return self._assembler.assemble(self._read(np.asarray(index)))
+            return self._assembler.assemble(self._read(index))
         # a view would keep the whole buffer
         rows = [values[0] for values in self._read(np.array([one]))]
         return self._assembler.assemble_sample([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
 
     def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
         """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
-        return SampleList(self._assembler, self._read(np.asarray(indices)))
+        return SampleList(self._assembler, self._read(indices))
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
@@ -224,41 +235,92 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         if os.getpid() != self._pid:  # forked: the lock may be held, and the engine's threads are not here
             self._reset_process()
 
-    def _read(self, indices: npt.NDArray[Any]) -> tuple[Values, ...]:
+    def _read(self, indices: Any) -> tuple[Values, ...]:
         """Return one tensor a field, of shape (indices, *sample_shape), or list."""
-        wanted = positions_of(indices, len(self))
+        wanted = positions_of(np.asarray(indices), len(self))
         self._check_process()
         with self._lock:
             if self._closed:
                 raise ClosedError("this dataset was closed")
             if not len(wanted):
                 return tuple(_no_samples(tensor.field) for tensor in tensors_of(self._fields.fields))
-            reader = self._reader_for(len(wanted))
             try:
-                try:
-                    reader.start(self._requests.plan(wanted), 1)
-                    batch = reader.next()
-                finally:
-                    reader.stop()
+                if isinstance(indices, PlannedIndices) and indices.window.key != self._failed:
+                    try:
+                        return self._read_ahead(indices)
+                    except (CorruptChunkError, StoreReadError):  # maybe of a batch that comes later, or never
+                        self._end_ahead()
+                        self._failed = indices.window.key
+                return self._read_now(wanted)
             except ZarrfeedError:
                 raise
             except BaseException:  # an interrupt, maybe of stop()
-                reader.stop()
+                if self._reader is not None:
+                    self._reader.stop()
                 self._drop_reader()
                 raise
+
+    def _read_now(self, wanted: Int64) -> tuple[Values, ...]:
+        if self._ahead is not None:
+            try:
+                self._ahead.finish()
+            except (CorruptChunkError, StoreReadError):
+                self._end_ahead()
+        reader = self._reader_for(len(wanted))
+        try:
+            reader.start(self._requests.plan(wanted), 1)
+            batch = reader.next()
+        finally:
+            reader.stop()
         assert batch is not None
         return batch
 
-    def _reader_for(self, rows: int) -> Reader:
-        """Return a reader whose batches have room for so many samples."""
-        if self._reader is not None and rows <= self._capacity:
+    def _read_ahead(self, wanted: PlannedIndices) -> tuple[Values, ...]:
+        if self._ahead is None or not self._ahead.has(wanted):
+            self._end_ahead()
+            self._ahead = self._start_ahead(wanted)
+        values = self._ahead.take(wanted.number)
+        if self._ahead.is_over():
+            self._ahead = None
+        return values
+
+    def _start_ahead(self, wanted: PlannedIndices) -> ReadAhead:
+        """Begin to read a batch, and as many of those that this process will be asked for as there is room for."""
+        rows = len(wanted)
+        memory, workers = self._resources(rows)
+        most = max(1, self._cache_bytes // workers // 2 // max(1, memory.batch_bytes))
+        parts: list[Int64] = []
+        numbers = wanted.window.numbers(wanted.number, workers)
+        for number in numbers[:most]:
+            try:
+                part = positions_of(wanted.window.batch(number), len(self))
+            except IndexError:  # which is raised when that batch is wanted
+                break
+            if not 0 < len(part) <= rows:
+                break
+            parts.append(part)
+            if len(part) < rows:
+                break
+        reader = self._reader_for(rows, is_exact=True)
+        reader.start(self._requests.plan(np.concatenate(parts)), len(parts))
+        return ReadAhead(wanted.window.key, numbers[: len(parts)], reader)
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None and self._reader is not None:
+            self._reader.stop()
+        self._ahead = None
+
+    def _reader_for(self, rows: int, *, is_exact: bool = False) -> Reader:
+        """Return a reader whose batches have room for so many samples, or are of so many."""
+        if self._reader is not None and (rows == self._capacity if is_exact else rows <= self._capacity):
             return self._reader
-        rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
+        if not is_exact:
+            rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
         self._drop_reader()
         memory, workers = self._resources(rows)
         # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
         stored = sum(isinstance(f, StoredField | VlenField | CsrField) for f in self._fields.fields)
-        kept = self._cache_bytes // workers
+        kept = self._cache_bytes // workers // (1 + is_exact)  # the other half is for batches that are read ahead
         memory = replace(memory, list_cache_bytes=kept // max(1, stored))
         self._reader = Reader(
             self._fields.fields,
@@ -299,7 +361,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     def _drop_reader(self) -> None:
         if self._reader is not None:
             self._past_stats = self._past_stats + self._reader.stats()
-        self._reader, self._capacity = None, 0
+        self._reader, self._capacity, self._ahead = None, 0, None
 
 
 def _no_samples(field: Field) -> Values:
