@@ -17,6 +17,7 @@ from zarrfeed.metadata.statistics import Axis, automatic
 from zarrfeed.metadata.time_features import time_features_call
 from zarrfeed.spec.data import Call, Expression
 from zarrfeed.spec.images import Mode
+from zarrfeed.spec.statistics import Statistics
 
 
 class ItemMethods:
@@ -54,7 +55,7 @@ class ItemMethods:
     @checks_option_names_of("Data")
     def normalize(
         self,
-        mean_std: Normalization | Mapping[str, Normalization] | Literal["auto"],
+        mean_std: Normalization | Mapping[str, Normalization] | Statistics | Literal["auto"],
         *,
         axis: Axis = None,
         stats: str | Path | None = None,
@@ -66,14 +67,15 @@ class ItemMethods:
         mean_std
             A pair (mean, std) of numbers, of arrays with one number for each channel, or of arrays with two axes or
             more that broadcast against a sample without the axis of a window, such as (1, lat, lon). Or a mapping of
-            names to such pairs, as of `cast`. Values are those after decoding. An array can be normalised once. "auto":
-            by `zarrfeed.stats` of these samples, which reads them all now, unless `stats` has the result.
+            names to such pairs, as of `cast`. Values are those after decoding. An array can be normalised once. Or the
+            `Statistics` of some samples, such as those of the training part. "auto": by `zarrfeed.stats` of these
+            samples, which reads them all now, unless `stats` has the result.
         axis
             The axis of the array, or dimension by its name, that the channels are along. Needed for arrays with one
             axis. With "auto": what has statistics of its own, as of `zarrfeed.stats`.
         stats
             With "auto": a JSON file with statistics of these samples, which is written if it does not exist. For those
-            of other samples, give `zarrfeed.Statistics.load(path).mean_std()` as `mean_std`.
+            of other samples, give `zarrfeed.Statistics.load(path)` as `mean_std`.
 
         Examples
         --------
@@ -82,6 +84,8 @@ class ItemMethods:
         >>> zarrfeed.ZarrDataset(zarrfeed.open(images).normalize(([1, 4, 7], [2, 3, 1]), axis=1))[0]
         tensor([3., 1., 0.])
         """
+        if isinstance(mean_std, Statistics):
+            mean_std = mean_std.mean_std()
         step = Step("normalize", (mean_std, axis))
         if isinstance(mean_std, str) or stats is not None:
             step = Step("normalize", (automatic(self, mean_std, axis, stats), None))

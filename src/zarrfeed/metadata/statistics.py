@@ -130,7 +130,7 @@ def automatic(data: Any, mean_std: object, axis: Axis, path: str | Path | None) 
         if why:
             raise ConfigError(
                 f"stats = {str(path)!r} does not fit: {why}; to normalise by them all the same, write "
-                "normalize(zarrfeed.Statistics.load(path).mean_std()); to measure these samples, name another file"
+                "normalize(zarrfeed.Statistics.load(path)); to measure these samples, name another file"
             )
         _log.info("normalize('auto'): by %s", path)
     else:

@@ -224,7 +224,7 @@ def test_a_file_with_statistics_of_other_samples_is_refused_and_stays(tmp_path: 
     with pytest.raises(ConfigError, match=r"those of samples are along \(\), not \(1,\)"):
         train.normalize("auto", axis=1, stats=file)
     assert file.read_bytes() == content
-    both = [part.normalize(Statistics.load(file).mean_std()) for part in (train, validation)]
+    both = [part.normalize(Statistics.load(file)) for part in (train, validation)]
     mean, std = values[:10].mean(), values[:10].std()
     np.testing.assert_allclose(read(both[1]).numpy(), (values[10:] - mean) / std)
     same_bits(read(both[0]), read(normalised).numpy())
