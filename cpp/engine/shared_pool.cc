@@ -209,7 +209,8 @@ std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
     close(descriptor);
     throw_corrupt("a file that a DataLoader worker sent has no batches");
   }
-  const std::shared_ptr<SharedPool> pool(new SharedPool(descriptor, base, 0));
+  close(descriptor);  // the mapping keeps the file
+  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, 0));
   Registry& registry = Registry::instance();
   forget_over();
   const std::lock_guard lock(registry.mutex);
@@ -242,7 +243,7 @@ SharedPool::~SharedPool() {
   }
   if (process_id() == process_ && table_->owner == process_) retire();
   munmap(base_, kReserved);
-  close(descriptor_);
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
 std::optional<SharedPool::Lease> SharedPool::acquire(size_t bytes) {

@@ -75,6 +75,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   /// Gives the memory of free slots back to the system, now and when others become free. Owner only.
   void retire();
 
+  /// Of the file, or -1 in a process that opened the pool: such a one keeps the mapping alone.
   [[nodiscard]] int descriptor() const { return descriptor_; }
   [[nodiscard]] pid_t owner() const;
   /// Whether another process has mapped the pool.

@@ -62,7 +62,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/concat.py": ("parity/test_many_stores.py",),
     "metadata/concat_data.py": ("parity/test_many_stores.py",),
     "metadata/many_stores.py": ("parity/test_many_stores.py",),
-    "metadata/side_by_side.py": ("integration/test_many_remote.py",),
     "metadata/url_patterns.py": ("integration/test_many_remote.py",),
     "storage/shared_access.py": ("integration/test_many_remote.py",),
     "metadata/open_data.py": ("parity/test_many_stores.py",),

@@ -175,6 +175,20 @@ TEST(what_was_sent_is_not_written_until_it_was_taken_over_and_dropped) {
   CHECK(pool->acquire(kBytes)->data == place);
 }
 
+TEST(who_opened_a_pool_keeps_no_descriptor) {
+  const auto pool = make_pool();
+  auto lease = filled(*pool, 5);
+  const auto handle = *pool->share(lease.data, kBytes);
+  CHECK_EQ(result_of_child([&] {
+             const int descriptor = dup(pool->descriptor());
+             const auto own = SharedPool::open(descriptor);
+             CHECK_EQ(fcntl(descriptor, F_GETFD), -1);
+             CHECK_EQ(own->descriptor(), -1);
+             return holds(own->take_over(handle).data, kBytes, 5) ? 0 : 1;
+           }),
+           0);
+}
+
 TEST(a_slot_that_was_sent_twice_is_free_after_both) {
   const auto pool = make_pool();
   auto lease = filled(*pool, 3);

@@ -165,7 +165,7 @@ def _open_files() -> list[str]:
             found.append(str(link.readlink()))
         except OSError:  # the one that lists them
             continue
-    return found
+    return sorted(found)
 
 
 def _command(process: int) -> str:

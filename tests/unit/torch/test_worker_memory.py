@@ -165,6 +165,15 @@ def mapped() -> list[str]:
     return [text for text in links + lines if "zarrfeed-batches" in text]
 
 
+def test_the_training_process_keeps_no_file_of_workers_open(store: Path) -> None:
+    """Only mappings: how many files a process may open is limited, and torch counts on that number."""
+    batches = iter(loader(iterable(store), num_workers=2))
+    kept = [next(batches), next(batches)]
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [link for link in links if "zarrfeed-batches" in link]
+    assert all(map(is_whole, kept))
+
+
 def test_memory_of_workers_that_ended_is_unmapped(store: Path) -> None:
     core.SharedPool.forget_over()
     before = len(mapped())
