@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "transform/convert_items.h"
+#include "transform/isa.h"
 
 // Built with -ffp-contract=off: scale and offset are two roundings on every machine, as in NumPy.
 
@@ -19,7 +20,7 @@ using namespace items;
 namespace {
 
 template <typename To, typename From>
-ZARRFEED_INLINE void convert_loop(uint8_t* dest, const uint8_t* source, size_t count) {
+ZARRFEED_INLINE void convert_loop(uint8_t* __restrict dest, const uint8_t* __restrict source, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     From item;
     std::memcpy(&item, source + i * sizeof(From), sizeof(From));
@@ -29,21 +30,38 @@ ZARRFEED_INLINE void convert_loop(uint8_t* dest, const uint8_t* source, size_t c
 }
 
 template <typename To, typename From>
-void convert_items_anywhere(uint8_t* dest, const uint8_t* source, size_t count) {
+void convert_items_base(uint8_t* dest, const uint8_t* source, size_t count) {
   convert_loop<To, From>(dest, source, count);
 }
 
 template <typename To, typename From>
-ZARRFEED_AVX2 void convert_items_avx2(uint8_t* dest, const uint8_t* source, size_t count) {
+ZARRFEED_AVX2 [[gnu::noinline]] void convert_items_avx2(uint8_t* dest, const uint8_t* source, size_t count) {
   convert_loop<To, From>(dest, source, count);
+}
+
+template <typename To, typename From>
+ZARRFEED_AVX512 void convert_items_avx512(uint8_t* dest, const uint8_t* source, size_t count) {
+  const size_t whole = count / kAvx512Items * kAvx512Items;
+  convert_loop<To, From>(dest, source, whole);
+  convert_items_avx2<To, From>(dest + whole * sizeof(To), source + whole * sizeof(From), count - whole);
+}
+
+/// Whether twice as wide registers pay: elsewhere memory bounds the loop, and the code would only be larger.
+template <typename To, typename From>
+constexpr bool gains_by_avx512() {
+  return std::is_same_v<To, Half> || std::is_same_v<To, Brain> || std::is_same_v<From, Half>;
 }
 
 using Kernel = void (*)(uint8_t*, const uint8_t*, size_t);
 
 /// The loop over items of type `From` that become `To`.
 template <typename To, typename From>
-Kernel convert_items() {
-  return has_avx2() ? convert_items_avx2<To, From> : convert_items_anywhere<To, From>;
+Kernel convert_items(Isa isa) {
+  if constexpr (gains_by_avx512<To, From>()) {
+    if (isa == Isa::kAvx512) return convert_items_avx512<To, From>;
+  }
+  if (isa != Isa::kBase) return convert_items_avx2<To, From>;
+  return convert_items_base<To, From>;
 }
 
 /// Integers of 64 bits -> double that is only to be rounded to a 16 bit float.
@@ -84,27 +102,28 @@ constexpr bool holds() {
 }
 
 /// The kernel from integers to integers that hold them; null if they do not.
-Kernel find_lossless(ItemType from, ItemType to) {
-  return with_type(from, [to]<typename From>(std::type_identity<From>) {
-    return with_type(to, []<typename To>(std::type_identity<To>) -> Kernel {
-      if constexpr (holds<From, To>()) return convert_items<To, From>();
+Kernel find_lossless(ItemType from, ItemType to, Isa isa) {
+  return with_type(from, [to, isa]<typename From>(std::type_identity<From>) {
+    return with_type(to, [isa]<typename To>(std::type_identity<To>) -> Kernel {
+      if constexpr (holds<From, To>()) return convert_items<To, From>(isa);
       return nullptr;
     });
   });
 }
 
 template <typename Real>
-Kernel find_load(ItemType from) {
-  return with_type(from, []<typename From>(std::type_identity<From>) -> Kernel { return convert_items<Real, From>(); });
+Kernel find_load(ItemType from, Isa isa) {
+  return with_type(from,
+                   [isa]<typename From>(std::type_identity<From>) -> Kernel { return convert_items<Real, From>(isa); });
 }
 
 template <typename Real>
-Kernel find_store(ItemType to) {
-  return with_type(to, []<typename To>(std::type_identity<To>) -> Kernel {
+Kernel find_store(ItemType to, Isa isa) {
+  return with_type(to, [isa]<typename To>(std::type_identity<To>) -> Kernel {
     if constexpr (std::is_integral_v<To> || std::is_same_v<To, Flag>) {
       return nullptr;
     } else {
-      return convert_items<To, Real>();
+      return convert_items<To, Real>(isa);
     }
   });
 }
@@ -115,20 +134,20 @@ size_t bytes_of(ItemType type) {
   return with_type(type, []<typename T>(std::type_identity<T>) { return sizeof(T); });
 }
 
-Converter::Converter(ConversionSpec spec) : spec_(std::move(spec)) {
+Converter::Converter(ConversionSpec spec, Isa isa) : spec_(std::move(spec)), isa_(isa) {
   const ItemType from = spec_.from;
   const ItemType to = spec_.to;
   const bool calculates =
       !spec_.fills.empty() || spec_.scale.has_value() || spec_.offset.has_value() || !spec_.mean.empty();
   if (!is_float(to)) {
-    cast_ = calculates ? nullptr : find_lossless(from, to);
+    cast_ = calculates ? nullptr : find_lossless(from, to, isa);
     if (cast_ == nullptr) throw Error(ErrorKind::kUnsupported, "a conversion to integers that would lose values");
     return;
   }
   const bool is_short = bytes_of(to) == 2;
   in_double_ = spec_.decode_in_double || to == ItemType::kFloat64 || (!fits_float(from) && (calculates || is_short));
-  load_ = in_double_ ? find_load<double>(from) : find_load<float>(from);
-  store_ = in_double_ ? find_store<double>(to) : find_store<float>(to);
+  load_ = in_double_ ? find_load<double>(from, isa) : find_load<float>(from, isa);
+  store_ = in_double_ ? find_store<double>(to, isa) : find_store<float>(to, isa);
   if (!calculates) {
     if (is_short && from == ItemType::kInt64) load_ = note_items<int64_t>;
     if (is_short && from == ItemType::kUint64) load_ = note_items<uint64_t>;
@@ -153,7 +172,7 @@ Converter::Converter(ConversionSpec spec) : spec_(std::move(spec)) {
   }
   const size_t fills = in_double_ ? double_.fills.size() : single_.fills.size();
   if (!calculates || fills > 1 || period_ > 0) return;
-  fused_ = find_fused(from, to, in_double_, fills > 0 || spec_.scale || spec_.offset, normalises_);
+  fused_ = find_fused(from, to, in_double_, fills > 0 || spec_.scale || spec_.offset, normalises_, isa);
   if (fills > 0) constants_.fill = in_double_ ? double_.fills.front() : double{single_.fills.front()};
   constants_.scale = spec_.scale.value_or(1);
   constants_.offset = spec_.offset.value_or(-0.0);
@@ -259,7 +278,9 @@ void Converter::calculate(uint8_t* dest, const uint8_t* source, size_t count, si
                           const Constants<Real>& c) const {
   Real x[kBlock];
   load_(reinterpret_cast<uint8_t*>(x), source, count);
-  if (has_avx2()) {
+  if (isa_ == Isa::kAvx512) {
+    apply_avx512(x, count, position, c);
+  } else if (isa_ == Isa::kAvx2) {
     apply_avx2(x, count, position, c);
   } else {
     apply(x, count, position, c);
@@ -269,6 +290,11 @@ void Converter::calculate(uint8_t* dest, const uint8_t* source, size_t count, si
 
 template <typename Real>
 ZARRFEED_AVX2 void Converter::apply_avx2(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
+  apply(x, count, position, c);
+}
+
+template <typename Real>
+ZARRFEED_AVX512 void Converter::apply_avx512(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
   apply(x, count, position, c);
 }
 

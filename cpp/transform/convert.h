@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "spec/conversion_spec.h"
 #include "transform/convert_fused.h"
+#include "transform/isa.h"
 
 namespace zarrfeed {
 
@@ -21,8 +22,8 @@ class Converter {
   /// Items that are converted at a time, in the first level cache.
   static constexpr size_t kBlock = 1024;
 
-  /// Throws Error(kUnsupported) for a pair of types that would lose more than precision.
-  explicit Converter(ConversionSpec spec);
+  /// Throws Error(kUnsupported) for a pair of types that would lose more than precision. The processor must have `isa`.
+  explicit Converter(ConversionSpec spec, Isa isa = best_isa());
 
   /// Converts `count` items in native byte order, with any alignment. The first one is item `position` of its sample.
   void convert(uint8_t* dest, const uint8_t* source, size_t count, size_t position) const;
@@ -55,8 +56,11 @@ class Converter {
   void apply(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
   template <typename Real>
   void apply_avx2(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
+  template <typename Real>
+  void apply_avx512(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
 
   ConversionSpec spec_;
+  Isa isa_;
   bool in_double_ = false;
   bool normalises_ = false;
   size_t period_ = 0;      ///< items after which means repeat, where channels are so short that each item has its own

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "spec/conversion_spec.h"
+#include "transform/isa.h"
 
 namespace zarrfeed {
 
@@ -23,6 +24,6 @@ using FusedKernel = void (*)(uint8_t* dest, const uint8_t* source, size_t count,
 
 /// The loop that gives the same bits as the passes of a Converter do; null if there is none. `unpacks`: fill value,
 /// scale and offset count; `normalises`: mean and standard deviation do.
-FusedKernel find_fused(ItemType from, ItemType to, bool in_double, bool unpacks, bool normalises);
+FusedKernel find_fused(ItemType from, ItemType to, bool in_double, bool unpacks, bool normalises, Isa isa);
 
 }  // namespace zarrfeed

@@ -7,23 +7,12 @@
 #include <type_traits>
 
 #include "spec/conversion_spec.h"
-#include "transform/convert.h"
+#include "transform/isa.h"
 
 namespace zarrfeed::items {
 
-// Each loop is compiled twice: for every x86-64 processor, and for those with AVX2. The results are the same.
-#if defined(__x86_64__)
-#define ZARRFEED_AVX2 __attribute__((target("avx2")))
-inline bool has_avx2() {
-  return __builtin_cpu_supports("avx2") != 0;
-}
-#else
-#define ZARRFEED_AVX2
-inline bool has_avx2() {
-  return false;
-}
-#endif
-#define ZARRFEED_INLINE [[gnu::always_inline]] inline
+/// Loops with AVX-512 take so many items at a time, and leave the rest to AVX2: their own code for the rest is slow.
+constexpr size_t kAvx512Items = 64;
 
 /// 16 bit floats are numbers of a type of their own, so that they are not taken for integers.
 enum class Half : uint16_t {};

@@ -17,6 +17,7 @@
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"
+#include "transform/isa.h"
 #include "transform/scatter.h"
 
 using namespace zarrfeed;
@@ -78,9 +79,14 @@ ConversionSpec cast(ItemType from, ItemType to) {
   return spec;
 }
 
+template <typename T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
 template <typename To, typename From>
-std::vector<To> convert(const ConversionSpec& spec, const std::vector<From>& items, size_t position = 0) {
-  const Converter converter(spec);
+std::vector<To> convert_for(Isa isa, const ConversionSpec& spec, const std::vector<From>& items, size_t position) {
+  const Converter converter(spec, isa);
   CHECK_EQ(converter.source_item_bytes(), sizeof(From));
   CHECK_EQ(converter.dest_item_bytes(), sizeof(To));
   std::vector<To> out(items.size());
@@ -89,9 +95,15 @@ std::vector<To> convert(const ConversionSpec& spec, const std::vector<From>& ite
   return out;
 }
 
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+/// What every instruction set of this processor makes of the items.
+template <typename To, typename From>
+std::vector<To> convert(const ConversionSpec& spec, const std::vector<From>& items, size_t position = 0) {
+  const std::vector<To> out = convert_for<To>(Isa::kBase, spec, items, position);
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    const Context context("instruction set " + show(isa));
+    if (isa <= best_isa()) CHECK(same_bits(convert_for<To>(isa, spec, items, position), out));
+  }
+  return out;
 }
 
 std::vector<uint16_t> all_patterns() {
@@ -327,6 +339,46 @@ TEST(arithmetic_is_what_the_header_says_in_float32_and_in_float64) {
             CHECK(std::isnan(got[i]));
           } else {
             CHECK_EQ(got[i], expected);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(any_number_of_items_becomes_the_same_in_one_loop_and_item_by_item) {
+  std::mt19937_64 random(8);
+  for (const ItemType from :
+       {ItemType::kInt8, ItemType::kUint8, ItemType::kInt16, ItemType::kUint16, ItemType::kInt32, ItemType::kFloat32}) {
+    for (const ItemType to : {ItemType::kFloat32, ItemType::kFloat16, ItemType::kBfloat16}) {
+      for (const bool unpacks : {false, true}) {
+        ConversionSpec spec = cast(from, to);
+        spec.decode_in_double = random() % 2 == 0;
+        if (unpacks) {
+          spec.fills = {7};
+          spec.scale = 0.1;
+          spec.offset = 273.15;
+        }
+        spec.mean = {12.5};
+        spec.std = {3.7};
+        const size_t bytes = bytes_of(to);
+        std::vector<uint8_t> source(300 * bytes_of(from));
+        for (uint8_t& byte : source) byte = static_cast<uint8_t>(random() % 4 == 0 ? 7 : random());
+        std::vector<uint8_t> expected(300 * bytes);
+        const Converter reference(spec, Isa::kBase);
+        for (size_t i = 0; i < 300; ++i) {
+          reference.convert(expected.data() + i * bytes, source.data() + i * bytes_of(from), 1, 0);
+        }
+        for (const Isa isa : {Isa::kBase, Isa::kAvx2, Isa::kAvx512}) {
+          if (isa > best_isa()) continue;
+          const Context context(show(from) + " to " + show(to) + ", instruction set " + show(isa));
+          const Converter converter(spec, isa);
+          for (size_t count = 0; count <= 300; count += 1 + count / 70) {
+            std::vector<uint8_t> out(300 * bytes, 0xab);
+            converter.convert(out.data(), source.data(), count, 0);
+            const auto end = out.begin() + static_cast<std::ptrdiff_t>(count * bytes);
+            CHECK(std::equal(out.begin(), end, expected.begin()));
+            CHECK(std::all_of(end, out.end(), [](uint8_t byte) { return byte == 0xab; }));
           }
         }
       }
