@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tomllib
+from pathlib import Path
 
+import pytest
+
+from tests.repo.test_code_blocks import blocks_of
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
+FRONT_PAGE = (ROOT / "docs" / "index.md").read_text()
+
+
+def test_it_begins_with_an_installation_five_lines_and_all_that_they_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install, lines, output, *_ = blocks_of(README)
+    assert install.body == "pip install zarrfeed\n"
+    assert len([line for line in lines.body.splitlines() if line]) == 5
+    for _ in range(2):  # a reader may run them again
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(lines.body, "README.md", "exec"), {})
+        assert (output.comment, output.body) == ("output", printed.getvalue())
+
+
+def test_the_front_page_of_the_documentation_begins_in_the_same_way() -> None:
+    ours, theirs = ([(b.language, b.body) for b in blocks_of(text)[:3]] for text in (README, FRONT_PAGE))
+    assert ours == theirs
+    for text, folder in ((README, "docs/"), (FRONT_PAGE, "")):
+        assert re.search(rf"^!\[[^]]+\]\({folder}pictures/rows\.svg\)$", text, flags=re.MULTILINE)
 
 
 def test_both_commands_use_the_constraints_and_extras_that_exist() -> None:

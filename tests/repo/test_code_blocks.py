@@ -191,7 +191,6 @@ def make_remote_store(directory: Path) -> None:
 #: Document -> what its readers have before they begin. Other documents write the stores that they read.
 STORES: dict[str, Callable[[Path], None]] = {
     "README.md": make_readme_data,
-    "docs/index.md": make_train_store,
     "docs/integrations.md": make_train_store,
     "docs/tasks/remote.md": make_remote_store,
 }
