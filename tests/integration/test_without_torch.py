@@ -6,10 +6,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import zarr
 
 import zarrfeed
 from tests.support.paths import SUPPORT
 from tests.support.scripts import run_script
+from zarrfeed.tools import cli
 
 SCRIPT = SUPPORT / "without_torch.py"
 PACKAGE = Path(zarrfeed.__file__).parent
@@ -36,6 +38,30 @@ def test_importing_the_package_imports_neither_torch_nor_zarr() -> None:
     code = "import sys, zarrfeed, zarrfeed.tools.cli\nprint({'torch', 'zarr', 'numpy'} & set(sys.modules))"
     done = run_script(code)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_importing_the_package_imports_its_lowest_layer_and_nothing_that_was_installed() -> None:
+    code = """
+        import sys
+        before = set(sys.modules)
+        import zarrfeed
+        new = set(sys.modules) - before
+        print(sorted({name.partition(".")[0] for name in new} - sys.stdlib_module_names))
+        print(sorted(name for name in new if name.startswith("zarrfeed.") and not name.startswith("zarrfeed.base")))
+    """
+    done = run_script(code)
+    assert (done.stdout, done.stderr) == ("['zarrfeed']\n['zarrfeed._core']\n", "")
+
+
+def test_info_tells_the_same_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = zarr.create_group(tmp_path / "train.zarr")
+    group.create_array("x", shape=(100, 4), chunks=(10, 4), dtype="f4")
+    group.create_array("y", shape=(100,), chunks=(50,), dtype="i8")
+    arguments = ["info", str(tmp_path / "train.zarr"), "--batch-size", "8", "--shuffle", "--ranks", "2"]
+    assert cli.main(arguments) == 0
+    done = run_script(BLOCKED + f"from zarrfeed.tools import cli\ncli.main({arguments!r})")
+    assert (done.stdout, done.stderr) == (capsys.readouterr().out, "")
+    assert "amplification" in done.stdout
 
 
 def test_another_missing_module_is_not_taken_for_torch() -> None:

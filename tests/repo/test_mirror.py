@@ -48,6 +48,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/stitched.py": ("unit/metadata/test_stitching.py",),
     "plan/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patching.py": ("parity/test_patches.py",),
+    "metadata/planning.py": ("unit/torch/test_versions.py", "unit/tools/test_dry_run.py"),
     "metadata/patch_request.py": ("parity/test_patches.py",),
     "metadata/selected_items.py": ("parity/test_patch_items.py",),
     "metadata/patch_levels.py": ("parity/test_pyramids.py",),

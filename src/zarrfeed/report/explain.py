@@ -14,12 +14,15 @@ from zarrfeed.engine.images import library_name
 from zarrfeed.plan.affinity import Part
 from zarrfeed.plan.carry import carries, chunk_reads, chunks_of_order
 from zarrfeed.plan.columns import patch_reads
+from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.field_rows import describe_join
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import perfect_mix
 from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.state import EpochState
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
@@ -272,6 +275,38 @@ def explain(
         patches=PatchExplanation.of(order) if isinstance(order, SweptOrder) else None,
         sharing=RankSharing.of(order, plan.stride) if order.length and plan.stride > 1 else None,
     )
+
+
+def explain_schedule(
+    schedule: Schedule,
+    place: RankInfo,
+    state: EpochState,
+    *,
+    pinned: bool,
+    statics: tuple[StaticField, ...] = (),
+    resumed: EpochState | None = None,
+) -> Explanation:
+    """Work out the figures for what a rank reads, without workers, of the epoch that begins in a state.
+
+    `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does.
+    """
+    consumer = place.consumer()
+    settled = schedule.settle(state, consumer)
+    resources = schedule.resources(schedule.line(settled), place, consumer)
+    plan = schedule.plan(settled, consumer, resources)
+    explained = explain(
+        fields=schedule.fields,
+        plan=plan,
+        part=schedule.part,
+        batch_size=schedule.engine_batch_size,
+        memory=resources.memory,
+        max_open_batches=resources.max_open_batches,
+        pinned=pinned,
+        statics=statics,
+    )
+    if resumed is None:
+        return explained
+    return replace(explained, resumed=RankSharing.of(schedule.line(schedule.settle(resumed, consumer)), plan.stride))
 
 
 def _explain_field(

@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        _complain(f"{arguments.command} needs torch: pip install torch")
+        measured = " --advise" * getattr(arguments, "advise", False)
+        _complain(f"{arguments.command}{measured} needs torch: pip install torch")
         return EXIT_ERROR
 
 

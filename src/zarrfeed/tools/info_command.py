@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zarrfeed.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from zarrfeed.metadata.data import Data
-    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+    from zarrfeed.plan.epoch_plan import Schedule
 
 #: Kinds of pictures, and ranks that are told apart in one.
 PLOT_SUFFIXES, MOST_RANKS = (".svg", ".png"), 32
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
     if arguments.advise:
         _advise(arguments, open_data, say)
         return
-    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+    from zarrfeed.tools import dry_run
 
     data = open_data()
     if arguments.patch is not None:
@@ -93,8 +93,7 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
             stride=arguments.stride,
             border=arguments.border,
         )
-    ranks: Mapping[str, Any] = {} if arguments.ranks is None else {"rank": 0, "world_size": arguments.ranks}
-    with ZarrIterableDataset(
+    schedule = dry_run.schedule_of(
         data,
         batch_size=arguments.batch_size,
         shuffle=arguments.shuffle,
@@ -102,14 +101,11 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
         num_threads=arguments.num_threads,
         memory_budget=arguments.memory_budget,
         mixing={"lanes": arguments.lanes, "mix": arguments.mix},
-        faults={"timeout": arguments.timeout},
-        **ranks,
-    ) as dataset:
-        dataset.set_epoch(arguments.epoch)
-        page = f"{data}\n\n{dataset.explain()}"
-        if arguments.plot is not None:
-            _draw(dataset, arguments)
-            page += f"\n\norder drawn in {arguments.plot}"
+    )
+    page = f"{data}\n\n{dry_run.explain(data, schedule, ranks=arguments.ranks, epoch=arguments.epoch)}"
+    if arguments.plot is not None:
+        _draw(data, schedule, arguments)
+        page += f"\n\norder drawn in {arguments.plot}"
     say(page)
 
 
@@ -155,10 +151,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--ranks = {arguments.ranks}, must be at most {MOST_RANKS} with --plot")
 
 
-def _draw(dataset: ZarrIterableDataset, arguments: argparse.Namespace) -> None:
+def _draw(data: Data, schedule: Schedule, arguments: argparse.Namespace) -> None:
     from zarrfeed.plan.swept_order import SweptOrder
 
-    schedule, ranks = dataset.session.schedule, arguments.ranks or 1
+    ranks = arguments.ranks or 1
     name = Path(arguments.paths[0].rstrip("/")).name
     if len(arguments.paths) > 1:
         name += f" and {len(arguments.paths) - 1} more"
@@ -172,7 +168,7 @@ def _draw(dataset: ZarrIterableDataset, arguments: argparse.Namespace) -> None:
     from zarrfeed.tools.plot import draw_patches
     from zarrfeed.tools.plot.patch_figure import PatchFigure
 
-    patching = dataset.data.resolved.patching
+    patching = data.resolved.patching
     assert patching is not None
     dims = [dim if isinstance(dim, str) else f"axis {dim}" for dim in patching.dims]
     patches = PatchFigure.of(schedule, arguments.epoch, ranks)

@@ -12,6 +12,7 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
 from zarrfeed.metadata.growth import disposable_in, hold_opened
+from zarrfeed.metadata.planning import Planning
 from zarrfeed.metadata.stitching import StitchWeights
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.epoch_plan import Schedule
@@ -45,7 +46,7 @@ from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.stitched import first_patched, stitch
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.transform import Transform, prepare_transform
-from zarrfeed.torch.versions import Planning, Versions
+from zarrfeed.torch.versions import Versions
 
 _INT64_MAX = 2**63 - 1
 

@@ -27,8 +27,8 @@ from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.unfolding import ReadPlan
-from zarrfeed.report.explain import Explanation, explain
-from zarrfeed.report.rank_sharing import RankSharing, warn_of_sharing
+from zarrfeed.report.explain import Explanation, explain_schedule
+from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
@@ -207,25 +207,16 @@ class Session:
 
     def explain(self) -> Explanation:
         """Describe how this rank reads an epoch, without workers."""
-        place = self._place()
-        schedule, consumer = self._schedule_of(place), place.consumer()
-        state = schedule.settle(self._typical(schedule), consumer)
-        resources = schedule.resources(schedule.line(state), place, consumer)
-        plan = schedule.plan(state, consumer, resources)
-        upcoming, resumed = self.upcoming(), None
-        if upcoming.lanes is not None:
-            resumed = RankSharing.of(schedule.line(schedule.settle(upcoming, consumer)), plan.stride)
-        explained = explain(
-            fields=schedule.fields,
-            plan=plan,
-            part=schedule.part,
-            batch_size=schedule.engine_batch_size,
-            memory=resources.memory,
-            max_open_batches=resources.max_open_batches,
+        place, upcoming = self._place(), self.upcoming()
+        schedule = self._schedule_of(place)
+        return explain_schedule(
+            schedule,
+            place,
+            self._typical(schedule),
             pinned=self._pins(),
             statics=self.statics,
+            resumed=None if upcoming.lanes is None else upcoming,
         )
-        return replace(explained, resumed=resumed)
 
     # Which version of the store is read
 

@@ -18,7 +18,7 @@ import zarrfeed
 from tests.support.scripts import run_script
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.sample_dims import sample_dim_advice
-from zarrfeed.tools import cli
+from zarrfeed.tools import cli, dry_run
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_without_torch_a_command_says_what_to_install(store: Path) -> None:
         from zarrfeed.tools.cli import main
         sys.exit(main(sys.argv[1:]))
     """
-    for command in ("info", "explain", "bench"):
-        done = run_script(code, command, str(store / "samples"))
+    for command in ("info --advise", "stats", "bench"):
+        done = run_script(code, *command.split(), str(store / "samples"))
         assert (done.returncode, done.stdout) == (cli.EXIT_ERROR, "")
         assert done.stderr == f"zarrfeed: {command} needs torch: pip install torch\n"
     done = run_script(code, "verify", str(store), "--progress-file", "none")
@@ -246,10 +246,10 @@ def test_without_the_extra_the_demo_says_what_to_install(
 
 
 def test_ctrl_c_ends_quietly(store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(_: zarrfeed.ZarrIterableDataset) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zarrfeed.ZarrIterableDataset, "explain", interrupt)
+    monkeypatch.setattr(dry_run, "explain", interrupt)
     assert cli.main(["explain", str(store / "samples")]) == cli.EXIT_INTERRUPTED
     assert capsys.readouterr() == ("", "")
 

@@ -1,0 +1,76 @@
+"""What a `ZarrIterableDataset` would do, without making one: its schedule, and what it would explain.
+
+What holds: the page is the one that the dataset explains, and nothing here needs torch. Only whether batches would be
+pinned has to be asked of torch, where it is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarrfeed.metadata.data import Data
+from zarrfeed.metadata.planning import Planning
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.report.explain import Explanation, explain_schedule
+from zarrfeed.report.rank_sharing import warn_of_sharing
+from zarrfeed.report.store_shares import StoreShares
+from zarrfeed.spec.feeding import Mixing, Requests, as_options
+from zarrfeed.torch.distributed import find_rank, has_accelerator
+from zarrfeed.torch.options import check_order, schedule_options
+
+
+def schedule_of(
+    data: Data,
+    *,
+    batch_size: int | None,
+    shuffle: bool,
+    seed: int,
+    num_threads: int | None,
+    memory_budget: int | str | None,
+    mixing: Mapping[str, Any],
+) -> Schedule:
+    """Return the schedule of a dataset with these arguments, of samples whose arrays lie in stores.
+
+    Raises
+    ------
+    ConfigError
+        If an argument has a value that is not allowed.
+    """
+    check_order(shuffle=shuffle, seed=seed)
+    given = as_options(Mixing, "mixing", mixing)
+    options = schedule_options(
+        batch_size=batch_size,
+        drop_last=False,
+        even=None,
+        num_threads=num_threads,
+        memory_budget=memory_budget,
+        mixing=given,
+        requests=Requests(),
+    )
+    return Schedule.make(*Planning(False, shuffle, seed, given, options).order(data.resolved), options)
+
+
+def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) -> Explanation:
+    """Return what the dataset of a schedule would explain, on rank 0 of so many, or on the only one.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory budget of the schedule is too small.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")
+    place = find_rank() if ranks is None else find_rank(0, ranks)
+    schedule.check_memory(place, 0, EpochState(0))
+    warn_of_sharing(schedule, place)
+    state = EpochState(epoch if isinstance(schedule.order, SweptOrder) else 0)
+    described, pinned = data.resolved, has_accelerator()
+    explained = explain_schedule(schedule, place, state, pinned=pinned, statics=tuple(described.statics))
+    table = described.opened.stores
+    return explained if table is None else replace(explained, stores=StoreShares.of(table, described.choice))
