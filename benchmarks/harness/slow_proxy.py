@@ -8,12 +8,8 @@ takes little of the processor that client and server need.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import select
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from benchmarks.harness.compile import compiled
+
 _SOURCE = Path(__file__).with_name("slow_proxy.c")
 _START_TIMEOUT_S = 10
 
 
 class NoProxyError(Exception):
-    """The proxy cannot be compiled, or does not start."""
+    """The proxy does not start."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +74,17 @@ def slowed(url: str, how: Slowness) -> Iterator[Slowed]:
 
     Raises
     ------
+    NoCompilerError
+        If the proxy cannot be compiled.
     NoProxyError
-        If there is no compiler, or the proxy does not start.
+        If it does not start.
     """
     if not how.needs_proxy:
         yield Slowed(url, None)
         return
     host, _, port = urlsplit(url).netloc.rpartition(":")
     settings = (how.latency_ms / 1000, 1e6 * (how.cap_mb_s or 0.0), how.slow_share, how.slow_s)
-    command = [str(_compiled()), host, port, *map(str, settings)]
+    command = [str(compiled(_SOURCE)), host, port, *map(str, settings)]
     # a parent that is killed cannot stop the proxy, but its end of the pipe to stdin closes
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
@@ -97,18 +97,3 @@ def slowed(url: str, how: Slowness) -> Iterator[Slowed]:
             yield Slowed(f"http://127.0.0.1:{line}", process.pid)
         finally:
             process.kill()
-
-
-@functools.cache
-def _compiled() -> Path:
-    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise NoProxyError("a C compiler is needed for the proxy that slows a server down: apt install gcc")
-    directory = Path(tempfile.mkdtemp(prefix="zarrfeed-proxy-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    program = directory / "slow_proxy"
-    command = [compiler, "-O2", "-o", str(program), str(_SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NoProxyError(f"{_SOURCE.name} cannot be compiled:\n{done.stderr}")
-    return program

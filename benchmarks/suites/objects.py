@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness.compile import NoCompilerError
 from benchmarks.harness.fake_gcs import NoFakeGcsError, serving_directory
 from benchmarks.harness.listing_server import serving_in_process
 from benchmarks.harness.machine import describe_machine, machine_line
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows_of_sides = measure_reading(options)
             found["reading"] = [asdict(row) for row in rows_of_sides]
             _print_reading(console, rows_of_sides, options)
-    except (NoFakeGcsError, NoProxyError) as error:
+    except (NoFakeGcsError, NoProxyError, NoCompilerError) as error:
         console.print(str(error), highlight=False)
         return MISSING
     options.out.mkdir(parents=True, exist_ok=True)

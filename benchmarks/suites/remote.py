@@ -28,6 +28,7 @@ from rich.console import Console
 
 from benchmarks.data.layouts import SCALES
 from benchmarks.data.stores import Store, prepare_store, store_path, warm_page_cache
+from benchmarks.harness.compile import NoCompilerError
 from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.measure import CpuWatch, process_cpu_s
 from benchmarks.harness.nginx import Nginx, NoNginxError, find_nginx, serve
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         find_nginx()
         return _run(console, options)
-    except (NoNginxError, NoProxyError) as error:
+    except (NoNginxError, NoProxyError, NoCompilerError) as error:
         console.print(str(error), highlight=False, soft_wrap=True)
         return NO_NGINX
 
