@@ -6,6 +6,8 @@ One loop runs our own codecs and copies; the other one calls the codecs' librari
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -91,8 +93,20 @@ class LibraryCeiling:
 
     def _measure(self, field: StoredField, out: npt.NDArray[np.uint8] | None = None) -> tuple[float, int, int]:
         return _core.measure_library_ceiling(
-            field.to_core(), num_threads=self._num_threads, window_chunks=self._window_chunks, out=out
+            field.to_core(),
+            num_threads=self._num_threads,
+            window_chunks=self._window_chunks,
+            out=out,
+            blosc2_library=blosc2_library(),
         )
+
+
+def blosc2_library() -> str:
+    """Return the path of Blosc's shared library, which comes with the blosc2 wheel."""
+    spec = find_spec("blosc2")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the ceiling of the codecs' libraries needs blosc2: pip install '.[bench]'")
+    return str(Path(spec.origin).parent / "lib" / "libblosc2.so")
 
 
 def why_no_library_ceiling(layout: Layout) -> str:

@@ -463,7 +463,7 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "measure_library_ceiling",
       [](const FieldSpec& field, size_t num_threads, size_t window_chunks,
-         std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
+         std::optional<py::array_t<uint8_t, py::array::c_style>> out, const std::string& blosc2_library) {
         uint8_t* const memory = out ? out->mutable_data() : nullptr;
         if (out && static_cast<size_t>(out->nbytes()) !=
                        FieldDecoder(field).sample_bytes() * static_cast<size_t>(field.array.shape.at(0))) {
@@ -473,12 +473,12 @@ PYBIND11_MODULE(_core, m) {
         CeilingResult result;
         {
           const GilRelease release;
-          result = measure_library_ceiling(field, {num_threads, window_chunks, memory});
+          result = measure_library_ceiling(field, {num_threads, window_chunks, memory, blosc2_library});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
       },
       py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"),
-      py::arg("out").noconvert() = py::none());
+      py::arg("out").noconvert() = py::none(), py::arg("blosc2_library") = "");
 }
 
 }  // namespace zarrfeed

@@ -42,7 +42,8 @@ uint32_t update_portable(uint32_t crc, Bytes data) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t update_sse42(uint32_t crc, Bytes data) {
+// Newer Clangs count these two instructions of SSE 4.2 as a feature of its own.
+__attribute__((target("sse4.2,crc32"))) uint32_t update_sse42(uint32_t crc, Bytes data) {
   uint64_t wide = crc;
   while (data.size() >= 8) {
     uint64_t word = 0;

@@ -117,19 +117,20 @@ Pread read_parts(int fd, MutableBytes head, MutableBytes payload, bool may_wait)
   size_t done = 0;
   while (done < size) {
     std::array<iovec, 2> parts{};
-    int count = 0;
+    size_t count = 0;
     if (done < head.size()) parts[count++] = part_of(head.data() + done, head.size() - done);
     const size_t of_payload = done < head.size() ? 0 : done - head.size();
     if (of_payload < payload.size()) {
       parts[count++] = part_of(payload.data() + of_payload, payload.size() - of_payload);
     }
+    const auto num_parts = static_cast<int>(count);
     ssize_t n = -1;
 #ifdef RWF_NOWAIT
-    n = preadv2(fd, parts.data(), count, static_cast<off_t>(done), may_wait ? 0 : RWF_NOWAIT);
+    n = preadv2(fd, parts.data(), num_parts, static_cast<off_t>(done), may_wait ? 0 : RWF_NOWAIT);
     // EOPNOTSUPP: a file system that cannot tell whether it would wait, such as tmpfs on old kernels
-    if (n < 0 && errno == EOPNOTSUPP) n = preadv(fd, parts.data(), count, static_cast<off_t>(done));
+    if (n < 0 && errno == EOPNOTSUPP) n = preadv(fd, parts.data(), num_parts, static_cast<off_t>(done));
 #else
-    n = preadv(fd, parts.data(), count, static_cast<off_t>(done));
+    n = preadv(fd, parts.data(), num_parts, static_cast<off_t>(done));
 #endif
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN && !may_wait) return Pread::kWouldBlock;

@@ -1,9 +1,11 @@
 #include "storage/chunk_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
-#include <sstream>
+#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "spec/chunk_grid.h"
@@ -251,9 +253,9 @@ Error ChunkReader::overdue(const ChunkLocation& at) const {
 
 Error ChunkReader::timed_out() const {
   const auto seconds = std::chrono::duration_cast<std::chrono::duration<double>>(policy_.timeout).count();
-  std::ostringstream text;
-  text << "the store did not answer within " << seconds << " s (timeout)";
-  return Error::io(text.str(), ETIMEDOUT);
+  std::array<char, 32> text{};  // no stream: with the streams come all locales, a tenth of the extension
+  std::snprintf(text.data(), text.size(), "%g", seconds);
+  return Error::io(std::string("the store did not answer within ") + text.data() + " s (timeout)", ETIMEDOUT);
 }
 
 }  // namespace zarrfeed

@@ -1,6 +1,7 @@
 #include "tools/library_ceiling.h"
 
 #include <blosc2.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -28,14 +30,38 @@ namespace {
 
 constexpr int32_t kFinish = 4;  // Z_FINISH: all of the input is there
 
+/// The functions of Blosc's shared library. It stays loaded: other threads of the process may use it, too.
+struct BloscFunctions {
+  explicit BloscFunctions(const std::string& path) {
+    if (path.empty()) throw Error(ErrorKind::kConfig, "Blosc's chunks need blosc2_library, the path of libblosc2.so");
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw Error(ErrorKind::kConfig, std::string("blosc2_library: ") + dlerror());
+    find(library, "blosc2_create_dctx", create_dctx);
+    find(library, "blosc2_decompress_ctx", decompress_ctx);
+    find(library, "blosc2_free_ctx", free_ctx);
+  }
+
+  decltype(&blosc2_create_dctx) create_dctx = nullptr;
+  decltype(&blosc2_decompress_ctx) decompress_ctx = nullptr;
+  decltype(&blosc2_free_ctx) free_ctx = nullptr;
+
+ private:
+  template <typename Function>
+  static void find(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function == nullptr) throw Error(ErrorKind::kConfig, std::string("blosc2_library has no ") + name);
+  }
+};
+
 /// One context of a codec's library, and its call.
 class Library {
  public:
-  explicit Library(std::string codec) : codec_(std::move(codec)) {
+  /// `blosc` must outlive it; not null if the codec is Blosc.
+  Library(std::string codec, const BloscFunctions* blosc) : codec_(std::move(codec)), blosc_functions_(blosc) {
     if (codec_ == "blosc") {
       blosc2_dparams parameters = BLOSC2_DPARAMS_DEFAULTS;
       parameters.nthreads = 1;
-      blosc_.reset(blosc2_create_dctx(parameters));
+      blosc_ = {blosc->create_dctx(parameters), blosc->free_ctx};
     } else if (codec_ == "zstd") {
       zstd_.reset(ZSTD_createDCtx());
     }
@@ -44,8 +70,8 @@ class Library {
   /// Whether the chunk decoded to all of `out`.
   bool decompress(Bytes in, MutableBytes out) {
     if (codec_ == "blosc") {
-      return blosc2_decompress_ctx(blosc_.get(), in.data(), static_cast<int32_t>(in.size()), out.data(),
-                                   static_cast<int32_t>(out.size())) == static_cast<int>(out.size());
+      return blosc_functions_->decompress_ctx(blosc_.get(), in.data(), static_cast<int32_t>(in.size()), out.data(),
+                                              static_cast<int32_t>(out.size())) == static_cast<int>(out.size());
     }
     if (codec_ == "zstd") {
       return ZSTD_decompressDCtx(zstd_.get(), out.data(), out.size(), in.data(), in.size()) == out.size();
@@ -75,7 +101,8 @@ class Library {
   }
 
   std::string codec_;
-  std::unique_ptr<blosc2_context, decltype(&blosc2_free_ctx)> blosc_{nullptr, &blosc2_free_ctx};
+  const BloscFunctions* blosc_functions_;
+  std::unique_ptr<blosc2_context, void (*)(blosc2_context*)> blosc_{nullptr, nullptr};
   std::unique_ptr<ZSTD_DCtx_s, decltype(&ZSTD_freeDCtx)> zstd_{nullptr, &ZSTD_freeDCtx};
 };
 
@@ -144,6 +171,8 @@ void check_field(const FieldSpec& field) {
 
 CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeilingOptions& options) {
   check_field(field);
+  std::optional<BloscFunctions> blosc;
+  if (field.array.codecs[0].name == "blosc") blosc.emplace(options.blosc2_library);
   const FieldDecoder decoder(field);
   const std::shared_ptr<ChunkReader> reader = open_local(decoder);
   const ArraySpec& array = field.array;
@@ -166,7 +195,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
   std::atomic<size_t> next{0};
 
   const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
-    Library library(array.codecs[0].name);
+    Library library(array.codecs[0].name, blosc ? &*blosc : nullptr);
     Buffer stored;
     Buffer decoded;
     BufferPool memory(slots.size() * sample_bytes, false);

@@ -421,5 +421,10 @@ def measure_patch_ceiling(
     out: npt.NDArray[np.uint8] | None = None,
 ) -> tuple[float, int, int]: ...
 def measure_library_ceiling(
-    field: FieldSpec, *, num_threads: int, window_chunks: int, out: npt.NDArray[np.uint8] | None = None
+    field: FieldSpec,
+    *,
+    num_threads: int,
+    window_chunks: int,
+    out: npt.NDArray[np.uint8] | None = None,
+    blosc2_library: str = "",
 ) -> tuple[float, int, int]: ...

@@ -330,6 +330,13 @@ def test_the_ceiling_of_the_libraries_says_what_it_cannot_do(tmp_path: Path) -> 
             _core.measure_library_ceiling(broken, **options)
     with pytest.raises(ConfigError, match="out has 3 bytes"):
         _core.measure_library_ceiling(field.to_core(), **options, out=np.zeros(3, dtype=np.uint8))
+    for library, reason in (
+        ("", "need blosc2_library"),
+        ("no/such.so", "blosc2_library: no/such.so: "),
+        (_core.__file__, "blosc2_library has no blosc2_create_dctx"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            _core.measure_library_ceiling(field.to_core(), **options, blosc2_library=library)
     (chunk,) = (store.samples_path / "c" / "2").rglob("0/0/0")
     chunk.write_bytes(b"damaged")
     with pytest.raises(CorruptChunkError, match="c/2/0/0/0: the codec's library does not decode it"):

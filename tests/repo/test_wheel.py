@@ -13,7 +13,15 @@ from elftools.elf.sections import SymbolTableSection
 
 import zarrfeed._core
 
-RUNTIME = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libpthread.so.0", "ld-linux-x86-64.so.2"}
+RUNTIME = {
+    "libc.so.6",
+    "libm.so.6",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "ld-linux-x86-64.so.2",
+}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's format")
@@ -26,15 +34,14 @@ def test_it_links_only_the_run_time_libraries() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's format")
-def test_it_exports_its_init_function_and_no_codec() -> None:
+def test_it_exports_its_init_function_alone() -> None:
     """Another Blosc, LZ4 or Zstandard in the same process must neither replace ours nor be replaced by it."""
     with Path(zarrfeed._core.__file__).open("rb") as file:
         (table,) = [
             s for s in ELFFile(file).iter_sections() if isinstance(s, SymbolTableSection) and s.name == ".dynsym"
         ]
         exported = {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
-    assert "PyInit__core" in exported
-    assert [name for name in exported if name.startswith(("LZ4", "ZSTD", "blosc", "zng_"))] == []
+    assert exported == {"PyInit__core"}
 
 
 def test_an_import_without_the_compiled_module_says_what_to_do() -> None:
