@@ -129,6 +129,16 @@ def find_pythons() -> list[str]:
     ]
 
 
+def include_flags(interpreter: str) -> dict[str, str]:
+    """Return what the headers of an interpreter need besides their own folder.
+
+    Debian's include a file of /usr/include, where zig does not look for another system's headers: it looks there last.
+    """
+    script = "import sysconfig; print(sysconfig.get_path('include'))"
+    said = subprocess.run([interpreter, "-c", script], text=True, check=True, stdout=subprocess.PIPE).stdout
+    return {"CXXFLAGS": "-idirafter /usr/include"} if said.startswith("/usr/include/") else {}
+
+
 def build(pythons: Sequence[str], out: Path) -> list[Path]:
     """Build the sdist, and from it a wheel for each interpreter."""
     out.mkdir(parents=True, exist_ok=True)
@@ -150,7 +160,7 @@ def build(pythons: Sequence[str], out: Path) -> list[Path]:
             raw, repaired = work / f"raw-{len(wheels)}", work / f"repaired-{len(wheels)}"
             interpreter = shutil.which(python) or python
             pip = (sys.executable, "-m", "pip", "--python", interpreter, "--disable-pip-version-check")
-            run(*pip, "wheel", "--no-deps", "--wheel-dir", raw, sdist, env=environment)
+            run(*pip, "wheel", "--no-deps", "--wheel-dir", raw, sdist, env=environment | include_flags(interpreter))
             (wheel,) = raw.glob("*.whl")
             repair = ("repair", "--plat", PLATFORM, "--strip", "--zip-compression-level", "9", "--wheel-dir", repaired)
             run(sys.executable, "-m", "auditwheel", *repair, wheel, env=environment)
