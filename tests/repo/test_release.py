@@ -27,15 +27,6 @@ PROJECT: dict[str, Any] = PYPROJECT["project"]
 WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 BUILT_FROM = ("CMakeLists.txt", "pyproject.toml", "cpp/bindings/exports.map", "src/zarrfeed/_core.pyi")
 
-#: What an extra brings is there to be imported under these names.
-MODULES = {
-    "cli": ["argcomplete", "rich"],
-    "demo": ["h5py", "iris_sample_data"],
-    "pack": ["h5netcdf", "h5py", "pyarrow", "xarray"],
-    "plot": ["matplotlib"],
-    "remote": ["obstore"],
-}
-
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd=cwd)
@@ -138,16 +129,6 @@ def test_the_tests_run_with_versions_that_the_metadata_promise() -> None:
         installed = Version(importlib.metadata.version(requirement.name))
         assert requirement.specifier.contains(installed.public, prereleases=True), text
         assert any(one.operator == ">=" for one in requirement.specifier), f"{text} has no oldest version"
-
-
-@pytest.mark.parametrize("extra", sorted(MODULES))
-def test_what_an_extra_brings_is_imported(extra: str) -> None:
-    for module in MODULES[extra]:
-        importlib.import_module(module)
-
-
-def test_every_extra_of_users_is_tried() -> None:
-    assert set(PROJECT["optional-dependencies"]) - set(MODULES) == {"bench", "docs", "lint", "release", "test"}
 
 
 # --- the workflow ---------------------------------------------------------------------------------------------
