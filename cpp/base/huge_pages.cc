@@ -9,11 +9,15 @@ namespace zarrfeed {
 namespace {
 
 size_t whole_pages(size_t bytes) {
-  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return round_up(bytes, page);
+  return round_up(bytes, page_size());
 }
 
 }  // namespace
+
+size_t page_size() {
+  static const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
 
 uint8_t* map_pages(size_t bytes) {
   const size_t size = whole_pages(bytes);

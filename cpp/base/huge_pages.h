@@ -13,6 +13,9 @@ constexpr size_t round_up(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
 
+/// Of the system: 4 KiB on most, 16 or 64 KiB on some with aarch64.
+size_t page_size();
+
 /// Maps at least `bytes`, in whole pages; from 2 MiB on at a multiple of 2 MiB, so that no huge page reaches beyond it.
 /// Throws std::bad_alloc if the system gives no memory.
 uint8_t* map_pages(size_t bytes);

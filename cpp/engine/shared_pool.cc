@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -22,8 +23,7 @@
 namespace zarrfeed {
 namespace {
 
-constexpr size_t kPage = 4096;
-constexpr uint64_t kReserved = uint64_t{1} << 38;  // addresses, of which a process has 2^47
+constexpr uint64_t kMostReserved = uint64_t{1} << 38;
 constexpr uint64_t kMagic = 0x7a66706f6f6c0001;
 
 // A word: generation (24 bits), messages (20 bits), leases (20 bits).
@@ -64,9 +64,15 @@ int make_file() {
   throw Error(ErrorKind::kUnsupported, "this system has no files without a name (memfd_create)");
 }
 
+/// How much a pool can hold: a 512th part of the addresses of a process, which are 2^47 on x86-64 and 2^39 to 2^48 on
+/// aarch64, so that there is room for some hundred pools. The stack lies at their end.
+uint64_t most_reserved() {
+  return std::min(kMostReserved, std::bit_floor(reinterpret_cast<uintptr_t>(__builtin_frame_address(0))) >> 8);
+}
+
 /// Maps all that a file of a pool can hold; null with `errno` if the system does not.
-uint8_t* map_file(int descriptor) {
-  void* const base = mmap(nullptr, kReserved, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+uint8_t* map_file(int descriptor, uint64_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   return base == MAP_FAILED ? nullptr : static_cast<uint8_t*>(base);
 }
 
@@ -117,6 +123,7 @@ struct SharedPool::Table {
 
   uint64_t magic;
   uint64_t id;
+  uint64_t reserved;  ///< bytes of the file
   pid_t owner;
   std::atomic<uint32_t> is_opened;
   std::atomic<uint32_t> is_retired;
@@ -163,9 +170,10 @@ struct SharedPool::Registry {
   }
 };
 
-SharedPool::SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes)
+SharedPool::SharedPool(int descriptor, uint8_t* base, uint64_t reserved, size_t most_held_bytes)
     : descriptor_(descriptor),
       base_(base),
+      reserved_(reserved),
       table_(reinterpret_cast<Table*>(base)),
       most_held_bytes_(most_held_bytes),
       process_(process_id()),
@@ -177,8 +185,9 @@ SharedPool::SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes)
 
 std::shared_ptr<SharedPool> SharedPool::create(uint64_t id, size_t most_held_bytes) {
   const int descriptor = make_file();
+  const uint64_t reserved = most_reserved();
   uint8_t* base = nullptr;
-  if (ftruncate(descriptor, static_cast<off_t>(kReserved)) == 0) base = map_file(descriptor);
+  if (ftruncate(descriptor, static_cast<off_t>(reserved)) == 0) base = map_file(descriptor, reserved);
   if (base == nullptr) {
     const int error = errno;
     close(descriptor);
@@ -187,30 +196,33 @@ std::shared_ptr<SharedPool> SharedPool::create(uint64_t id, size_t most_held_byt
   auto* const table = reinterpret_cast<Table*>(base);  // zeros, which is what an empty table is
   table->magic = kMagic;
   table->id = id;
+  table->reserved = reserved;
   table->owner = process_id();
-  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, most_held_bytes));
+  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, reserved, most_held_bytes));
 }
 
 std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
   struct stat status{};
-  if (fstat(descriptor, &status) == 0 && status.st_size != static_cast<off_t>(kReserved)) {
+  const bool is_file = fstat(descriptor, &status) == 0;
+  const auto reserved = static_cast<uint64_t>(status.st_size);
+  if (is_file && reserved < sizeof(Table)) {
     close(descriptor);
     throw_corrupt("a file that a DataLoader worker sent has no batches");
   }
-  uint8_t* const base = map_file(descriptor);
+  uint8_t* const base = is_file ? map_file(descriptor, reserved) : nullptr;
   if (base == nullptr) {
     const int error = errno;
     close(descriptor);
     throw Error::io("batches of a DataLoader worker cannot be mapped", error);
   }
   auto* const table = reinterpret_cast<Table*>(base);
-  if (table->magic != kMagic) {
-    munmap(base, kReserved);
+  if (table->magic != kMagic || table->reserved != reserved) {
+    munmap(base, reserved);
     close(descriptor);
     throw_corrupt("a file that a DataLoader worker sent has no batches");
   }
   close(descriptor);  // the mapping keeps the file
-  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, 0));
+  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, reserved, 0));
   Registry& registry = Registry::instance();
   forget_over();
   const std::lock_guard lock(registry.mutex);
@@ -242,13 +254,13 @@ SharedPool::~SharedPool() {
     registry.pools.erase(this);
   }
   if (process_id() == process_ && table_->owner == process_) retire();
-  munmap(base_, kReserved);
+  munmap(base_, reserved_);
   if (descriptor_ >= 0) close(descriptor_);
 }
 
 std::optional<SharedPool::Lease> SharedPool::acquire(size_t bytes) {
   if (process_id() != process_ || table_->owner != process_) return std::nullopt;
-  const uint64_t whole = round_up(std::max<size_t>(bytes, 1), kPage);
+  const uint64_t whole = round_up(std::max<size_t>(bytes, 1), page_size());
   const std::lock_guard lock(mutex_);
   if (table_->is_retired.load() != 0) return std::nullopt;
   auto slot = find_free(whole);
@@ -298,8 +310,8 @@ std::optional<uint32_t> SharedPool::make_slot(uint64_t bytes) {
     scan_ = {};
     if (locals_[slot].bytes >= bytes) return slot;
   }
-  const uint64_t offset = round_up(end_, bytes >= kHugePage ? kHugePage : kPage);
-  if (offset + bytes > kReserved) return std::nullopt;
+  const uint64_t offset = round_up(end_, bytes >= kHugePage ? kHugePage : page_size());
+  if (offset + bytes > reserved_) return std::nullopt;
   end_ = offset + bytes;
   if (is_new) {
     locals_.emplace_back();
@@ -321,7 +333,7 @@ std::optional<uint32_t> SharedPool::make_slot(uint64_t bytes) {
 
 std::optional<SharedPool::Handle> SharedPool::share(const uint8_t* data, size_t bytes) {
   const uint64_t place = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
-  if (process_id() != process_ || table_->owner != process_ || place >= kReserved) return std::nullopt;
+  if (process_id() != process_ || table_->owner != process_ || place >= reserved_) return std::nullopt;
   const std::lock_guard lock(mutex_);
   const auto after = by_offset_.upper_bound(place);
   if (after == by_offset_.begin()) return std::nullopt;

@@ -18,6 +18,8 @@
 //      slot, and the slot has a lease for the child until the copy is made.
 //   5. Words of a process that was killed stay as they are. Such slots are lost: the pool is bounded, and acquire()
 //      refuses then.
+//   6. Slots begin and end where pages of the system do, whatever their size is there. So what is done to pages of a
+//      slot, such as to give them back, is done to no other slot.
 // No process waits for another one: words change by compare and exchange.
 
 #include <sys/types.h>
@@ -108,7 +110,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   };
   struct Registry;
 
-  SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes);
+  SharedPool(int descriptor, uint8_t* base, uint64_t reserved, size_t most_held_bytes);
 
   std::optional<uint32_t> find_free(uint64_t bytes);
   std::optional<uint32_t> make_slot(uint64_t bytes);
@@ -123,6 +125,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
 
   const int descriptor_;
   uint8_t* const base_;
+  const uint64_t reserved_;  ///< addresses from `base_` on
   Table* const table_;
   const size_t most_held_bytes_;
   const pid_t process_;

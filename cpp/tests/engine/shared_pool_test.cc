@@ -3,6 +3,7 @@
 #include "engine/shared_pool.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "tests/support/check.h"
 #include "tests/support/child.h"
 
@@ -26,7 +28,7 @@ using namespace zarrfeed::testing;
 
 namespace {
 
-constexpr size_t kBytes = 8192;
+constexpr size_t kBytes = size_t{64} << 10;  // whole pages of every system
 constexpr size_t kPlenty = size_t{1} << 30;
 
 /// Two processes tell each other that they got somewhere.
@@ -44,9 +46,11 @@ class Signal {
   void send(const T& value) const {
     if (write(ends_[1], &value, sizeof(T)) != static_cast<ssize_t>(sizeof(T))) _exit(1);
   }
-  /// False if no process is left that could send.
+  /// False if no process is left that could send, or if none sends for a minute.
   template <typename T>
   bool receive(T& value) const {
+    pollfd end{ends_[0], POLLIN, 0};
+    if (poll(&end, 1, 60'000) != 1) return false;
     return read(ends_[0], &value, sizeof(T)) == static_cast<ssize_t>(sizeof(T));
   }
   void send() const { send('x'); }
@@ -134,6 +138,17 @@ TEST(a_slot_is_used_again_when_its_last_lease_ends_and_not_before) {
   first.reset();
   CHECK(pool->acquire(kBytes)->data != place);  // the copy holds it
   CHECK_EQ(pool->num_leases(), size_t{1});
+}
+
+TEST(no_two_slots_share_a_page_of_the_system) {
+  const auto pool = make_pool();
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<SharedPool::Lease> leases;
+  for (const size_t bytes : {size_t{1}, size_t{5000}, page + 1, kHugePage + 1, size_t{1}}) {
+    leases.push_back(*pool->acquire(bytes));
+    CHECK_EQ(reinterpret_cast<uintptr_t>(leases.back().data) % page, size_t{0});
+  }
+  CHECK_EQ(pool->num_slots(), leases.size());
 }
 
 TEST(a_free_slot_serves_what_is_a_little_smaller) {

@@ -53,6 +53,16 @@ std::vector<uint8_t> read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+bool tells_what_is_cached(const fs::path& directory) {
+  const fs::path probe = directory / ".probe";
+  write_file(probe, std::vector<uint8_t>(1, 0));
+  const int file = open(probe.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool tells = file >= 0 && !would_wait(file);
+  if (file >= 0) close(file);
+  fs::remove(probe);
+  return tells;
+}
+
 bool drop_from_page_cache(const fs::path& directory) {
   // A file of our own tells whether reads wait, since asking about another may start to read it.
   const fs::path probe = directory / ".probe";

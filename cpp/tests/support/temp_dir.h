@@ -27,6 +27,9 @@ class TempDir {
 void write_file(const std::filesystem::path& path, std::span<const uint8_t> bytes);
 std::vector<uint8_t> read_file(const std::filesystem::path& path);
 
+/// Whether a read can tell that it would wait for the device. On tmpfs, and under an emulator of programs, it cannot.
+bool tells_what_is_cached(const std::filesystem::path& directory);
+
 /// Asks the system to forget the pages of every file below `directory`, after writing them to the device.
 /// True if they are read from the device next, and reading them would wait; false where the file system knows no waiting.
 bool drop_from_page_cache(const std::filesystem::path& directory);
