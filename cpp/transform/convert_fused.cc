@@ -67,7 +67,12 @@ FusedKernel choose(bool unpacks, bool normalises, Isa isa) {
       if (isa == Isa::kAvx512) return fused_avx512<From, Real, To, kUnpacks, kNormalises>;
     }
     if (isa != Isa::kBase) return fused_avx2<From, Real, To, kUnpacks, kNormalises>;
-    return fused_base<From, Real, To, kUnpacks, kNormalises>;
+    // Where hardly any processor needs these loops, the passes do: they are 100 KB of code.
+    if constexpr (kBaseIsRare) {
+      return nullptr;
+    } else {
+      return fused_base<From, Real, To, kUnpacks, kNormalises>;
+    }
   };
   if (unpacks && normalises) return kernel.template operator()<true, true>();
   if (unpacks) return kernel.template operator()<true, false>();
