@@ -1,16 +1,25 @@
 """Compile the engine for systems that are not this one: aarch64 Linux, whose tests are run, and macOS, where none are.
 
-python dev/cross.py aarch64    the C++ tests, compiled by zig and run by qemu-aarch64, against libblosc2.a of aarch64
+python dev/cross.py aarch64    the C++ tests, compiled by zig and run by qemu-aarch64, with libblosc2.a of aarch64
+python dev/cross.py aarch64 --kernel vmlinuz --busybox busybox                 run on that kernel of aarch64
 python dev/cross.py macos      every source of the engine, compiled for macOS on arm64 and neither linked nor run
 
+qemu-aarch64 runs one program, and this machine's kernel does what that asks for, with pages of this machine. Two
+programs are left out: qemu-aarch64 passes on neither a limit of memory (engine_end) nor that pages are given back
+(shared_pool). With a kernel, qemu-system-aarch64 emulates a whole system, and all programs run. Debian has kernels:
+`dpkg --add-architecture arm64 && apt update`, `apt download` of busybox-static:arm64 and of
+linux-image-VERSION-arm64:arm64, or of trixie's linux-image-VERSION-arm64-16k, whose pages have 16 KiB; then `dpkg -x`.
+
 Needs the extra `release`, CMake and Ninja, an index for blosc2's wheel; and for aarch64, of Debian: `apt install
-qemu-user libc6-arm64-cross libgcc-s1-arm64-cross`. Exits with 1 if something does not compile or a test fails.
+qemu-user libc6-arm64-cross libgcc-s1-arm64-cross`, or `cpio qemu-system-arm` and the same. Exits with 1 if something
+does not compile or a test fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +34,25 @@ from zig import write_compilers
 ROOT = Path(__file__).resolve().parent.parent
 SYSROOT = Path("/usr/aarch64-linux-gnu")  # where Debian's cross packages put the C library
 REQUIRES = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+
+#: Tests of what qemu-aarch64 does not emulate.
+NEED_A_KERNEL = {"engine_end", "shared_pool"}
+
+#: The first process of a kernel that runs the tests.
+INIT = """#!/bin/sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm
+mount -t tmpfs tmpfs /tmp
+uname -r -m
+grep -m 1 KernelPageSize /proc/self/smaps
+for program in /tests/*; do
+  if timeout 1200 $program >/tmp/log 2>&1; then result=passed; else result=failed; cat /tmp/log; fi
+  echo "$result: ${program##*/}"
+done
+poweroff -f
+"""
 
 #: Nothing but the bindings, which need Python's headers, and what no user runs.
 ENGINE = [
@@ -46,8 +74,8 @@ def fetch_blosc2(folder: Path, platform: str) -> Path:
     return folder / "blosc2"
 
 
-def run_aarch64(build: Path, jobs: int) -> int:
-    """Build the C++ tests for aarch64, and run them under emulation; return ctest's exit status."""
+def build_for_aarch64(build: Path, jobs: int) -> list[Path]:
+    """Build the C++ tests for aarch64, and return the programs."""
     if not SYSROOT.is_dir():
         raise SystemExit(f"{SYSROOT} is not there: apt install qemu-user libc6-arm64-cross libgcc-s1-arm64-cross")
     blosc2 = fetch_blosc2(build / "blosc2", "manylinux_2_28_aarch64")
@@ -60,14 +88,56 @@ def run_aarch64(build: Path, jobs: int) -> int:
         # Zig adds UBSan to what is not optimised, and does not take CMake's precompiled headers.
         *("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize=undefined"),
         "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",
+        "-DCMAKE_EXE_LINKER_FLAGS=-s",  # else each has 20 MB of what zig says of libc++
         *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=5"),
     ]
     subprocess.run(configure, check=True, env=environment)
     programs = sorted(f"{path.stem}" for path in (ROOT / "cpp" / "tests").rglob("*_test.cc"))
     subprocess.run(["cmake", "--build", str(build), "-j", str(jobs), "--target", *programs], check=True)
-    names = "|".join(name.removesuffix("_test") for name in programs)
+    return [build / "cpp" / "tests" / name for name in programs]
+
+
+def run_by_user_emulation(build: Path, programs: Sequence[Path], jobs: int) -> int:
+    """Run the tests, each as a process of this machine; return ctest's exit status."""
+    names = "|".join({path.name.removesuffix("_test") for path in programs} - NEED_A_KERNEL)
     test = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-j", str(jobs)]
     return subprocess.run([*test, "-R", f"^({names})$", "--timeout", "1200"], check=False).returncode
+
+
+def run_on_kernel(build: Path, programs: Sequence[Path], kernel: Path, busybox: Path) -> int:
+    """Start a kernel whose first process runs the tests one by one; return how many did not pass."""
+    root = build / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    for name in ("bin", "dev", "proc", "sys", "tests", "tmp"):
+        (root / name).mkdir(parents=True)
+    shutil.copytree(
+        SYSROOT / "lib", root / "lib", symlinks=True, ignore=lambda _, names: [*filter(is_for_linking, names)]
+    )
+    for program in programs:
+        shutil.copy(program, root / "tests")
+    for name in ("busybox", "sh"):
+        shutil.copy(busybox, root / "bin" / name)
+    (root / "init").write_text(INIT)
+    (root / "init").chmod(0o755)
+    names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
+    archive = ["cpio", "--create", "--format=newc", "--quiet"]
+    with (build / "initramfs").open("wb") as file:
+        subprocess.run(archive, cwd=root, input=names.encode(), stdout=file, check=True)
+    machine = ["-machine", "virt", "-cpu", "max", "-smp", "2", "-m", "4G", "-nographic", "-no-reboot"]
+    boot = ["-kernel", str(kernel), "-initrd", str(build / "initramfs"), "-append", "console=ttyAMA0 quiet panic=-1"]
+    passed = 0
+    command = ["qemu-system-aarch64", *machine, *boot]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as system:
+        for line in system.stdout or ():
+            print(line, end="", flush=True)
+            passed += line.startswith("passed: ")
+    print(f"{passed} of {len(programs)} programs passed")
+    return len(programs) - passed
+
+
+def is_for_linking(name: str) -> bool:
+    """Return whether a file beside the C library is there for linkers alone."""
+    return name.endswith((".a", ".o"))
 
 
 def compile_for_macos(build: Path, jobs: int) -> int:
@@ -96,11 +166,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("system", choices=["aarch64", "macos"])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--build", type=Path, help="keep what is built there, instead of in a folder that goes")
+    parser.add_argument("--kernel", type=Path, help="of aarch64, to run the tests on in qemu-system-aarch64")
+    parser.add_argument("--busybox", type=Path, help="of aarch64, linked statically; needed with --kernel")
     options = parser.parse_args(arguments)
+    if (options.kernel is None) != (options.busybox is None):
+        parser.error("--kernel and --busybox are given together")
     with tempfile.TemporaryDirectory() as name:
         build: Path = (options.build or Path(name)).resolve()
         build.mkdir(parents=True, exist_ok=True)
-        return int((run_aarch64 if options.system == "aarch64" else compile_for_macos)(build, options.jobs) != 0)
+        if options.system == "macos":
+            return compile_for_macos(build, options.jobs)
+        programs = build_for_aarch64(build, options.jobs)
+        if options.kernel:
+            return int(run_on_kernel(build, programs, options.kernel, options.busybox) != 0)
+        return int(run_by_user_emulation(build, programs, options.jobs) != 0)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ python dev/matrix.py dist                                 every row, for the Pyt
 python dev/matrix.py dist --row torch-oldest              one row (again --row for more); --list names them
 python dev/matrix.py dist --python python3.13             another Python
 
-Each row is a fresh environment, in which pip resolves the wheel of the folder with those versions pinned, and in which
-an epoch is read (tests/support/small_epoch.py). Rows of torch take gigabytes where its newest build is one for CUDA.
+Each row is a fresh environment, in which pip resolves the wheel of the folder with the versions of the row pinned and
+chooses the others, and in which an epoch is read (tests/support/small_epoch.py). Torch is the one of constraints.txt
+where a row does not say which. Rows of torch take gigabytes where a build is one for CUDA.
 A version that fails does not belong into the metadata. Exits with 1 if a row failed.
 """
 
@@ -44,11 +45,16 @@ def tested(package: str) -> str:
 
 def rows(python: str | None = None) -> dict[str, dict[str, str]]:
     """Return the rows; with an interpreter also the newest versions, which are asked of the index."""
-    pinned = {package: tested(package) for package in PACKAGES}
-    found = {"tested": pinned, "all-oldest": {package: oldest(package) for package in PACKAGES}}
+    newest_versions = {package: newest(package, python) if python else "newest" for package in PACKAGES}
+    oldest_versions = {package: oldest(package) for package in PACKAGES}
+    found = {
+        "tested": {package: tested(package) for package in PACKAGES},
+        "all-oldest": oldest_versions,
+        "all-newest": newest_versions,
+    }
     for package in PACKAGES:
-        found[f"{package}-oldest"] = pinned | {package: oldest(package)}
-        found[f"{package}-newest"] = pinned | {package: newest(package, python) if python else "newest"}
+        found[f"{package}-oldest"] = {"torch": tested("torch"), package: oldest_versions[package]}
+        found[f"{package}-newest"] = {"torch": tested("torch"), package: newest_versions[package]}
     return found
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
+
+from packaging.requirements import Requirement
 
 from tests.support.paths import ROOT
 
@@ -59,6 +63,26 @@ def test_errors_count_and_leaks_only_if_the_engine_allocated_them() -> None:
     assert "Engine::start" in leak
     assert findings(FATAL) == [FATAL]
     assert len(findings(ERROR + LEAKS)) == 2
+
+
+# --- dev/matrix.py --------------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_the_matrix_pin_what_the_metadata_promise() -> None:
+    sys.path.insert(0, str(ROOT / "dev"))
+    try:
+        rows = load("matrix").rows()
+    finally:
+        sys.path.remove(str(ROOT / "dev"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+    for name, versions in rows.items():
+        for package, version in versions.items():
+            assert version == "newest" or version in promised[package], name
+    assert set(rows["all-oldest"]) == {"torch", "zarr", "numpy"}
+    for package, version in rows["all-oldest"].items():
+        assert f">={version}" in map(str, promised[package])
+        assert rows[f"{package}-oldest"][package] == version
 
 
 # --- dev/newest.sh --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import platform
 import re
 import subprocess
 import sys
@@ -157,8 +158,16 @@ def test_wheels_are_built_from_the_sdist_judged_and_tried_before_they_are_publis
     assert "cibuildwheel --output-dir wheels dist/*.tar.gz" in commands("wheels")
     assert "python dev/wheels.py --check wheels" in commands("wheels")
     assert "python dev/try_wheel.py wheels --gather" in commands("try")
+    assert commands("wheels").index("advzip ") < commands("wheels").index("--check"), "judged as it is published"
     assert jobs["try"]["strategy"]["matrix"]["python"] == promised_pythons()
     assert jobs["try"]["strategy"]["matrix"]["runner"] == jobs["wheels"]["strategy"]["matrix"]["runner"]
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+def test_wheels_are_packed_everywhere_as_they_are_here(name: str) -> None:
+    (pack,) = re.findall(r"^PACK = \((.+)\)$", (ROOT / "dev" / "wheels.py").read_text(), re.MULTILINE)
+    command = pack.replace('"', "").replace(",", "")
+    assert f"- run: {command} " in (ROOT / ".github" / "workflows" / name).read_text()
 
 
 # --- dev/wheels.py ----------------------------------------------------------------------------------------------
@@ -185,6 +194,14 @@ def test_a_wheel_that_must_not_be_published_is_found(tmp_path: Path) -> None:
         "holds files of others: zarrfeed.libs/libfoo.so.1",
         "holds files of other kinds: .bin",
         "lacks the licences",
-        "must hold one compiled module",
+        "must hold one compiled module, zarrfeed/_core.cpython-311-x86_64-linux-gnu.so, holds ",
     ):
         assert fault in said
+
+
+def test_a_module_of_another_machine_is_found(tmp_path: Path) -> None:
+    """A wheel that was built for another machine has the name of that machine, and so has its module."""
+    wheel_path = tmp_path / "zarrfeed-0.2.0-cp312-cp312-manylinux_2_27_ppc64le.manylinux_2_28_aarch64.whl"
+    with zipfile.ZipFile(wheel_path, "w") as wheel:
+        wheel.write(sys.executable, "zarrfeed/_core.cpython-312-aarch64-linux-gnu.so")
+    assert f"is compiled for {platform.machine()}" in judge(tmp_path)
