@@ -67,7 +67,8 @@ int make_file() {
 /// How much a pool can hold: a 512th part of the addresses of a process, which are 2^47 on x86-64 and 2^39 to 2^48 on
 /// aarch64, so that there is room for some hundred pools. The stack lies at their end.
 uint64_t most_reserved() {
-  return std::min(kMostReserved, std::bit_floor(reinterpret_cast<uintptr_t>(__builtin_frame_address(0))) >> 8);
+  const uint64_t place = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return std::min(kMostReserved, std::bit_floor(place) >> 8);
 }
 
 /// Maps all that a file of a pool can hold; null with `errno` if the system does not.
