@@ -108,11 +108,10 @@ def run_on_kernel(build: Path, programs: Sequence[Path], kernel: Path, busybox: 
     """Start a kernel whose first process runs the tests one by one; return how many did not pass."""
     root = build / "root"
     shutil.rmtree(root, ignore_errors=True)
-    for name in ("bin", "dev", "proc", "sys", "tests", "tmp"):
+    for name in ("bin", "dev", "proc", "tests", "tmp"):
         (root / name).mkdir(parents=True)
-    shutil.copytree(
-        SYSROOT / "lib", root / "lib", symlinks=True, ignore=lambda _, names: [*filter(is_for_linking, names)]
-    )
+    for_linkers = shutil.ignore_patterns("*.a", "*.o")
+    shutil.copytree(SYSROOT / "lib", root / "lib", symlinks=True, ignore=for_linkers)
     for program in programs:
         shutil.copy(program, root / "tests")
     for name in ("busybox", "sh"):
@@ -133,11 +132,6 @@ def run_on_kernel(build: Path, programs: Sequence[Path], kernel: Path, busybox: 
             passed += line.startswith("passed: ")
     print(f"{passed} of {len(programs)} programs passed")
     return len(programs) - passed
-
-
-def is_for_linking(name: str) -> bool:
-    """Return whether a file beside the C library is there for linkers alone."""
-    return name.endswith((".a", ".o"))
 
 
 def compile_for_macos(build: Path, jobs: int) -> int:

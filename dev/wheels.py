@@ -176,8 +176,8 @@ def write_toolchain(work: Path, machine: str) -> dict[str, str]:
     return environment | compilers | {"PATH": path, "CMAKE_ARGS": options}
 
 
-def python_variables(interpreter: str, machine: str, cmake: str) -> dict[str, str]:
-    """Return the variables that an interpreter needs to have a wheel built for a machine, beside CMake's options.
+def python_variables(interpreter: str, machine: str) -> dict[str, str]:
+    """Return the variables that an interpreter needs to have a wheel built for a machine.
 
     Debian's headers include a file of /usr/include, where zig does not look for another system's headers: it looks
     there last. An interpreter of this machine is told what the suffix and the platform of another one are.
@@ -189,7 +189,7 @@ def python_variables(interpreter: str, machine: str, cmake: str) -> dict[str, st
         suffix = ask(interpreter, "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")
         suffix = suffix.replace(platform.machine(), machine)
         variables["SETUPTOOLS_EXT_SUFFIX"] = suffix
-        variables["CMAKE_ARGS"] = f"{cmake} -DPYTHON_MODULE_EXTENSION={suffix}"
+        variables["SKBUILD_CMAKE_DEFINE"] = f"PYTHON_MODULE_EXTENSION={suffix}"
         variables["_PYTHON_HOST_PLATFORM"] = f"linux-{machine}"
     return variables
 
@@ -208,7 +208,7 @@ def build(pythons: Sequence[str], out: Path, machine: str) -> list[Path]:
         environment = write_toolchain(work, machine)
         for interpreter in pythons:
             raw, repaired = work / f"raw-{len(wheels)}", work / f"repaired-{len(wheels)}"
-            variables = environment | python_variables(interpreter, machine, environment["CMAKE_ARGS"])
+            variables = environment | python_variables(interpreter, machine)
             pip = (sys.executable, "-m", "pip", "--python", interpreter, "--disable-pip-version-check")
             run(*pip, "wheel", "--no-deps", "--wheel-dir", raw, sdist, env=variables)
             (wheel,) = raw.glob("*.whl")

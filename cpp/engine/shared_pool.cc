@@ -171,11 +171,11 @@ struct SharedPool::Registry {
   }
 };
 
-SharedPool::SharedPool(int descriptor, uint8_t* base, uint64_t reserved, size_t most_held_bytes)
+SharedPool::SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes)
     : descriptor_(descriptor),
       base_(base),
-      reserved_(reserved),
       table_(reinterpret_cast<Table*>(base)),
+      reserved_(table_->reserved),
       most_held_bytes_(most_held_bytes),
       process_(process_id()),
       end_(round_up(sizeof(Table), kHugePage)) {
@@ -199,7 +199,7 @@ std::shared_ptr<SharedPool> SharedPool::create(uint64_t id, size_t most_held_byt
   table->id = id;
   table->reserved = reserved;
   table->owner = process_id();
-  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, reserved, most_held_bytes));
+  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, most_held_bytes));
 }
 
 std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
@@ -223,7 +223,7 @@ std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
     throw_corrupt("a file that a DataLoader worker sent has no batches");
   }
   close(descriptor);  // the mapping keeps the file
-  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, reserved, 0));
+  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, 0));
   Registry& registry = Registry::instance();
   forget_over();
   const std::lock_guard lock(registry.mutex);

@@ -110,7 +110,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   };
   struct Registry;
 
-  SharedPool(int descriptor, uint8_t* base, uint64_t reserved, size_t most_held_bytes);
+  SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes);
 
   std::optional<uint32_t> find_free(uint64_t bytes);
   std::optional<uint32_t> make_slot(uint64_t bytes);
@@ -125,8 +125,8 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
 
   const int descriptor_;
   uint8_t* const base_;
-  const uint64_t reserved_;  ///< addresses from `base_` on
   Table* const table_;
+  const uint64_t reserved_;  ///< addresses from `base_` on; the table is memory of others, too
   const size_t most_held_bytes_;
   const pid_t process_;
   mutable std::mutex mutex_;

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.support.paths import ROOT
@@ -68,12 +68,9 @@ def test_errors_count_and_leaks_only_if_the_engine_allocated_them() -> None:
 # --- dev/matrix.py --------------------------------------------------------------------------------------------
 
 
-def test_the_rows_of_the_matrix_pin_what_the_metadata_promise() -> None:
-    sys.path.insert(0, str(ROOT / "dev"))
-    try:
-        rows = load("matrix").rows()
-    finally:
-        sys.path.remove(str(ROOT / "dev"))
+def test_the_rows_of_the_matrix_pin_what_the_metadata_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "dev")
+    rows = load("matrix").rows()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     promised = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
     for name, versions in rows.items():

@@ -7,7 +7,6 @@ requirements takes the place of torch, which has hundreds of megabytes and is no
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -21,6 +20,7 @@ from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
 from tests.support.paths import ROOT
+from tests.support.scripts import run
 
 EXTRAS: set[str] = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
@@ -32,19 +32,6 @@ MODULES = {
     "plot": ["matplotlib"],
     "remote": ["obstore"],
 }
-
-
-def run(*command: str | Path) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def requirements(name: str, extras: set[str]) -> Iterator[Requirement]:

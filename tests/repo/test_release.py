@@ -22,17 +22,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests.support.paths import ROOT
+from tests.support.scripts import run
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 BUILT_FROM = ("CMakeLists.txt", "pyproject.toml", "cpp/bindings/exports.map", "src/zarrfeed/_core.pyi")
-
-
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd=cwd)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,14 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command that has to succeed, and return what it prints."""
+    words = [str(part) for part in command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done.stdout
+
+
 def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """Run `python -c body arguments`; `body` may be indented.
 
