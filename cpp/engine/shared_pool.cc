@@ -14,6 +14,7 @@
 #include <cstring>
 #include <iterator>
 #include <set>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -242,7 +243,11 @@ void SharedPool::forget_over() {
   std::vector<std::shared_ptr<SharedPool>> over;  // deleted without the lock
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
-  const auto stays = [](const auto& pool) { return pool->process_ == process_id() && !pool->is_over(); };
+  // What a living worker sent before it retired the pool may still be under way.
+  const auto stays = [](const auto& pool) {
+    return pool->process_ == process_id() &&
+           (!pool->is_over() || (pool->has_messages() && kill(pool->owner(), 0) == 0));
+  };
   const auto first = std::stable_partition(registry.opened.begin(), registry.opened.end(), stays);
   over.assign(std::make_move_iterator(first), std::make_move_iterator(registry.opened.end()));
   registry.opened.erase(first, registry.opened.end());
@@ -420,6 +425,11 @@ void SharedPool::drop_pages() {
 
 pid_t SharedPool::owner() const {
   return table_->owner;
+}
+
+bool SharedPool::has_messages() const {
+  const std::span slots(table_->slots, table_->num_slots.load());
+  return std::ranges::any_of(slots, [](const Table::Slot& slot) { return messages_of(slot.word.load()) > 0; });
 }
 
 bool SharedPool::is_opened() const {

@@ -84,6 +84,8 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   [[nodiscard]] bool is_opened() const;
   /// Whether the owner will send nothing more: it retired the pool, or has ended.
   [[nodiscard]] bool is_over() const;
+  /// Whether handles were sent and not taken over yet.
+  [[nodiscard]] bool has_messages() const;
   /// Leases of this process.
   [[nodiscard]] size_t num_leases() const;
   /// Slots that were ever made, and their bytes.
