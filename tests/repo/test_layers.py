@@ -60,9 +60,9 @@ def test_every_folder_has_a_rule() -> None:
     assert {p.relative_to(CPP).parts[0] for p in FILES} == set(BELOW)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(CPP)))
-def test_includes_point_downwards(path: Path) -> None:
-    assert find_violations(path.relative_to(CPP).parts[0], path.read_text()) == []
+def test_includes_point_downwards() -> None:
+    found = {str(path): find_violations(path.relative_to(CPP).parts[0], path.read_text()) for path in FILES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(

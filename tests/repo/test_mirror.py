@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import ROOT, TESTS
 
 PACKAGE = ROOT / "src" / "zarrfeed"
@@ -231,19 +229,21 @@ def lines_for(module: str) -> list[str]:
     return [line for line in TESTED_IN if line == module or (line.endswith("/") and module.startswith(line))]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_it_is_told_once_where_a_module_is_tested(module: str) -> None:
-    told = [*lines_for(module), *([file_of_its_name(module).name] if file_of_its_name(module).exists() else [])]
-    assert told, f"src/zarrfeed/{module} has neither {file_of_its_name(module)} nor a line in TESTED_IN"
-    assert len(told) == 1, f"src/zarrfeed/{module} is told of more than once: {told}"
+def test_it_is_told_once_where_a_module_is_tested() -> None:
+    told = {
+        module: [*lines_for(module), *([file_of_its_name(module).name] if file_of_its_name(module).exists() else [])]
+        for module in MODULES
+    }
+    untold = [f"src/zarrfeed/{module}" for module in MODULES if not told[module]]
+    assert untold == [], "these have neither a file of their name below tests/unit/ nor a line in TESTED_IN"
+    assert {module: files for module, files in told.items() if len(files) > 1} == {}, "these are told of twice"
 
 
-@pytest.mark.parametrize("line", TESTED_IN)
-def test_a_line_names_modules_and_tests_that_exist(line: str) -> None:
-    assert any(line in lines_for(module) for module in MODULES), f"{line}: no such module"
-    assert TESTED_IN[line]
-    for name in TESTED_IN[line]:
-        assert (TESTS / name).is_file(), f"{line}: tests/{name} does not exist"
+def test_a_line_names_modules_and_tests_that_exist() -> None:
+    assert [line for line in TESTED_IN if not any(line in lines_for(module) for module in MODULES)] == []
+    assert [line for line, names in TESTED_IN.items() if not names] == []
+    missing = {name for names in TESTED_IN.values() for name in names if not (TESTS / name).is_file()}
+    assert missing == set(), "tests/ has no such files"
 
 
 def test_tests_lie_in_the_folder_of_a_layer() -> None:
