@@ -100,6 +100,34 @@ uint64_t counted_bytes(const CachedArray& array, const std::string& key, int64_t
   return CacheDirectory::counted_bytes(CacheEntryFile::size_of(entry, payload));
 }
 
+/// Path below the directory and size of each file of an entry.
+std::vector<std::pair<std::string, uint64_t>> list_files(const CacheDirectory& directory) {
+  std::vector<CacheDirectory::StoredFile> files;
+  {
+    const GilRelease release;
+    files = directory.files();
+  }
+  std::vector<std::pair<std::string, uint64_t>> listed;
+  listed.reserve(files.size());
+  for (CacheDirectory::StoredFile& file : files) listed.emplace_back(std::move(file.path), file.bytes);
+  return listed;
+}
+
+/// Store and object of an entry.
+std::optional<std::pair<std::string, std::string>> read_info(const CacheDirectory& directory, const std::string& path) {
+  const GilRelease release;
+  const auto info = directory.read_info(path);
+  if (!info) return std::nullopt;
+  return std::pair(info->key.store, info->key.object);
+}
+
+/// Bytes of the payload of an entry.
+std::optional<uint64_t> check_file(const CacheDirectory& directory, const std::string& path) {
+  const GilRelease release;
+  const auto info = directory.check(path);
+  return info ? std::optional(info->bytes) : std::nullopt;
+}
+
 /// The right to fetch an entry, as Python holds it.
 struct PythonClaim {
   CacheDirectory::ClaimPtr claim;
@@ -123,17 +151,30 @@ void bind_cache(py::module_& m) {
           }));
   py::class_<PythonClaim>(m, "CacheClaim").def("release", [](PythonClaim& mine) { mine.claim.reset(); });
   py::class_<CacheDirectory, std::shared_ptr<CacheDirectory>>(m, "CacheDirectory")
-      .def(py::init([](const std::string& path, uint64_t limit) { return CacheDirectory::open(path, limit); }),
-           py::arg("path"), py::arg("limit"), py::call_guard<GilRelease>())
+      .def(py::init([](const std::string& path, uint64_t limit, std::optional<gid_t> group) {
+             return CacheDirectory::open(path, limit, group);
+           }),
+           py::arg("path"), py::arg("limit"), py::arg("group") = py::none(), py::call_guard<GilRelease>())
       .def("close", &CacheDirectory::close, py::call_guard<GilRelease>())
       .def("path", &CacheDirectory::path)
       .def("limit", &CacheDirectory::limit)
       .def("trouble", &CacheDirectory::trouble)
+      .def("notice", &CacheDirectory::notice)
       .def("admits", &CacheDirectory::admits)
       .def("is_writable", &CacheDirectory::is_writable)
       .def("used_bytes", &CacheDirectory::used_bytes, py::call_guard<GilRelease>())
       .def("recount", &CacheDirectory::recount, py::call_guard<GilRelease>())
-      .def("clear", &CacheDirectory::clear, py::arg("store"), py::call_guard<GilRelease>());
+      .def("clear", &CacheDirectory::clear, py::arg("store"), py::call_guard<GilRelease>())
+      .def("files", &list_files)
+      .def(
+          "store_name",
+          [](const CacheDirectory& directory, const std::string& folder) {
+            return py::bytes(directory.store_name(folder));
+          },
+          py::arg("folder"))
+      .def("read_info", &read_info, py::arg("path"))
+      .def("check", &check_file, py::arg("path"))
+      .def("remove", &CacheDirectory::remove, py::arg("path"), py::call_guard<GilRelease>());
   py::class_<CachedArray>(m, "CachedArray")
       .def(py::init([](std::shared_ptr<CacheDirectory> directory, std::string store, std::string prefix,
                        std::shared_ptr<ObjectVersions> versions) {
@@ -161,25 +202,6 @@ void bind_cache(py::module_& m) {
             return PythonClaim{std::move(claim)};
           },
           py::arg("key"), py::arg("begin") = 0, py::arg("end") = py::none());
-  m.def(
-      "read_cache_entry_info",
-      [](const std::string& path) -> std::optional<std::tuple<std::string, std::string, std::string, uint64_t>> {
-        const auto info = read_cache_entry_info(path);
-        if (!info) return std::nullopt;
-        return std::tuple(info->key.store, info->key.object, info->key.version, info->bytes);
-      },
-      py::arg("path"), py::call_guard<GilRelease>());
-  m.def(
-      "check_cache_entry",
-      [](const std::string& path) {
-        CacheEntryInfo info;
-        {
-          const GilRelease release;
-          info = check_cache_entry(path);
-        }
-        return py::make_tuple(info.key.store, info.key.object, info.key.version, info.bytes);
-      },
-      py::arg("path"));
 }
 
 }  // namespace zarrfeed

@@ -14,6 +14,8 @@
 //     first process to open it finds that another one did not close it, it counts the bytes anew.
 //   * Locks are open file description locks (F_OFD_SETLK) of single bytes of `state`: one byte for the counter, one for
 //     the processes, and for each entry the byte at the hash of its name. The kernel frees the locks of a dead process.
+//   * cache_folder.h says who can read and write the directory, and which files count. A file that others made or could
+//     have changed is no entry: it is deleted when it is met, and is a miss.
 //   * Only open() throws. Whatever goes wrong afterwards makes a miss, or an entry less; trouble() says why.
 // Thread-safe. A process that was forked from the one that opened the directory opens it anew.
 
@@ -25,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -33,6 +36,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "storage/cache_entry.h"
+#include "storage/cache_folder.h"
 
 namespace zarrfeed {
 
@@ -60,9 +64,10 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   using ClaimPtr = std::shared_ptr<const Claim>;
 
   /// Opens the directory, and makes it if there is none. At most `limit` bytes are used: of whole blocks of 4 KiB, headers
-  /// included. Throws Error(kConfig) if `path` is no directory, or is a directory that has files and is no cache. Any other
-  /// problem is trouble() and no error.
-  static std::shared_ptr<CacheDirectory> open(const std::string& path, uint64_t limit);
+  /// included. `group`: the group whose members share it. Throws Error(kConfig) if `path` is no directory, is a directory that
+  /// has files and is no cache, or is another user's. Any other problem is trouble() and no error.
+  static std::shared_ptr<CacheDirectory> open(const std::string& path, uint64_t limit,
+                                              std::optional<gid_t> group = std::nullopt);
   ~CacheDirectory();
   CacheDirectory(const CacheDirectory&) = delete;
   CacheDirectory& operator=(const CacheDirectory&) = delete;
@@ -84,7 +89,9 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// Whether an entry may be admitted at all now. False for a second after one found no room.
   [[nodiscard]] bool admits() const;
 
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return folder_.path(); }
+  /// One line if open() changed access rights; else empty.
+  [[nodiscard]] const std::string& notice() const { return folder_.notice(); }
   [[nodiscard]] uint64_t limit() const { return limit_; }
   /// Bytes that all entries use; 0 if the directory cannot be written.
   [[nodiscard]] uint64_t used_bytes();
@@ -107,6 +114,22 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// once it has looked at `most` entries.
   [[nodiscard]] Listing list(const std::string& store, const std::string& prefix, size_t most) const;
 
+  /// The file of an entry: its path below the directory, and its size.
+  struct StoredFile {
+    std::string path;
+    uint64_t bytes = 0;
+  };
+  /// All entries, of which none was opened.
+  [[nodiscard]] std::vector<StoredFile> files() const;
+  /// What the header of an entry's file says. Nothing if the file is no entry.
+  [[nodiscard]] std::optional<CacheEntryInfo> read_info(const std::string& path) const;
+  /// Checks the file of an entry. Nothing if it is gone. Throws Error(kCorrupt) if it is damaged, or Error(kIo).
+  [[nodiscard]] std::optional<CacheEntryInfo> check(const std::string& path) const;
+  /// Deletes the file of an entry, and returns its bytes. The counter stays as it is. Throws Error(kIo).
+  uint64_t remove(const std::string& path);
+  /// The name of the store whose entries are in a folder such as "entries/0123456789abcdef"; empty if it is not known.
+  [[nodiscard]] std::string store_name(const std::string& folder) const { return folder_.store_name(folder); }
+
   /// Counts the used bytes anew, from the sizes of all files, and deletes what dead processes left. Returns the bytes.
   uint64_t recount();
   /// Deletes the entries of one store, or of all for an empty name. Returns their bytes.
@@ -115,12 +138,11 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   static uint64_t counted_bytes(uint64_t size) { return (size + 4095) / 4096 * 4096; }
 
  private:
-  CacheDirectory(std::string path, uint64_t limit);
+  CacheDirectory(std::string path, uint64_t limit, std::optional<gid_t> group);
 
   struct State;
   class StateLock;
 
-  void prepare();
   void open_state();
   void enter(bool may_recount);
   [[nodiscard]] bool reserve(uint64_t bytes);
@@ -131,17 +153,14 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   void fail(const std::string& what, int errno_value);
   [[nodiscard]] uint64_t count_entries() const;
   void sweep_leftovers() const;
-  [[nodiscard]] int write_whole(const std::string& path, const CacheEntry& entry, Bytes payload) const;
-  [[nodiscard]] int move_into_place(const std::string& from, const CacheEntry& entry) const;
+  [[nodiscard]] int write_whole(std::string& path, const CacheEntry& entry, Bytes payload);
 
-  const std::string path_;
+  CacheFolder folder_;  ///< if it is not open, every read is a miss
   const uint64_t limit_;
-  int directory_ = -1;  ///< -1: there is none, every read is a miss
   std::atomic<bool> writes_{false};
   std::atomic<bool> has_locks_{true};
   std::atomic<bool> is_closed_{false};
   std::atomic<int64_t> full_until_ns_{0};  ///< of the steady clock
-  std::atomic<uint64_t> last_leftover_{0};
   /// Which entries were checked: their hashes, each at its place modulo the size. A hash that lost its place to another
   /// one means that the entry is checked again.
   std::vector<std::atomic<uint64_t>> checked_;
@@ -150,7 +169,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   std::vector<std::atomic<uint64_t>> present_;
 
   mutable std::mutex mutex_;  ///< of what follows, and of the counter in this process
-  int state_ = -1;
+  File state_;
   pid_t owner_ = 0;
   std::unordered_set<uint64_t> claimed_;
   std::string trouble_;

@@ -1,6 +1,5 @@
 #include "storage/cache_entry.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -235,10 +233,7 @@ bool CacheEntryFile::is_intact() const {
   return !find_damage(header_of(head_), Bytes(as_bytes(head_)).subspan(sizeof(Header)), payload_);
 }
 
-std::optional<CacheEntryInfo> read_cache_entry_info(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
-  const std::shared_ptr<const void> closed(nullptr, [fd](const void*) { ::close(fd); });
+std::optional<CacheEntryInfo> read_cache_entry_info(int fd) {
   std::string head(kUsualHeadBytes, '\0');
   ssize_t n = pread(fd, head.data(), head.size(), 0);
   if (n < static_cast<ssize_t>(sizeof(Header))) return std::nullopt;
@@ -255,10 +250,7 @@ std::optional<CacheEntryInfo> read_cache_entry_info(const std::string& path) {
   }
 }
 
-CacheEntryInfo check_cache_entry(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) throw Error::io(path + ": " + std::strerror(errno), errno);
-  const std::shared_ptr<const void> closed(nullptr, [fd](const void*) { ::close(fd); });
+CacheEntryInfo check_cache_entry(int fd, const std::string& path) {
   struct stat info{};
   if (fstat(fd, &info) != 0) throw Error::io(path + ": " + std::strerror(errno), errno);
   const auto size = static_cast<uint64_t>(info.st_size);

@@ -82,11 +82,11 @@ class CacheEntryFile {
   Bytes payload_{};
 };
 
-/// Reads what the header of the entry in a file says, and not the payload. Nothing if the file is no entry.
-std::optional<CacheEntryInfo> read_cache_entry_info(const std::string& path);
+/// Reads what the header of the entry in an open file says, and not the payload. Nothing if the file is no entry.
+std::optional<CacheEntryInfo> read_cache_entry_info(int fd);
 
-/// Reads the header of the entry in a file and checks its payload. Throws Error(kCorrupt) if the entry is damaged, or
-/// Error(kIo).
-CacheEntryInfo check_cache_entry(const std::string& path);
+/// Reads the header of the entry in an open file and checks its payload; messages call the file `path`. Throws
+/// Error(kCorrupt) if the entry is damaged, or Error(kIo).
+CacheEntryInfo check_cache_entry(int fd, const std::string& path);
 
 }  // namespace zarrfeed

@@ -130,7 +130,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "storage/checkpoint_reader.py": ("unit/storage/test_checkpoint_file.py", "unit/storage/test_checkpoint_faults.py"),
     "storage/checkpoint_sink.py": ("unit/storage/test_checkpoint_file.py", "unit/storage/test_checkpoint_faults.py"),
     "storage/checkpoint_writer.py": ("unit/storage/test_checkpoint_file.py", "unit/storage/test_checkpoint_faults.py"),
-    "storage/cache_options.py": ("integration/test_node_cache.py",),
     "storage/node_cache.py": ("integration/test_node_cache.py",),
     "storage/object_versions.py": ("integration/test_node_cache.py",),
     "engine/cache_stats.py": ("integration/test_node_cache.py",),

@@ -61,6 +61,11 @@ std::filesystem::path only_file(const CacheDirectory& cache) {
   return found;
 }
 
+/// A path below the directory of the cache.
+std::string inside(const CacheDirectory& cache, const std::filesystem::path& path) {
+  return path.lexically_relative(cache.path()).string();
+}
+
 size_t leftovers(const CacheDirectory& cache) {
   size_t count = 0;
   for (const auto& item : std::filesystem::directory_iterator(cache.path() + "/tmp")) count += item.exists() ? 1 : 0;
@@ -199,7 +204,7 @@ TEST(every_kind_of_damage_is_found_once_and_is_a_miss) {
     if (kind == 6) bytes.resize(10);
     if (kind == 7) bytes.assign(bytes.size(), 0);
     write_file(path, bytes);
-    CHECK_THROWS(kCorrupt, path.string(), check_cache_entry(path.string()));
+    CHECK_THROWS(kCorrupt, path.string(), cache->check(inside(*cache, path)));
     get(*cache, entry(1), Found::kDamaged);
     get(*cache, entry(1), Found::kMiss);
     CHECK(!cache->contains(entry(1)));
@@ -222,7 +227,7 @@ TEST(the_key_of_an_entry_is_in_its_file) {
   const auto cache = CacheDirectory::open(place.path, kLimit);
   const CacheKey key{.store = "s3://b", .object = "a:/c 1", .version = "x:1", .range = ByteRange::at(7, 5)};
   CHECK_EQ(cache->admit(CacheEntry(key), content(1, 5)), Admitted::kYes);
-  const CacheEntryInfo info = check_cache_entry(only_file(*cache).string());
+  const CacheEntryInfo info = cache->check(inside(*cache, only_file(*cache))).value();
   CHECK_EQ(info.key.store, key.store);
   CHECK_EQ(info.key.object, key.object);
   CHECK_EQ(info.key.version, key.version);

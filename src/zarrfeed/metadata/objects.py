@@ -140,6 +140,7 @@ def open(
     cache: str | Path | None = None,
     cache_limit: int | str | None = None,
     cache_version: str | None = None,
+    cache_group: str | int | None = None,
 ) -> Objects:
     """List the objects of a bucket, a prefix, a web server or a folder, for datasets to read.
 
@@ -153,7 +154,7 @@ def open(
         source is listed, and objects are read in the order of their keys.
     prefix, glob, filter, listing_file, refresh, requests, progress
         As of `list_objects`.
-    storage_options, retries, timeout, cache, cache_limit, cache_version
+    storage_options, retries, timeout, cache, cache_limit, cache_version, cache_group
         As of `zarrfeed.open`.
 
     Raises
@@ -173,9 +174,8 @@ def open(
     >>> len(objects), [one.size for one in objects.listing]
     (3, [0, 1, 2])
     """
-    access = StoreAccess(
-        Faults(retries=retries, timeout=timeout), storage_options, CacheOptions.parse(cache, cache_limit, cache_version)
-    )
+    options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group)
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options)
     check_flags(refresh=refresh)
     found = ObjectSource.of(source, access)
     if keys is not None:

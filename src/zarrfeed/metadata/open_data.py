@@ -51,6 +51,7 @@ def open(
     cache: str | Path | None = None,
     cache_limit: int | str | None = None,
     cache_version: str | None = None,
+    cache_group: str | int | None = None,
     progress: bool | None = None,
 ) -> Data:
     """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
@@ -116,6 +117,9 @@ def open(
         The version of all stored objects, such as "immutable", for a server that tells none. You answer for it: give
         another one when the data change. None: versions are asked of the store, by one listing, or over HTTP by a HEAD
         request for each object.
+    cache_group
+        Name or number of the group whose members share the directory, such as "ml-team"; each of them names it. None:
+        the directory is for this user alone, nobody else can read it, and that of another user is refused.
     progress
         Whether to show how many of many stores are open. None: where stderr is a terminal and rich is installed.
 
@@ -139,7 +143,7 @@ def open(
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict")
-    options = CacheOptions.parse(cache, cache_limit, cache_version)
+    options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group)
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options)
     grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):

@@ -1,14 +1,17 @@
-"""The node cache: where it is, how large it may become, and what the objects of one array are called in it.
+"""The node cache: where it is, who shares it, its limit, and what the objects of one array are called in it.
 
-What holds: a process opens the directory of a cache once, and a process that was forked from it opens its own.
+What holds: a process opens the directory of a cache once, and a process that was forked from it, or that became another
+user, opens its own. `cpp/storage/cache_folder.h` says who can read and write what is in the directory.
 """
 
 from __future__ import annotations
 
 import errno
+import grp
 import multiprocessing.util
 import os
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +32,8 @@ _NO_LIMIT = (1 << 63) - 1
 _USUAL_HEADER_BYTES = 160
 _BLOCK_BYTES = 4096
 
-#: The directories that this process has open, by process, path and limit: a forked process opens its own.
-_open: dict[tuple[int, str, int], core.CacheDirectory] = {}
+#: The directories that this process has open, by process, user, path, limit and group: a forked process opens its own.
+_open: dict[tuple[int, int, str, int, int | None], core.CacheDirectory] = {}
 
 
 @dataclass(frozen=True)
@@ -45,25 +48,32 @@ class CacheOptions:
         Bytes that it may use.
     version
         The version of all objects, as the user declares it; None: it is asked of the store.
+    group
+        Name or number of the group whose members share the cache; None: the user alone.
     """
 
     path: str
     limit: int
     version: str | None = None
+    group: str | int | None = None
 
     @classmethod
     def parse(
-        cls, cache: str | Path | None, limit: int | str | None = None, version: str | None = None
+        cls,
+        cache: str | Path | None,
+        limit: int | str | None = None,
+        version: str | None = None,
+        group: str | int | None = None,
     ) -> CacheOptions | None:
         """Return the options that a user gave, or None without a cache; the directory is opened.
 
         Raises
         ------
         ConfigError
-            If the directory is of something else, or an option cannot work.
+            If the directory is of something else or another user's, or an option cannot work.
         """
         if cache is None:
-            for name, value in (("cache_limit", limit), ("cache_version", version)):
+            for name, value in (("cache_limit", limit), ("cache_version", version), ("cache_group", group)):
                 if value is not None:
                     raise ConfigError(f"{name} = {value!r} without cache: give the directory of the cache, too")
             return None
@@ -81,8 +91,8 @@ class CacheOptions:
         except OSError as error:  # others are a cache that is made, or that cannot be used, which is no error
             if error.errno in _NO_PATHS:
                 raise ConfigError(f"cache = {str(cache)!r}: {error.strerror}") from error
-        size = min(parse_bytes(limit, "cache_limit"), _NO_LIMIT) if limit is not None else usual_limit(path)
-        options = cls(path, size, version)
+        size = min(parse_bytes(limit, "cache_limit"), _NO_LIMIT) if limit is not None else usual_limit(path, group)
+        options = cls(path, size, version, group)
         options.directory()
         return options
 
@@ -92,12 +102,13 @@ class CacheOptions:
         Raises
         ------
         ConfigError
-            If it has files of something else.
+            If it has files of something else, or is another user's; or if this user is not in the group.
         """
-        key = (os.getpid(), self.path, self.limit)
+        group = None if self.group is None else group_number(self.group)
+        key = (os.getpid(), os.geteuid(), self.path, self.limit, group)
         found = _open.get(key)
         if found is None:
-            found = _open[key] = core.CacheDirectory(os.fsencode(self.path), self.limit)
+            found = _open[key] = open_directory(self.path, self.limit, group)
             # Runs in workers of multiprocessing, too: who does not say that he ends is taken for dead.
             multiprocessing.util.Finalize(None, found.close, exitpriority=0)
         return found
@@ -164,7 +175,45 @@ class ArrayCache:
         return self.why_off or self.options.directory().trouble()
 
 
-def usual_limit(path: str) -> int:
+def open_directory(path: str, limit: int, group: int | None) -> core.CacheDirectory:
+    """Open the directory of a cache; warn, in one line, if it was open to other users and is not any more.
+
+    Raises
+    ------
+    ConfigError
+        If it has files of something else, or is another user's.
+    """
+    directory = core.CacheDirectory(os.fsencode(path), limit, group)
+    if notice := directory.notice():
+        warnings.warn(notice, stacklevel=2)
+    return directory
+
+
+def group_number(group: str | int) -> int:
+    """Return the number of a group that this process is in.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such group, or this process is not in it.
+    """
+    if isinstance(group, bool) or not isinstance(group, str | int) or group == "":
+        raise ConfigError(f"cache_group = {group!r}, must be the name or the number of a group")
+    try:
+        number = grp.getgrnam(group).gr_gid if isinstance(group, str) else grp.getgrgid(group).gr_gid
+    except (KeyError, ValueError, OverflowError) as error:
+        if not isinstance(group, int) or not 0 <= group < 2**32 - 1:
+            raise ConfigError(f"cache_group = {group!r}: this machine has no such group") from error
+        number = group  # containers have groups without a name
+    if os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
+        raise ConfigError(
+            f"cache_group = {group!r}: this process is not in that group; its groups are "
+            f"{', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))}"
+        )
+    return number
+
+
+def usual_limit(path: str, group: str | int | None = None) -> int:
     """Return the limit of a cache for which the user gave none: most of what its file system has room for."""
     place, free = Path(path), None
     while free is None:
@@ -174,12 +223,14 @@ def usual_limit(path: str) -> int:
             if place == place.parent:
                 raise
             place = place.parent
-    used = _used_bytes(path)
+    used = _used_bytes(path, group)
     return max(1, int((free + used) * _USUAL_SHARE))
 
 
-def _used_bytes(path: str) -> int:
+def _used_bytes(path: str, group: str | int | None) -> int:
+    if not Path(path).is_dir():
+        return 0
     try:
-        return core.CacheDirectory(os.fsencode(path), 0).used_bytes() if Path(path).is_dir() else 0
+        return open_directory(path, 0, None if group is None else group_number(group)).used_bytes()
     except ConfigError:  # told when it is opened
         return 0

@@ -196,6 +196,7 @@ def _add_cache(commands: Any) -> None:
         "--cache-limit", metavar="SIZE", help='bytes, or text such as "200GiB" (default: 9/10 of what is free)'
     )
     warm.add_argument("--cache-version", metavar="TEXT", help="version of all objects, for servers that tell none")
+    _add_cache_group(warm)
     warm.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in STORE (default: all)")
     _add_store_arguments(warm)
     warm.add_argument("--executor", metavar="WHERE", help=f"{EXECUTORS}; all workers must see DIR (default: threads)")
@@ -206,13 +207,25 @@ def _add_cache(commands: Any) -> None:
         ("info", "tell what is in a cache"),
         ("verify", "check all entries of a cache, and delete the damaged ones; exits with 1 if there were some"),
     ):
-        commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.").add_argument(
-            "directory", metavar="DIR", help="the directory of the cache"
-        )
-    clear = commands.add_parser("clear", help="delete the entries of a cache", description="Delete entries of a cache.")
+        # Without abbreviations, so that --cache is not taken for --cache-group.
+        look = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        look.add_argument("directory", metavar="DIR", help="the directory of the cache")
+        _add_cache_group(look)
+    clear = commands.add_parser(
+        "clear", help="delete the entries of a cache", description="Delete entries of a cache.", allow_abbrev=False
+    )
     clear.add_argument("directory", metavar="DIR", help="the directory of the cache")
+    _add_cache_group(clear)
     clear.add_argument("--store", metavar="URL", help="only entries of the array or group there (default: all)")
     _add_store_arguments(clear)
+
+
+def _add_cache_group(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cache-group",
+        metavar="GROUP",
+        help="the group that shares the cache (default: none)",
+    )
 
 
 def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
@@ -371,9 +384,9 @@ def _cache(arguments: argparse.Namespace) -> int:
         _show(commands.clear(arguments, _storage_options(arguments)))
         return 0
     if arguments.cache_command == "info":
-        _show(commands.info(arguments.directory))
+        _show(commands.info(arguments))
         return 0
-    checked = commands.check(arguments.directory)
+    checked = commands.check(arguments)
     _show(checked)
     return 0 if checked.ok else EXIT_FAILED
 

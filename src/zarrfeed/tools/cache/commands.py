@@ -36,7 +36,7 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
     access = StoreAccess(policy, storage_options)
     check_storage_options(access, arguments.path)
     found = find_arrays(arguments.path, arguments.arrays, access)
-    cache = CacheOptions.parse(arguments.cache, arguments.cache_limit, arguments.cache_version)
+    cache = CacheOptions.parse(arguments.cache, arguments.cache_limit, arguments.cache_version, _group_of(arguments))
     assert cache is not None
     report = WarmReport(found.store, cache.path, cache.limit)
     with show_progress() as progress:
@@ -53,15 +53,15 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
     return report
 
 
-def info(directory: str) -> CacheInfo:
-    """Count what is in a cache. Raises ConfigError if there is none."""
-    return describe_cache(directory)
+def info(arguments: argparse.Namespace) -> CacheInfo:
+    """Count what is in a cache. Raises ConfigError if there is none, or it is another user's."""
+    return describe_cache(arguments.directory, _group_of(arguments))
 
 
-def check(directory: str) -> CheckedCache:
-    """Check all entries of a cache. Raises ConfigError if there is none."""
+def check(arguments: argparse.Namespace) -> CheckedCache:
+    """Check all entries of a cache. Raises ConfigError if there is none, or it is another user's."""
     with show_progress() as progress:
-        return check_cache(directory, progress)
+        return check_cache(arguments.directory, progress, _group_of(arguments))
 
 
 def clear(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) -> str:
@@ -70,15 +70,22 @@ def clear(arguments: argparse.Namespace, storage_options: dict[str, Any] | None)
     Raises
     ------
     ConfigError, UnsupportedError
-        If there is no cache, or `--store` is no URL of a store that is cached.
+        If there is no cache, it is another user's, or `--store` is no URL of a store that is cached.
     """
+    group = _group_of(arguments)
     access = StoreAccess(Faults(timeout=arguments.timeout), storage_options)
     if arguments.store is None:
         check_storage_options(access)
-        return f"{format_bytes(clear_cache(arguments.directory))} deleted"
+        return f"{format_bytes(clear_cache(arguments.directory, group=group))} deleted"
     if not is_url(arguments.store):
         raise ConfigError(f"--store {arguments.store!r}: must be a URL such as s3://bucket/era5.zarr")
     named = name_store(make_store(arguments.store, access))
     if named is None:
         raise ConfigError(f"--store {arguments.store!r}: such a store is not cached")
-    return f"{format_bytes(clear_cache(arguments.directory, named))} deleted"
+    return f"{format_bytes(clear_cache(arguments.directory, named, group=group))} deleted"
+
+
+def _group_of(arguments: argparse.Namespace) -> str | int | None:
+    """Return the group that shares the cache; digits alone are its number."""
+    text: str | None = getattr(arguments, "cache_group", None)
+    return int(text) if text is not None and text.isdecimal() else text

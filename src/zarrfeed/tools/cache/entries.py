@@ -1,14 +1,16 @@
 """What is in the directory of a node cache: counted, checked, deleted.
 
-What holds: a directory that is no cache is refused, and none is made.
+What holds: a directory that is no cache is refused, and none is made. All files are opened and deleted by the engine
+(`cpp/storage/cache_folder.h`), which follows no link in the directory.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError
@@ -16,11 +18,11 @@ from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import format_bytes
+from zarrfeed.storage.cache_options import group_number, open_directory
 from zarrfeed.tools.verify import Progress
 
-#: In the directory of a cache (`cpp/storage/cache_directory.cc`): what says that it is one; its entries; and in the
-#: folder of a store's entries, the file with the name of the store.
-_MARKER, _ENTRIES, _STORE_NAME = "ZARRFEED-CACHE-1", "entries", "store"
+#: In the directory of a cache (`cpp/storage/cache_folder.cc`): what says that it is one.
+_MARKER = "ZARRFEED-CACHE-1"
 #: Files that are checked between two looks at Ctrl-C.
 _AT_ONCE = 256
 _MOST_LISTED = 20
@@ -70,59 +72,67 @@ class CheckedCache(Page):
         return rows + [("", what) for what in self.damaged[:_MOST_LISTED]]
 
 
-def open_cache(path: str | Path) -> core.CacheDirectory:
+def open_cache(path: str | Path, group: str | int | None = None) -> core.CacheDirectory:
     """Open a cache that is there.
 
     Raises
     ------
     ConfigError
-        If there is no cache.
+        If there is no cache, or it is another user's.
     """
-    directory = Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute leaves `..`)
-    if "\0" in str(path) or not (directory / _MARKER).is_file():
+    directory = os.path.abspath(path)  # noqa: PTH100 (Path.absolute leaves `..`)
+    try:
+        is_there = (Path(directory) / _MARKER).is_file()
+    except PermissionError:  # it is not for this user, which opening it tells
+        is_there = True
+    except ValueError:  # of a null character
+        is_there = False
+    if not is_there:
         raise ConfigError(f"{str(path)!r}: is no node cache of zarrfeed")
-    return core.CacheDirectory(os.fsencode(directory), 0)
+    return open_directory(directory, 0, None if group is None else group_number(group))
 
 
-def describe_cache(path: str | Path) -> CacheInfo:
+def describe_cache(path: str | Path, group: str | int | None = None) -> CacheInfo:
     """Count what is in a cache.
 
     Raises
     ------
     ConfigError
-        If there is no cache.
+        If there is no cache, or it is another user's.
     """
-    directory = open_cache(path)
+    directory = open_cache(path, group)
     try:
-        root, stores = Path(directory.path()), {}
-        for folder in sorted((root / _ENTRIES).iterdir()):
-            sizes = [file.stat().st_size for file in _files(folder)]
-            if sizes:
-                stores[_name_of(folder)] = (len(sizes), sum(sizes))
-        space = os.statvfs(root)
-        return CacheInfo(str(root), directory.used_bytes(), space.f_bavail * space.f_frsize, stores)
+        stores: dict[str, tuple[int, int]] = {}
+        for file, size in directory.files():
+            folder = file.rsplit("/", 2)[0]
+            count, total = stores.get(folder, (0, 0))
+            stores[folder] = (count + 1, total + size)
+        space = os.statvfs(directory.path())
+        named = {_name_of(directory, folder): found for folder, found in stores.items()}
+        return CacheInfo(directory.path(), directory.used_bytes(), space.f_bavail * space.f_frsize, named)
     finally:
         directory.close()
 
 
-def check_cache(path: str | Path, on_progress: Callable[[Progress], None]) -> CheckedCache:
+def check_cache(
+    path: str | Path, on_progress: Callable[[Progress], None], group: str | int | None = None
+) -> CheckedCache:
     """Check the checksums of all entries, and delete the entries that are damaged.
 
     Raises
     ------
     ConfigError
-        If there is no cache.
+        If there is no cache, or it is another user's.
     OSError
         If an entry cannot be read or deleted.
     """
-    directory = open_cache(path)
+    directory = open_cache(path, group)
     try:
-        root = Path(directory.path())
-        files = list(_files(root / _ENTRIES))
-        checked = CheckedCache(str(root))
+        files = [file for file, _ in directory.files()]
+        checked = CheckedCache(directory.path())
         with ThreadPoolExecutor(usable_cores()) as threads:
             for begin in range(0, len(files), _AT_ONCE):
-                for size, damage in threads.map(_check, files[begin : begin + _AT_ONCE]):
+                for size, damage in threads.map(partial(_check, directory), files[begin : begin + _AT_ONCE]):
                     if damage:
                         checked.damaged.append(damage)
                     elif size is not None:
@@ -137,52 +147,41 @@ def check_cache(path: str | Path, on_progress: Callable[[Progress], None]) -> Ch
         directory.close()
 
 
-def clear_cache(path: str | Path, store: tuple[str, str] | None = None) -> int:
+def clear_cache(path: str | Path, store: tuple[str, str] | None = None, *, group: str | int | None = None) -> int:
     """Delete all entries, or those of one store: its name and its path, as of `name_store`. Return their bytes.
 
     Raises
     ------
     ConfigError
-        If there is no cache.
+        If there is no cache, or it is another user's.
     OSError
         If an entry cannot be deleted.
     """
-    directory = open_cache(path)
+    directory = open_cache(path, group)
     try:
         if store is None:
             return directory.clear("")
         name, inside = store
         freed = 0
-        for file in list(_files(Path(directory.path()) / _ENTRIES)):
-            info = core.read_cache_entry_info(os.fsencode(file))
+        for file, _ in directory.files():
+            info = directory.read_info(file)
             if info is not None and info[0] == name and f"{info[1]}/".startswith(f"{inside}/" if inside else ""):
-                freed += file.stat().st_size
-                file.unlink(missing_ok=True)
+                freed += directory.remove(file)
         directory.recount()
         return freed
     finally:
         directory.close()
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of entries below a folder."""
-    for where, _, names in os.walk(folder):
-        yield from (Path(where) / name for name in names if name != _STORE_NAME)
+def _name_of(directory: core.CacheDirectory, folder: str) -> str:
+    """Return the name of the store of a folder, or the name of the folder if it is not known."""
+    return directory.store_name(folder).decode(errors="replace") or folder.rpartition("/")[2]
 
 
-def _name_of(folder: Path) -> str:
-    try:
-        return (folder / _STORE_NAME).read_text(errors="replace") or folder.name
-    except OSError:
-        return folder.name
-
-
-def _check(file: Path) -> tuple[int | None, str]:
+def _check(directory: core.CacheDirectory, file: str) -> tuple[int | None, str]:
     """Return the bytes of an entry, None if somebody replaced it meanwhile, and what is damaged; else empty."""
     try:
-        return core.check_cache_entry(os.fsencode(file))[3], ""
-    except FileNotFoundError:
-        return None, ""
+        return directory.check(file), ""
     except CorruptChunkError as error:
-        file.unlink(missing_ok=True)
+        directory.remove(file)
         return None, str(error)

@@ -7,6 +7,7 @@ own with a part of the store. Processes that copy at once divide the entries by 
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +92,7 @@ def token_in(job: WarmJob) -> Iterator[None]:
         If it cannot be written.
     """
     try:
-        job.token_file.touch()
+        os.close(os.open(job.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigError(f"cache {job.cache.path}: cannot be written: {error.strerror}") from error
     try:
