@@ -11,7 +11,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
 import numpy as np
 import zarr
@@ -26,6 +25,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.local_files import check_metadata_files, local_path
 from zarrfeed.storage.location import place_array
 from zarrfeed.storage.node_cache import with_cache
@@ -88,7 +88,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     UnsupportedError
         If the URL has a scheme that is not read.
     """
-    if "://" in str(source) and urlsplit(str(source)).scheme != "file":
+    if is_url(source):
         return open_url(str(source))
     path = local_path(source)
     check_metadata_files(path)

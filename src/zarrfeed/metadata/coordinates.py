@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from zarrfeed.metadata.open import open_source
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.key_urls import KeyUrl, url_of
 from zarrfeed.storage.urls import UrlStore
 
 #: A coordinate is read whole.
@@ -366,7 +368,9 @@ def _sibling(array: zarr.Array[Any], name: str) -> str | Path | _StoredPlace | N
     if type(store) is LocalStore:
         return Path(store.root).parent / name
     if isinstance(store, UrlStore) and store.url.rpartition("/")[0].count("/") > 1:
-        return f"{store.url.rpartition('/')[0]}/{name}"
+        beside = url_of(store.url.rpartition("/")[0], name)
+        with suppress(ConfigError):  # a name that no key has
+            return str(KeyUrl.of(beside))
     return None
 
 

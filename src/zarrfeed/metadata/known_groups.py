@@ -18,6 +18,7 @@ import zarr
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, ZarrfeedError, printable
+from zarrfeed.storage.key_urls import url_of
 from zarrfeed.storage.local_files import check_members, check_metadata_files
 from zarrfeed.storage.urls import UrlStore
 
@@ -62,7 +63,7 @@ def member_path(group: zarr.Group, member: str) -> str:
     """Return what to give for a member of a group: its path or URL, or an expression where there is none."""
     root = _root(group)
     if root is not None:
-        return repr(f"{root}/{member}")
+        return repr(url_of(root, member) if isinstance(group.store, UrlStore) else f"{root}/{member}")
     store, path = group.store, f"{group.path}/{member}".lstrip("/")
     if isinstance(store, ZipStore):
         return f"zarr.open_group(zarr.storage.ZipStore({printable(store.path)!r}, mode='r'), mode='r')[{path!r}]"
@@ -73,7 +74,7 @@ def _root(group: zarr.Group) -> str | None:
     store = group.store
     if isinstance(store, LocalStore):
         return printable(str(Path(store.root) / group.path))
-    return f"{store}/{group.path}".rstrip("/") if isinstance(store, UrlStore) else None
+    return url_of(str(store), group.path).rstrip("/") if isinstance(store, UrlStore) else None
 
 
 def _name(group: zarr.Group) -> str:

@@ -22,6 +22,7 @@ from zarrfeed.metadata.store_parts import Place
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.key_urls import path_pattern_of
 from zarrfeed.storage.listing_progress import counting_progress
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.shared_access import SharedAccess
@@ -49,10 +50,10 @@ def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
             return None
         found = matching_urls(str(source), access, SharedAccess())
     else:
-        path = local_path(source)
-        if path.exists():  # a name with brackets in it
+        if local_path(source).exists():  # a name with brackets in it
             return None
-        found = sorted(glob.glob(str(path)))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        pattern = path_pattern_of(str(source)) or str(source)
+        found = sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute pattern
     if not found:
         raise StoreReadError(2, f"{source}: no store matches this pattern")
     return found

@@ -183,6 +183,7 @@ def open(
             if value is not None:
                 raise ConfigError(f"{name} = {value!r} is for sources that are listed, and keys are given")
         listing = Listing.of_keys(keys)
+        found.check_keys(listing)
     else:
         listing = list_source(
             found,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import zarr
 from zarr.abc.store import Store
@@ -16,16 +15,12 @@ from zarrfeed.metadata.array import open_node
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.given_stores import as_store
+from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url, wrap_node
 from zarrfeed.storage.zarr_internals import async_group
 
 _DEFAULT_ACCESS = StoreAccess()
-
-
-def is_url(source: object) -> bool:
-    """Return whether this is a URL of anything but a local file."""
-    return isinstance(source, str | Path) and "://" in str(source) and urlsplit(str(source)).scheme != "file"
 
 
 def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:

@@ -7,11 +7,13 @@ import glob
 import re
 from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import unquote
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.metadata.side_by_side import side_by_side
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, says_no_bucket
+from zarrfeed.storage.key_urls import as_glob, check_key, url_of
 from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.storage.urls import make_store, what_is_wrong
 
@@ -28,9 +30,10 @@ def is_pattern(url: str) -> bool:
 
 
 def matching_urls(pattern: str, access: StoreAccess, shared: SharedAccess) -> list[str]:
-    """Return the URLs of folders that match a pattern, sorted: `*` in one name of the path, as in a shell.
+    """Return the URLs of folders that match a pattern, sorted by keys: `*` in one name of the path, as in a shell.
 
-    Folders are listed side by side. `shared` ends that.
+    Escapes of the pattern are decoded, as those of any URL, and stand for no wildcard. A pattern that is itself the
+    name of a folder names that folder. Folders are listed side by side. `shared` ends that.
 
     Raises
     ------
@@ -46,23 +49,28 @@ def matching_urls(pattern: str, access: StoreAccess, shared: SharedAccess) -> li
     if glob.has_magic(bucket):
         raise ConfigError(f"{scheme}://{rest.rpartition('@')[2]}: the name of the bucket must be given")
     root = make_store(f"{scheme}://{bucket}", access, root=True)
+    check_key(printable(pattern), as_glob("/".join(names)))
+    literal = "".join(f"{unquote(name)}/" for name in names)
     first = next(number for number, name in enumerate(names) if glob.has_magic(name))
-    found = ["".join(f"{name}/" for name in names[:first])]
+    found = ["".join(f"{unquote(name)}/" for name in names[:first])]
     for name in names[first:]:
 
         def children(folder: str, name: str = name) -> list[str]:
-            below = _folders(root, folder if glob.has_magic(name) else f"{folder}{name}/", access, shared)
             if not glob.has_magic(name):
-                return [f"{folder}{name}/"] if below is not None else []
-            hides = not name.startswith(".")
+                inside = f"{folder}{unquote(name)}/"
+                return [] if _folders(root, inside, access, shared) is None else [inside]
+            wanted, hides = as_glob(name), not name.startswith(".")
             return [
                 f"{folder}{child}/"
-                for child in below or ()
-                if fnmatchcase(child, name) and not (hides and child.startswith("."))
+                for child in _folders(root, folder, access, shared) or ()
+                if fnmatchcase(child, wanted) and not (hides and child.startswith("."))
             ]
 
         found = [one for some in side_by_side(children, found, shared) for one in some]
-    return sorted(f"{scheme}://{bucket}/{path.rstrip('/')}" for path in found)
+    # Names with * or ? match themselves; those with brackets do not.
+    if literal in found or ("[" in pattern and _folders(root, literal, access, shared) is not None):
+        found = [literal]
+    return [url_of(f"{scheme}://{bucket}", key) for key in sorted(path.rstrip("/") for path in found)]
 
 
 def _folders(root: Any, folder: str, access: StoreAccess, shared: SharedAccess) -> list[str] | None:

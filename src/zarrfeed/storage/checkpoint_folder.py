@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError
+from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError, printable
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.checkpoint_sink import remove_leftovers
 from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.key_urls import is_url, url_of
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.urls import make_store
 
@@ -110,13 +110,14 @@ def open_folder(
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
         raise ConfigError(f"location = {location!r}, must be a path or a URL")
-    parts = urlsplit(text)
-    if "://" not in text or parts.scheme == "file":
+    if not is_url(text):
         if storage_options:
             raise ConfigError(f"{text}: storage_options are for object stores, and this is a local path")
         return _LocalFolder(local_path(text))
-    if parts.scheme in ("http", "https"):
-        raise ConfigError(f"{text}: a web server cannot list a folder; must be a path or the URL of an object store")
+    if text.lower().startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{printable(text)}: a web server cannot list a folder; must be a path or the URL of an object store"
+        )
     return _StoredFolder(text, StoreAccess(Faults(retries=retries, timeout=timeout), storage_options))
 
 
@@ -213,10 +214,10 @@ class _StoredFolder:
         pass
 
     def folder(self, name: str) -> CheckpointFolder:
-        return _StoredFolder(f"{self.location}/{_plain(name)}", self._access)
+        return _StoredFolder(url_of(self.location, _plain(name)), self._access)
 
     def object_location(self, name: str) -> str:
-        return f"{self.location}/{_plain(name)}"
+        return url_of(self.location, _plain(name))
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.checkpoint_format import Bytes, Checksum
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.key_urls import KeyUrl, check_key, is_url
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.retry import FailedAttempt
 from zarrfeed.storage.urls import make_store
@@ -114,22 +114,29 @@ def find_place(
         raise ConfigError(f"{text!r}: got {type(text).__name__}, the place of a checkpoint must be text")
     if store is not None:
         return _in_store(text, store, storage_options, policy)
-    scheme, separator, _ = text.partition("://")
-    if separator and scheme != "file":
+    if is_url(text):
         retries = {"retry_config": {"max_retries": client_retries}}
-        parts = urlsplit(text)
-        key = parts.path.strip("/")
-        if not key or parts.path.endswith("/"):
-            raise ConfigError(f"{printable(text)}: names no object, must end in the name of one")
         options = retries | dict(storage_options or {})
         made = make_store(text, StoreAccess(policy, options), root=True)
-        return ObjectPlace(made.store, key, printable(text), StoreAccess(policy, storage_options))
+        return ObjectPlace(made.store, _object_key(text), printable(text), StoreAccess(policy, storage_options))
     if storage_options:
         raise ConfigError(f"{text}: is a local file, storage_options are for the stores of URLs")
     path = local_path(text)
     if not path.name or text.endswith("/"):
         raise ConfigError(f"{text!r}: names no file")
     return LocalPlace(path.resolve(), printable(path), StoreAccess(policy))
+
+
+def _object_key(url: str) -> str:
+    """Return the key that a URL of an object names in the store of its origin."""
+    place = KeyUrl.of(url)
+    if not place.path or url.endswith("/"):
+        raise ConfigError(f"{printable(url)}: names no object, must end in the name of one")
+    if place.is_web:
+        if "%2f" in place.path.lower():
+            raise ConfigError(f"{printable(url)}: has an escaped slash (%2F), which cannot be in the name of an object")
+        check_key(printable(url), place.key)
+    return place.key
 
 
 def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, policy: Faults) -> ObjectPlace:
@@ -142,6 +149,7 @@ def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, p
         raise ConfigError("storage_options are for URLs; a store has its own options already")
     if not key.strip("/") or "://" in key:
         raise ConfigError(f"{printable(key)}: is no key of a store")
+    check_key(printable(key), key.removeprefix("/"))
     return ObjectPlace(store, key, printable(f"{store}/{key}"), StoreAccess(policy))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 
-from zarrfeed.base.errors import ZarrfeedError, without_secrets
+from zarrfeed.base.errors import ZarrfeedError, one_line, without_secrets
 from zarrfeed.base.native import core
 
 #: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
@@ -36,6 +36,8 @@ _METADATA_SERVICE = re.compile(
 #: Servers answer so when the bucket does not exist.
 _NO_BUCKET = re.compile(r"NoSuchBucket|specified bucket does not exist|ContainerNotFound|container does not exist")
 
+#: obstore ends a listing at a key that it cannot name: one with an empty name, `..` or a control character.
+_NO_NAME = "object with invalid path: "
 _TIMEOUTS = ("TimedOut", "kind: Timeout")
 
 #: What the text of an obstore error contains -> what it means, the more telling one first.
@@ -75,6 +77,9 @@ def reason_of(error: BaseException) -> str:
     if status is not None:
         code = _SERVER_CODE.search(shown)
         return f"the server answered {status[1]} {status[2].strip()}" + (f", {code[1]}" if code is not None else "")
+    if _NO_NAME in shown:
+        key = without_secrets(one_line(shown.partition(_NO_NAME)[2].strip())[:_LONGEST_TEXT])
+        return f"obstore does not list folders with such a key, rename it: {key}"
     for sign, meaning in _MEANINGS:
         if sign in text:
             return meaning
@@ -149,4 +154,5 @@ def _is_lasting_text(error: Exception) -> bool:
     status = _STATUS.search(text)
     if status is not None and status[1] not in ("408", "425", "429"):
         return status[1] < "500"
-    return asks_for_credentials(error) or any(sign in text for sign in ("BadScheme", "BareRedirect", "InvalidCert"))
+    lasting = ("BadScheme", "BareRedirect", "InvalidCert", _NO_NAME)
+    return asks_for_credentials(error) or any(sign in text for sign in lasting)

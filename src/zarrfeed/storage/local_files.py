@@ -11,8 +11,6 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +19,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, DecodeError
+from zarrfeed.storage.key_urls import path_of
 
 #: Names of the files, of both formats; they are nodes' metadata wherever they are.
 METADATA_NAMES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -35,14 +34,9 @@ def local_path(source: str | Path) -> Path:
     Raises
     ------
     ConfigError
-        If the URL is of another host.
+        As of `path_of`.
     """
-    parts = urlsplit(str(source))
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise ConfigError(f"{source}: is on another host, {parts.netloc}; must be file:///path")
-        return Path(url2pathname(parts.path))
-    return Path(source)
+    return path_of(str(source)) or Path(source)
 
 
 def check_metadata_files(node: Path) -> None:

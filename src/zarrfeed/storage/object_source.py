@@ -6,7 +6,6 @@ import errno
 import os
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
@@ -14,6 +13,8 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.given_stores import as_store, is_mapper
+from zarrfeed.storage.key_urls import check_key, is_url
+from zarrfeed.storage.listing import Listing
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.urls import make_store
 
@@ -71,14 +72,19 @@ class ObjectSource:
         """Whether it is a folder."""
         return type(self.store) is LocalStore
 
+    def check_keys(self, listing: Listing) -> None:
+        """Refuse keys that the store's client refuses, or takes for others. Raises ConfigError, as `check_key`."""
+        if not isinstance(self.store, FsspecStore):  # their clients take keys as they are
+            for one in listing:
+                check_key(f"the key {one.key!r}", one.key)
+
     def named(self, key: str) -> str:
         """Return what messages call an object."""
         return printable(f"{self.name}/{key}")
 
 
 def _of_path(source: str, access: StoreAccess) -> ObjectSource:
-    parts = urlsplit(source)
-    if "://" in source and parts.scheme != "file":
+    if is_url(source):
         store = make_store(source, access)
         return ObjectSource(store.url, store)
     if access.storage_options:

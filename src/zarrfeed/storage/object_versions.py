@@ -60,14 +60,21 @@ def name_store(store: Store) -> tuple[str, str] | None:
         protocol = store.fs.protocol
         name = protocol if isinstance(protocol, str) else protocol[0]
         server = _bare_url(str(getattr(store.fs, "endpoint_url", "") or ""))
-        return f"{name}://" + (f" at {server}" if server else ""), urlsplit(store.path).path.strip("/")
+        host, path = "", store.path
+        if "://" in path:  # as fsspec's file systems of web servers have it
+            host, _, path = path.partition("://")[2].partition("/")
+            if "?" in path:
+                return None
+        return f"{name}://{host.rpartition('@')[2]}" + (f" at {server}" if server else ""), path.strip("/")
     if not isinstance(store, ObjectStore):
         return None
     inner: Any = store.store
     kind = type(inner).__name__
     if kind == "HTTPStore":
         parts = urlsplit(inner.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", unquote(parts.path).strip("/")
+        server, path = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/")
+        # An escaped slash is part of a name, which a key of the cache cannot say.
+        return (f"{server}/{path}", "") if "%2f" in path.lower() else (server, unquote(path))
     if kind not in _SCHEMES:
         return None
     config = {key.removeprefix("aws_").removeprefix("azure_storage_").removeprefix("google_"): value

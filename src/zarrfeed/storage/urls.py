@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import zarr
 from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
 from zarr.storage import ObjectStore
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of, says_no_bucket, says_no_permission
+from zarrfeed.storage.key_urls import KeyUrl, url_of
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.options import STORE_OF_SCHEME, client_options_of, default_credentials, obstore_options
 
@@ -28,8 +28,6 @@ URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http",
 _READ_TIMEOUT_S, _CONNECT_TIMEOUT_S = 30.0, 5.0
 #: The client gives up so much later than we do, so that the timeout is told as what it is.
 _CLIENT_GRACE_S = 1.0
-#: What obstore reads in another way in a URL than in the key of an object.
-_NOT_IN_PATHS = re.compile(r"[%\\]|//|(^|/)\.\.?(/|$)")
 
 
 class UrlStore(ObjectStore[Any]):
@@ -72,7 +70,7 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
     """
     access = access or StoreAccess()
     store, path = _shared_store(url, access) or (make_store(url, access), "")
-    name = f"{store}/{path}" if path else store.url
+    name = url_of(store.url, path) if path else store.url
     from obstore.exceptions import BaseError
 
     try:
@@ -104,18 +102,20 @@ def _shared_store(url: str, access: StoreAccess) -> tuple[UrlStore, str] | None:
 
     A client of its own would cost each store 10 ms, more than 100 KiB, and connections that stay open for a while.
     """
-    parts = urlsplit(url)
-    path = parts.path.strip("/")
-    if access.shared is None or not path or _NOT_IN_PATHS.search(path) or parts.query or parts.fragment:
+    if access.shared is None:
         return None
-    servers, origin = access.shared.servers, f"{parts.scheme}://{parts.netloc}"
-    if origin not in servers:
+    place = _supported(url)
+    # zarr-python takes a backslash in a path for a slash; and to a web server, an escape is no other spelling of a key.
+    if not place.path or "\\" in place.key or (place.is_web and ("%" in place.path or "//" in place.path)):
+        return None
+    servers = access.shared.servers
+    if place.origin not in servers:
         made = make_store(url, access)
         # Of Azure's and Amazon's hosts, the bucket is part of the path.
-        is_whole = not parts.scheme.startswith("http") or type(made.store).__name__ == "HTTPStore"
-        servers[origin] = make_store(url, access, root=True) if is_whole else None
-    store = servers[origin]
-    return None if store is None else (store, path)
+        is_whole = not place.is_web or type(made.store).__name__ == "HTTPStore"
+        servers[place.origin] = make_store(url, access, root=True) if is_whole else None
+    store = servers[place.origin]
+    return None if store is None else (store, place.key)
 
 
 def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
@@ -139,20 +139,20 @@ def _what_is_missing(store: UrlStore, access: StoreAccess) -> str:
     """Say whether the bucket or the array does not exist: zarr-python takes both for an array that is not there."""
     import obstore
 
-    parts = urlsplit(store.url)
-    kind = STORE_OF_SCHEME[parts.scheme]
+    place = KeyUrl.of(store.url)
+    kind = STORE_OF_SCHEME[place.scheme]
     nothing = "no Zarr array is there"
     if kind == "http":
         return f"{nothing}: the server has no zarr.json, .zarray or .zgroup below that URL"
     try:
         access.ask(lambda: obstore.get_async(store.store, "zarr.json"), store.url)
     except FileNotFoundError as error:
-        name = parts.netloc.partition("@")[0]
+        name = place.authority.partition("@")[0]
         container = "container" if kind == "azure" else "bucket"
         if says_no_bucket(error):
             return f"there is no {container} {name!r}"
-        path = parts.path.strip("/")
-        where = f"below the key {path!r}" if path else "at its root"
+        where = f"below the key {place.key!r}" if place.key else "at its root"
+        where += "; in a URL, %25 stands for a percent sign" * (place.key != place.path)
         return f"{nothing}: the {container} {name!r} has no zarr.json, .zarray or .zgroup {where}"
     except Exception:  # noqa: BLE001 (of any class: only the better message is lost)
         return nothing
@@ -167,50 +167,49 @@ def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore
     ConfigError, UnsupportedError
         As of `open_url`.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in URL_SCHEMES:
-        raise UnsupportedError(
-            f"{url}: {parts.scheme}:// is not supported, only local paths, file:// and "
-            f"{', '.join(f'{scheme}://' for scheme in URL_SCHEMES)}; open it with zarr-python and pass the zarr.Array"
-        )
-    has_user = "@" in parts.netloc and not parts.scheme.startswith("abfs")  # there it is container@account
-    if parts.query or parts.fragment or has_user:
-        shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-        raise ConfigError(
-            f"{shown}: has a user, a query or a fragment, which are not read from URLs; set credentials in "
-            "storage_options or in the environment, or pass a zarr.Array on a store that you made"
-        )
+    place = _supported(url)
     try:
         from obstore.store import from_url
     except ImportError as error:
         raise ConfigError(f"{url}: URLs need obstore: pip install 'zarrfeed[remote]'") from error
-    options = _connection_options(url, parts, access)
+    options = _connection_options(url, place.scheme, access)
     if root:
-        url = f"{parts.scheme}://{parts.netloc}"
+        place = replace(place, path="")
     try:
-        made = from_url(url, **options)
+        made = from_url(place.quoted, **options)
     except Exception as error:  # of any class: configuration is parsed by each store in its own way
-        raise ConfigError(f"{url}: obstore does not take it: {reason_of(error)}") from error
+        raise ConfigError(f"{printable(url)}: obstore does not take it: {reason_of(error)}") from error
     store = UrlStore(made, read_only=True)
-    store.url = url.rstrip("/")
-    store.origin = f"{parts.scheme}://{parts.netloc}"
+    store.url = str(place)
+    store.origin = place.origin
     store.is_unsigned = bool(options.get("config", {}).get("skip_signature"))
     return store
 
 
-def _connection_options(url: str, parts: SplitResult, access: StoreAccess) -> dict[str, Any]:
+def _supported(url: str) -> KeyUrl:
+    """Return a URL, read. Raises UnsupportedError for a scheme that is not read, ConfigError as `KeyUrl.of`."""
+    scheme = url.partition("://")[0].lower()
+    if scheme not in URL_SCHEMES:
+        raise UnsupportedError(
+            f"{printable(url)}: {scheme}:// is not supported, only local paths, file:// and "
+            f"{', '.join(f'{one}://' for one in URL_SCHEMES)}; open it with zarr-python and pass the zarr.Array"
+        )
+    return KeyUrl.of(url)
+
+
+def _connection_options(url: str, scheme: str, access: StoreAccess) -> dict[str, Any]:
     """Return the arguments of `from_url`: the user's; no retries but our own, and no wait longer than the timeout."""
-    options = obstore_options(url, parts.scheme, access.storage_options or {})
+    options = obstore_options(url, scheme, access.storage_options or {})
     config = options.pop("config")
-    config |= default_credentials(parts.scheme, config, os.environ, has_provider="credential_provider" in options)
+    config |= default_credentials(scheme, config, os.environ, has_provider="credential_provider" in options)
     longest = access.policy.timeout + _CLIENT_GRACE_S
     client: dict[str, Any] = {
         "timeout": timedelta(seconds=longest),
         "read_timeout": timedelta(seconds=min(longest, _READ_TIMEOUT_S)),
         "connect_timeout": timedelta(seconds=min(longest, _CONNECT_TIMEOUT_S)),
-        **({"allow_http": True} if parts.scheme == "http" else {}),
+        **({"allow_http": True} if scheme == "http" else {}),
     }
-    options["client_options"] = client | client_options_of(parts.scheme, os.environ) | options["client_options"]
+    options["client_options"] = client | client_options_of(scheme, os.environ) | options["client_options"]
     # Its retries would be invisible: neither counted nor named, and the concurrency would not follow from them.
     options["retry_config"] = {"max_retries": 0, "retry_timeout": timedelta(seconds=longest)} | options["retry_config"]
     return options | ({"config": config} if config else {})

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.open import is_url
+from zarrfeed.storage.key_urls import KeyUrl
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.tools.pack.sources.anndata_elements import is_anndata
 from zarrfeed.tools.pack.sources.encoded_images import SUFFIXES
@@ -122,7 +122,7 @@ def _kind_of(path: str) -> str:
     ConfigError
         If it is of none, or must not be read so.
     """
-    suffix = os.path.splitext(urlsplit(path).path if is_url(path) else path)[1].lower()  # noqa: PTH122
+    suffix = os.path.splitext(KeyUrl.of(path).key if is_url(path) else path)[1].lower()  # noqa: PTH122
     named = _KIND_OF_SUFFIX.get(suffix)
     if is_url(path):
         if named not in (None, "zarr"):

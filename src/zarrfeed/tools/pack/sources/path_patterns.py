@@ -14,6 +14,7 @@ from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.key_urls import path_pattern_of
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.tools.pack.sources.source import SourceOptions
@@ -55,7 +56,8 @@ def expanded(path: str, options: SourceOptions, *, patterns: bool = True) -> lis
             raise StoreReadError(errno.ENOENT, f"{printable(local)}: is a link to a file that is missing")
         return [local]
     made = []
-    for one in without_braces(local) if patterns else [local]:
+    pattern = os.path.abspath(path_pattern_of(path) or path)  # noqa: PTH100 - as above
+    for one in without_braces(pattern) if patterns else [local]:
         if patterns and glob.has_magic(one) and not os.path.lexists(one):
             made += _some(sorted(glob.glob(one, recursive=True)), one)  # noqa: PTH207 - Path.glob needs a root
         elif Path(one).exists():
