@@ -84,10 +84,11 @@ def _name(group: zarr.Group) -> str:
 def _of_image(group: zarr.Group) -> ZarrfeedError | None:
     """Return the error for an image of OME-Zarr."""
     ome = attributes_of_ome(dict(group.attrs))
-    paths = list(_levels(ome))
-    if not paths:
+    paths = level_paths(dict(group.attrs))
+    if not any(map(is_path, paths)):
         return None
-    levels = ", ".join(member_path(group, path) for path in paths[:_MOST_PATHS])
+    # The first one shown is the first one there is, also if it cannot be shown.
+    levels = ", ".join(member_path(group, str(path)) if is_path(path) else "..." for path in paths[:_MOST_PATHS])
     axes = ", ".join(_axes(ome))
     along = f"; sample_axis says which of its axes ({axes}) has the samples" if axes else ""
     return ConfigError(
@@ -114,9 +115,15 @@ def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
     return None
 
 
-def level_paths(attributes: dict[str, Any]) -> list[str]:
-    """Return the paths of the levels of an image of OME-Zarr, the full resolution first; none if it is no image."""
-    return list(_levels(attributes_of_ome(attributes)))
+def level_paths(attributes: dict[str, Any]) -> list[object]:
+    """Return the path of each level of an image of OME-Zarr, the full resolution first; none if it is no image.
+
+    The place in the list is the number of the level, so every entry of `multiscales[0].datasets` is there as it is
+    written, also one that is no path.
+    """
+    image = next(iter(_list(attributes_of_ome(attributes).get("multiscales"))), None)
+    datasets = _list(image.get("datasets") if isinstance(image, dict) else None)
+    return [one.get("path") if isinstance(one, dict) else None for one in datasets]
 
 
 def attributes_of_ome(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -125,28 +132,23 @@ def attributes_of_ome(attributes: dict[str, Any]) -> dict[str, Any]:
     return ome if isinstance(ome, dict) else attributes
 
 
-def _levels(ome: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths of `multiscales[0].datasets`."""
-    image = next(iter(_list(ome.get("multiscales"))), None)
-    return _paths(image.get("datasets") if isinstance(image, dict) else None)
-
-
 def _axes(ome: dict[str, Any]) -> list[str]:
+    """Return the names of the first axes; "?" stands for an axis without one."""
     axes = [axis.get("name") if isinstance(axis, dict) else axis for axis in _list(ome["multiscales"][0].get("axes"))]
-    return [name for name in axes if isinstance(name, str) and len(name) <= _MOST_CHARS][:_MOST_PATHS]
+    return [name if isinstance(name, str) and len(name) <= _MOST_CHARS else "?" for name in axes[:_MOST_PATHS]]
 
 
 def _first_level(group: zarr.Group, depth: int) -> str:
-    """Return the path of the full resolution of the first image in a plate, a well or the like; "" if not found."""
+    """Return the path of the full resolution of an image in a plate, a well or the like; "" if not found."""
     ome = attributes_of_ome(dict(group.attrs))
-    level = next(_levels(ome), None)
-    if level is not None:
-        return level
+    levels = level_paths(dict(group.attrs))
+    if levels:
+        return str(levels[0]) if is_path(levels[0]) else ""
     plate, well = ome.get("plate"), ome.get("well")
     inside = [
         *_paths(plate.get("wells") if isinstance(plate, dict) else None),
         *_paths(well.get("images") if isinstance(well, dict) else None),
-        *filter(_is_path, _list(ome.get("labels"))),
+        *filter(is_path, _list(ome.get("labels"))),
         *(["0"] if "bioformats2raw.layout" in ome else []),
     ]
     member = member_of(group, inside[0]) if inside and depth else None
@@ -218,7 +220,7 @@ def member_of(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | No
     """Return what is at a path in a group; None if nothing is that can be read."""
     try:
         if isinstance(group.store, LocalStore):
-            check_metadata_files(Path(group.store.root) / group.path / path)
+            check_metadata_files(Path(group.store.root) / group.path / path.lstrip("/"))
         return group[path]
     except Exception:  # noqa: BLE001 (not there, damaged, or no path at all: of any class)
         return None
@@ -238,14 +240,14 @@ def encoding_of(member: zarr.Array[Any] | zarr.Group | None) -> object:
 
 
 def _paths(value: object) -> Iterator[str]:
-    """Yield what is called "path" in a list of objects of JSON."""
+    """Yield paths in a list of objects of JSON that a message may name; an entry without one is passed over."""
     for one in _list(value):
         path = one.get("path") if isinstance(one, dict) else None
-        if _is_path(path):
+        if is_path(path):
             yield str(path)
 
 
-def _is_path(path: object) -> bool:
+def is_path(path: object) -> bool:
     """Return whether it is a path below a group, and short enough for a message."""
     return isinstance(path, str) and 0 < len(path) <= _MOST_CHARS and not {"", "..", "."} & set(path.split("/"))
 

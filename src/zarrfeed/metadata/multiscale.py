@@ -8,7 +8,7 @@ Source: OME-Zarr 0.4 and 0.5, `multiscales`; 0.1 to 0.3 for images of which one 
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.conversion import Items
-from zarrfeed.metadata.known_groups import attributes_of_ome, level_paths, member_of
+from zarrfeed.metadata.known_groups import attributes_of_ome, is_path, level_paths, member_of
 from zarrfeed.metadata.patch_levels import check_extent, level_of
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.level import LevelRows
@@ -53,8 +53,11 @@ class ImageLevel:
 
 
 def is_image(group: zarr.Group) -> bool:
-    """Return whether a group is an image of OME-Zarr with levels."""
-    return bool(level_paths(dict(group.attrs)))
+    """Return whether a group is an image of OME-Zarr: it names a level by a plain path, or one that can be opened."""
+    paths = level_paths(dict(group.attrs))
+    return any(map(is_path, paths)) or any(
+        isinstance(path, str) and isinstance(member_of(group, path), zarr.Array) for path in paths
+    )
 
 
 def first_level(group: zarr.Group) -> ImageLevel:
@@ -148,19 +151,21 @@ def _relative(level: ImageLevel, first: ImageLevel, items: Items, of_first: Item
 def _find(group: zarr.Group, wanted: Any) -> tuple[zarr.Group, int, str]:
     """Return the image that has a level, the place of the level in it, and what its field is called."""
     paths = level_paths(dict(group.attrs))
+    named = _named(paths)
     if isinstance(wanted, int | np.integer) and not isinstance(wanted, bool):
         if not -len(paths) <= wanted < len(paths):
-            raise ConfigError(f"multiscale names level {wanted}, {_name(group)} has {len(paths)}: {', '.join(paths)}")
-        return group, int(wanted) % len(paths), paths[wanted]
+            shown = ", ".join(map(str, paths))
+            raise ConfigError(f"multiscale names level {wanted}, {_name(group)} has {len(paths)}: {shown}")
+        return group, int(wanted) % len(paths), str(paths[wanted])
     if not isinstance(wanted, str):
         raise ConfigError(f"multiscale names {wanted!r}, must be the path of a level, or its number")
-    if wanted in paths:
-        return group, paths.index(wanted), wanted
+    if wanted.strip("/") in named:
+        return group, named.index(wanted.strip("/")), wanted
     parts = wanted.split("/")
     for end in range(len(parts), 0, -1):  # an image in the image, such as its labels
         member = member_of(group, "/".join(parts[:end]))
         if isinstance(member, zarr.Group) and is_image(member):
-            inside, rest = level_paths(dict(member.attrs)), "/".join(parts[end:])
+            inside, rest = _named(level_paths(dict(member.attrs))), "/".join(parts[end:]).strip("/")
             if not rest or rest in inside:
                 return member, inside.index(rest) if rest else 0, wanted
             known = [f"{'/'.join(parts[:end])}/{path}" for path in inside]
@@ -171,13 +176,22 @@ def _find(group: zarr.Group, wanted: Any) -> tuple[zarr.Group, int, str]:
     )
 
 
+def _named(paths: Sequence[object]) -> list[object]:
+    """Return paths of levels as users name them, each at its place."""
+    return [path.strip("/") if isinstance(path, str) else path for path in paths]
+
+
 def _level(group: zarr.Group, number: int, *, with_places: bool) -> ImageLevel:
     image = attributes_of_ome(dict(group.attrs))["multiscales"][0]
+    dataset = image["datasets"][number]
     path = level_paths(dict(group.attrs))[number]
+    if not isinstance(path, str) or not path.strip("/"):
+        where = f"{_name(group)}: multiscales[0].datasets[{number}]"
+        raise ConfigError(f"{where} has the path {printable(repr(path))}, must be the path of an array in the image")
     array = member_of(group, path)
     name = f"{_name(group)}/{path}"
     if not isinstance(array, zarr.Array):
-        raise ConfigError(f"{name}: no array is there, though multiscales[0].datasets names it")
+        raise ConfigError(f"{name}: no array is there, though multiscales[0].datasets[{number}] names it")
     axes = _axes(image, array.ndim)
     names = tuple(str(one["name"]) for one in axes)
     kinds, units = (tuple(str(one.get(key) or "") for one in axes) for key in ("type", "unit"))
@@ -187,7 +201,6 @@ def _level(group: zarr.Group, number: int, *, with_places: bool) -> ImageLevel:
         raise ConfigError(
             f"{name}: multiscales[0].axes does not name its {array.ndim} axes, so levels cannot be compared"
         )
-    dataset = next(one for one in image["datasets"] if isinstance(one, dict) and one.get("path") == path)
     scale, translation = _places(name, dataset.get("coordinateTransformations"), array.ndim, needed=True)
     more, shift = _places(name, image.get("coordinateTransformations"), array.ndim, needed=False)
     moved = tuple(a * b + c for a, b, c in zip(translation, more, shift, strict=True))
@@ -198,7 +211,7 @@ def _axes(image: Mapping[str, Any], ndim: int) -> list[dict[str, Any]]:
     """Return the axes of an image, as 0.4 has them; of 0.3 without kinds; none if they are not those of its arrays."""
     given = image.get("axes")
     axes = [{"name": one} if isinstance(one, str) else one for one in given] if isinstance(given, list) else []
-    named = [one.get("name") for one in axes if isinstance(one, dict)]
+    named = [one.get("name") if isinstance(one, dict) else None for one in axes]
     is_whole = len(named) == ndim and len(set(map(str, named))) == ndim and all(isinstance(one, str) for one in named)
     return axes if is_whole else []
 
@@ -206,7 +219,9 @@ def _axes(image: Mapping[str, Any], ndim: int) -> list[dict[str, Any]]:
 def _places(name: str, given: object, ndim: int, *, needed: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the scale and the translation that a list of transformations makes, one after another."""
     scale, translation, has_scale = np.ones(ndim), np.zeros(ndim), False
-    for one in given if isinstance(given, list) else []:
+    if given is not None and not isinstance(given, list):
+        raise ConfigError(f"{name}: its coordinateTransformations are {printable(given)}, must be a list")
+    for one in given or []:
         kind = one.get("type") if isinstance(one, dict) else None
         if kind == "identity":
             continue
@@ -215,21 +230,28 @@ def _places(name: str, given: object, ndim: int, *, needed: bool) -> tuple[tuple
         numbers = one.get(kind)
         if numbers is None:
             raise UnsupportedError(f"{name}: its {kind} is stored in an array, must be a list of numbers")
-        values = [float(v) for v in numbers if isinstance(v, int | float)] if isinstance(numbers, list) else []
-        if len(values) != ndim or not all(map(math.isfinite, values)) or (kind == "scale" and min(values) <= 0):
+        values = [_finite(v) for v in numbers] if isinstance(numbers, list) else []
+        if len(values) != ndim or None in values or (kind == "scale" and any(v is None or v <= 0 for v in values)):
             raise ConfigError(
                 f"{name}: its {kind} is {printable(numbers)}, must have {ndim} finite numbers, scales above 0"
             )
+        factors = np.array(values, np.float64)
         if kind == "scale":
-            scale, translation, has_scale = scale * values, translation * values, True
+            scale, translation, has_scale = scale * factors, translation * factors, True
         else:
-            translation = translation + values
+            translation = translation + factors
     if needed and not has_scale:
         raise ConfigError(
             f"{name}: multiscales[0].datasets has no scale among its coordinateTransformations, so nothing says how "
             "large its voxels are; open the level by itself"
         )
     return tuple(scale.tolist()), tuple(translation.tolist())
+
+
+def _finite(value: object) -> float | None:
+    """Return a number of JSON; None if it is none, or not finite."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return float(value) if is_number else None
 
 
 def _name(group: zarr.Group) -> str:

@@ -133,6 +133,17 @@ BAD: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (set_scale([0.65, 0.65, 0]), "scales above 0"),
     (set_scale([0.65, 0.65, "2"]), "must have 3 finite numbers"),
     (set_scale([0.65, 0.65, float("nan")]), "must have 3 finite numbers"),
+    (set_scale([0.65, "x", 0.65, 0.65]), "must have 3 finite numbers"),
+    (set_scale([0.65, None, 0.65, 0.65]), "must have 3 finite numbers"),
+    (set_scale([0.65, True, 0.65]), "must have 3 finite numbers"),
+    (set_scale([0.65, 10**400, 0.65]), "must have 3 finite numbers"),
+    (lambda image: image.update(coordinateTransformations={"type": "scale"}), "must be a list"),
+    (lambda image: image.update(axes=["z", 5, "y", "x"]), "does not name its 3 axes"),
+    (lambda image: image.update(axes=["z", {"type": "space"}, "x"]), "does not name its 3 axes"),
+    (lambda image: image["datasets"][1].pop("path"), r"multiscales\[0\].datasets\[1\] has the path None, must be"),
+    (lambda image: image["datasets"][1].update(path=1), r"datasets\[1\] has the path 1, must be the path of an array"),
+    (lambda image: image["datasets"][1].update(path="/"), r"datasets\[1\] has the path '/'"),
+    (lambda image: image["datasets"].insert(1, "0"), r"datasets\[1\] has the path None"),
     (set_scale([0.65, 0.65, 0.8125]), "2.5 times as long along 'x'"),
     (
         set_scale([0.65, 0.65, 0.975]),
@@ -157,6 +168,45 @@ def test_levels_that_cannot_be_aligned_are_refused(
     with pytest.raises(ConfigError, match=message):
         zarrfeed.open(tmp_path / "i", multiscale=[0, 1])
     assert len(zarrfeed.open(tmp_path / "i")) == 20  # the first level alone needs none of it
+
+
+@pytest.mark.parametrize("path", ["/0", "0/", "a//b", "x" * 250, "..x", "%2F", "full resolution #1", "a\\b"])
+@pytest.mark.parametrize("source", ["path", "memory"])
+def test_the_first_level_is_the_first_one_whatever_its_path(path: str, source: str, tmp_path: Path) -> None:
+    """An entry that was left out made a coarser level the full resolution."""
+    group = zarr.create_group(tmp_path / "i") if source == "path" else zarr.create_group(MemoryStore())
+    arrays = put_pyramid(group, (20, 24, 28), FACTORS, chunks=CHUNKS)
+    group.create_array(path, data=arrays[0] + 1000, chunks=(8, 8, 8), overwrite=True)
+    change(group, lambda image: image["datasets"][0].update(path=path))
+    opened = tmp_path / "i" if source == "path" else group
+    np.testing.assert_array_equal(zarrfeed.ZarrDataset(zarrfeed.open(opened))[3].numpy(), arrays[0][3] + 1000)
+    data = zarrfeed.open(opened, multiscale=[0, 1])
+    assert [one.name for one in data.fields] == [path, "1"]
+    np.testing.assert_array_equal(zarrfeed.ZarrDataset(data)[3][path].numpy(), arrays[0][3] + 1000)
+    np.testing.assert_array_equal(zarrfeed.ZarrDataset(data)[3]["1"].numpy(), arrays[1][1])
+    assert len(zarrfeed.open(opened, multiscale=[path, "2"])) == 20
+
+
+@pytest.mark.parametrize("path", [None, 0, "", ".", "../i/0", "./0", ["0"], "gone", "/gone"])
+def test_a_first_level_that_cannot_be_read_is_no_other_one(path: Any, tmp_path: Path) -> None:
+    group = put(tmp_path / "i")
+    change(group, lambda image: image["datasets"][0].update(path=path))
+    for call in (
+        lambda: zarrfeed.open(tmp_path / "i"),
+        lambda: zarrfeed.open(tmp_path / "i", multiscale=[0]),
+        lambda: zarrfeed.open(tmp_path / "i", multiscale=[-3, "1"]),
+    ):
+        with pytest.raises(ConfigError, match=r"multiscales\[0\]\.datasets\[0\]"):
+            call()
+    assert len(zarrfeed.open(tmp_path / "i", multiscale=["1"])) == 10  # the others keep their places and paths
+    assert len(zarrfeed.open(tmp_path / "i", multiscale=[2])) == 5
+
+
+def test_levels_of_one_path_have_the_scale_of_their_place(tmp_path: Path) -> None:
+    group = put(tmp_path / "i")
+    change(group, lambda image: image["datasets"][2].update(path="1"))
+    with pytest.raises(ConfigError, match="has 10 voxels along 'z' at a scale of 4"):
+        zarrfeed.open(group, multiscale=[0, 2])
 
 
 def test_transformations_of_other_kinds_are_refused(tmp_path: Path) -> None:

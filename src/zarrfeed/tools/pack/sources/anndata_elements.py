@@ -16,6 +16,7 @@ from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedErro
 from zarrfeed.metadata.known_groups import NULLABLE
 from zarrfeed.tools.pack.sources.csr_rows import to_items
 from zarrfeed.tools.pack.sources.file_source import DataFile
+from zarrfeed.tools.pack.sources.files import some_of
 from zarrfeed.tools.pack.sources.items import json_attributes
 from zarrfeed.tools.pack.sources.source import Constant, Int64, Kind, Rows, bytes_of, library
 
@@ -257,7 +258,11 @@ def _walk(root: Any, path: str, file: DataFile, found: Contents, is_chosen: Any)
     found.groups[path] = attributes
     keys = list(node.keys())
     if kind == "dataframe":
-        keys = [attributes["_index"], *(key for key in attributes.get("column-order", []) if key in node)]
+        columns = attributes.get("column-order", [])
+        lacking = [key for key in columns if is_chosen(f"{path}/{key}") and not (isinstance(key, str) and key in node)]
+        if lacking:
+            raise ConfigError(f"{file}: {path!r} lists the columns {some_of(lacking)}, which are not there")
+        keys = [attributes["_index"], *(key for key in columns if key in node)]
         if path != "obs" and any(is_chosen(f"{path}/{key}") for key in keys):
             chosen, is_chosen = is_chosen, lambda one: one == f"{path}/{keys[0]}" or chosen(one)
     for key in keys:

@@ -202,6 +202,12 @@ def test_what_cannot_be_packed_is_refused(plates: list[Path], tmp_path: Path) ->
         pack(plates[0], tmp_path / "out.zarr", variables=["obs/none"])
     with pytest.raises(ConfigError, match="leave sample_dim and sample_axis out"):
         pack(plates[0], tmp_path / "out.zarr", sample_axis=1)
+    lacking = make_cells(tmp_path / "lacking.h5ad", 0, 90)
+    with h5py.File(lacking, "r+") as file:
+        columns = file["obs"].attrs["column-order"]
+        file["obs"].attrs["column-order"] = np.array([*columns, "gone"], object)
+    with pytest.raises(ConfigError, match=r"lacking\.h5ad: 'obs' lists the columns 'gone', which are not there"):
+        pack(lacking, tmp_path / "out.zarr")
     with h5py.File(tmp_path / "old.h5ad", "w") as file:
         file["obs"] = np.zeros(3, [("index", "i4")])
     with pytest.raises(ConfigError, match=r"read it with anndata\.read_h5ad, and write it anew"):
