@@ -16,6 +16,7 @@ dataset was pickled, under the loader's own frames.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -101,6 +102,20 @@ def check_resumed_epoch(epoch: int) -> None:
                         f"the Trainer resumes epoch {resumed}, but the dataset would read epoch {epoch}: call "
                         f"dataset.set_epoch({resumed}) before train(resume_from_checkpoint=...)"
                     )
+
+
+def find_fetcher() -> Any:
+    """Return the object of torch's by which a DataLoader worker is asking for data now; None: it is not asking.
+
+    A thread that a wrapper started in the worker is not on the stack of the fetcher. The main thread is then, because
+    it waits for that thread.
+    """
+    module = "torch.utils.data._utils.fetch"
+    for stack in (None, sys._current_frames().get(threading.main_thread().ident or 0)):  # noqa: SLF001 - documented
+        for frame in _frames(stack):
+            if frame.f_globals.get("__name__") == module:
+                return _self_of(frame)
+    return None
 
 
 def place_under_accelerate(place: RankInfo) -> RankInfo:
@@ -222,9 +237,9 @@ def _readers_of_hugging_face() -> Iterator[tuple[FrameType, Any]]:
                 yield frame, _self_of(frame)
 
 
-def _frames() -> Iterator[FrameType]:
-    """Yield the frames of the call stack from the innermost one that is not of this package."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented name has an underscore
+def _frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
+    """Yield the frames of a stack, by default of the caller's, from the innermost one that is not of this package."""
+    frame = innermost or sys._getframe(1)  # noqa: SLF001 - the documented name has an underscore
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] != __name__.partition(".")[0]:
             yield frame

@@ -6,8 +6,9 @@ that inherit it, by fork or by being spawned with it. It holds
   owners  training process -> state in which its next pass begins. A process that is no DataLoader worker is an owner;
           a worker acts for the process that started it. Ranks that inherit one dataset are owners each, so that one
           rank's passes do not move another's epochs.
-  passes  name of a pass -> the state that it began in, and the workers that asked. All workers of a pass name it
-          alike; the first to ask settles it.
+  passes  name of a pass -> the state that it began in, and the workers that asked. All workers of a pass give it the
+          same name, and nobody else does (`torch/pass_names.py`). The first worker to ask settles the pass; the last
+          one removes its name.
 
 Every access holds a lock on the file, which the system releases if its holder is killed.
 """
@@ -31,8 +32,9 @@ from zarrfeed.torch.distributed import in_worker
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
 State: TypeAlias = dict[str, Any]
 
-#: Passes that are remembered. Workers of a pass ask within moments of each other.
-_MAX_PASSES = 16
+#: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
+#: once. Workers that were killed or interrupted never ask.
+_MAX_PASSES = 1000
 
 
 class EpochTable:
@@ -75,14 +77,15 @@ class EpochTable:
                 self._remember(document, name, {"state": state, "joined": []})
             return state
 
-    def join(self, name: str, worker: int, look: Callable[[], State] | None = None) -> State:
+    def join(
+        self, name: str, worker: int, num_workers: int | None = None, look: Callable[[], State] | None = None
+    ) -> State:
         """Return the state of a pass that the workers of one DataLoader read together; the first to ask begins it.
 
         The first to ask calls `look` for the version of a growing store, if the state of the pass names none; the
-        others wait for its answer.
+        others wait for its answer. Once `num_workers` have asked, the name is free.
 
-        A worker that asks a second time under one name belongs to another pass: without that, two passes whose
-        DataLoader drew the same seed would be one.
+        A worker that asks a second time under one name belongs to another pass.
         """
         with self._document() as document:
             found = document["passes"].get(name)
@@ -94,6 +97,8 @@ class EpochTable:
                 found = {"state": state, "joined": []}
             found["joined"].append(worker)
             self._remember(document, name, found)
+            if len(found["joined"]) == num_workers:
+                del document["passes"][name]
             joined: State = found["state"]
             return joined
 
@@ -122,8 +127,8 @@ class EpochTable:
     def _document(self) -> Iterator[dict[str, Any]]:
         """Read the document, and write it back if it was changed, under the lock."""
         with self._lock_of_threads():
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
             try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
                 text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
                 # What may follow is the rest of a longer document, left by a process that was killed here.
                 document, _ = json.JSONDecoder().raw_decode(text)

@@ -18,6 +18,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.batch import Batch
+from zarrfeed.torch.pass_names import pass_name
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.worker_shutdown import with_flags
 
@@ -237,13 +238,14 @@ class _WorkerInit:
     def name_pass(self) -> str:
         """Return the name of the group's next pass."""
         self._passes += 1
-        return f"{self._group}/{self._passes - 1}"
+        return pass_name(self._group, self._passes - 1)
 
     def __call__(self, worker: int) -> None:
         """Run in a worker."""
         info = torch.utils.data.get_worker_info()
         assert info is not None
         if self._passes and isinstance(info.dataset, StreamingDataset):  # else another loader's workers call this
-            info.dataset.session.join_group(self._group)
+            info.dataset.session.check_process()  # the names of a forked worker are its own
+            info.dataset.session.names.join_group(self._group)
         if self._function is not None:
             self._function(worker)

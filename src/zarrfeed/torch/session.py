@@ -37,6 +37,7 @@ from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
+from zarrfeed.torch.pass_names import PassNames
 from zarrfeed.torch.rollouts import Rollouts, offsets_in
 from zarrfeed.torch.tensors import Tensors, pinned_memory
 from zarrfeed.torch.versions import Versions
@@ -45,7 +46,7 @@ from zarrfeed.torch.worker_memory import WorkerMemory
 #: What belongs to one process, and is made anew in another.
 _OF_PROCESS = (
     *("_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"),
-    *("cursor", "resumed", "_num_passes", "_worker_group"),
+    *("cursor", "resumed", "names"),
 )
 
 
@@ -93,6 +94,8 @@ class Session:
     ----------
     cursor
         How far the last pass has come that was begun in this process; None before that.
+    names
+        Names the passes of this process, if it is a DataLoader worker.
     resumed
         The state of a DataLoader worker that the next pass begins with.
     rollouts
@@ -127,8 +130,7 @@ class Session:
         self._past_skipped: list[SkippedChunk] = []
         self.cursor: Cursor | None = None
         self.resumed: EpochState | None = None
-        self._num_passes = 0
-        self._worker_group: str | None = None
+        self.names = PassNames()
 
     @property
     def batch_size(self) -> int | None:
@@ -405,16 +407,6 @@ class Session:
 
     # Passes
 
-    def join_group(self, group: str) -> None:
-        """Learn, in a DataLoader worker, which group of workers it belongs to."""
-        self.check_process()
-        self._worker_group = group
-
-    def name_pass(self, default_group: str | None) -> str | None:
-        """Count one more pass; return, in a DataLoader worker, what all workers of the pass call it."""
-        number, self._num_passes = self._num_passes, self._num_passes + 1
-        return None if default_group is None else f"{self._worker_group or default_group}/{number}"
-
     def settle(self, name: str | None, loaded: EpochState | None) -> Cursor:
         """Settle in which state a pass begins, and remember it as the pass under way.
 
@@ -434,7 +426,8 @@ class Session:
             if name is None:
                 json = self.epochs.begin(store=self._found())
             else:
-                json = self.epochs.join(name, consumer.worker, None if self._versions is None else self._look)
+                look = None if self._versions is None else self._look
+                json = self.epochs.join(name, consumer.worker, consumer.num_workers, look)
             begin = self._parsed(json)
         if self._versions is not None and begin.version is None:  # a state of the beginning of an epoch was loaded
             if in_worker():

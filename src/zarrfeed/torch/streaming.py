@@ -6,7 +6,6 @@ says what a sample is. Passes, lengths, states and counters are here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, NoReturn, Self
 
@@ -22,7 +21,7 @@ from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.state import EpochState
 from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate
-from zarrfeed.torch.distributed import end_with_training_process, in_worker
+from zarrfeed.torch.distributed import end_with_training_process, in_worker, worker_and_count
 from zarrfeed.torch.epoch_iterator import Pass, SamplePass
 from zarrfeed.torch.session import Session
 
@@ -49,13 +48,10 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         session = self._session
         session.check_open()
         unasked = check_iteration(session)
-        group = None
+        name = None
         if in_worker():
             end_with_training_process()
-            info = torch.utils.data.get_worker_info()
-            assert info is not None
-            group = f"{os.getppid()}/{info.seed - info.id}"
-        name = session.name_pass(group)
+            name = session.names.next(worker_and_count()[1])
         new_pass = (SamplePass if session.batch_size is None else Pass)(session, name)
         if name is not None or unasked:
             new_pass.settle()  # a loader may ask for the worker's state before its first batch

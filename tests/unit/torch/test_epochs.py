@@ -76,14 +76,32 @@ def test_workers_find_what_the_training_process_began_for_them() -> None:
     assert not shared.moved_by_workers()
 
 
-def test_many_passes_do_not_make_the_table_grow() -> None:
+def test_passes_that_all_workers_joined_do_not_make_the_table_grow() -> None:
     shared = table()
-    for number in range(100):
-        shared.join(f"pass {number}", 0)
     size = os.fstat(shared._descriptor).st_size
-    for number in range(100, 900):
-        shared.join(f"pass {number}", 0)
-    assert os.fstat(shared._descriptor).st_size <= size + 200
+    for number in range(200):
+        for worker in range(2):
+            assert epoch(shared.join(f"pass {number}", worker, 2)) == number
+    assert os.fstat(shared._descriptor).st_size <= size + 100
+
+
+def test_passes_whose_workers_were_killed_do_not_make_the_table_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zarrfeed.torch.epochs._MAX_PASSES", 10)
+    shared = table()
+    for number in range(100, 120):
+        shared.join(f"pass {number}", 0, 2)
+    size = os.fstat(shared._descriptor).st_size
+    for number in range(120, 300):
+        shared.join(f"pass {number}", 0, 2)
+    assert os.fstat(shared._descriptor).st_size <= size + 100
+
+
+def test_a_worker_that_asks_after_many_other_passes_began_still_joins_its_own() -> None:
+    shared = table()
+    assert epoch(shared.join("slow", 0, 2)) == 0
+    for number in range(100):
+        shared.join(f"pass {number}", 0, 2)
+    assert epoch(shared.join("slow", 1, 2)) == 0
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
