@@ -30,6 +30,8 @@ class Cursor:
         a worker: those that it handed out itself.
     ended
         Whether the consumer asked for more than there is.
+    closed
+        Whether the pass was closed or dropped, so that it hands out no more.
     in_worker
         Whether this process is a DataLoader worker, whose state is that of its own share.
     """
@@ -40,6 +42,7 @@ class Cursor:
     delivered: int = 0
     ended: bool = False
     in_worker: bool = False
+    closed: bool = False
 
     @classmethod
     def at(cls, schedule: Schedule, state: EpochState, consumer: Consumer, *, in_worker: bool) -> Cursor:
@@ -74,6 +77,11 @@ class Cursor:
     def at_end(self) -> bool:
         """Whether all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
         return self.ended or self.delivered >= self.division.batches(0)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the pass may hand out more batches."""
+        return not (self.closed or self.at_end)
 
     def state(self) -> EpochState:
         """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import torch
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.torch.batch import Batch
+from zarrfeed.torch.positions import CountedPass
 
 _END = object()
 
@@ -41,11 +41,8 @@ class PreparableLoader(Protocol):
 
     end_of_dataloader: bool
 
-    def own_batches(self) -> Iterator[Batch]:
+    def own_batches(self) -> CountedPass:
         """Return a pass over the next epoch."""
-
-    def count_delivered(self) -> Cursor:
-        """Return the cursor of the pass that was just begun."""
 
 
 def asking_accelerator() -> FrameType | None:
@@ -99,18 +96,26 @@ def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iter
     gradient_state = GradientState()
     loader.end_of_dataloader = False
     gradient_state._add_dataloader(loader)  # noqa: SLF001 - as accelerate's own loaders do
+    feed = loader.own_batches()
     try:
-        feed = loader.own_batches()
-        batch = next(feed, _END)
-        cursor = loader.count_delivered()
+        batch = _fetched(feed)
         while batch is not _END:
             if preparation.device is not None:
                 batch = send_to_device(batch, preparation.device, non_blocking=preparation.non_blocking)
-            following = next(feed, _END)
+            following = _fetched(feed)
             loader.end_of_dataloader = following is _END
-            cursor.delivered += 1
+            feed.count()
             yield batch
             batch = following
-        cursor.ended = True
+        feed.count_end()
     finally:
+        feed.close()
         gradient_state._remove_dataloader(loader)  # noqa: SLF001 - as accelerate's own loaders do
+
+
+def _fetched(feed: CountedPass) -> Any:
+    """Return a batch that is counted when the training loop gets it; `_END` where there is none."""
+    try:
+        return feed.fetch()
+    except StopIteration:
+        return _END

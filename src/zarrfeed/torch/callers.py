@@ -118,6 +118,13 @@ def find_fetcher() -> Any:
     return None
 
 
+def saves_iterator_too() -> bool:
+    """Return whether torchdata asks for a dataset's state: it also saves the iterator's, and goes on by that."""
+    frame = next(_frames(), None)
+    asking = _found("torchdata.stateful_dataloader.worker", "try_to_serialize")
+    return frame is not None and frame.f_code is getattr(asking, "__code__", None)
+
+
 def place_under_accelerate(place: RankInfo) -> RankInfo:
     """Return the place of a rank, as changed by a DataLoaderDispatcher of accelerate that reads for all ranks.
 
@@ -239,7 +246,7 @@ def _readers_of_hugging_face() -> Iterator[tuple[FrameType, Any]]:
 
 def _frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
     """Yield the frames of a stack, by default of the caller's, from the innermost one that is not of this package."""
-    frame = innermost or sys._getframe(1)  # noqa: SLF001 - the documented name has an underscore
+    frame: FrameType | None = innermost or sys._getframe(1)  # noqa: SLF001 - the documented name has an underscore
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] != __name__.partition(".")[0]:
             yield frame

@@ -8,29 +8,28 @@ goes wrong at the start of a pass is raised by `next()`, where every loop and ev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool
-from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.state import EpochState
 from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch, Values
 from zarrfeed.torch.interrupts import Token, interrupt_after
+from zarrfeed.torch.positions import CountedPass
 from zarrfeed.torch.session import Session
 
 
-class Pass(Iterator[Batch]):
+class Pass(CountedPass):
     """Batches of one pass; gives its reader back when it ends for whatever reason."""
 
     # Of the class, as construction may be interrupted before anything is set.
     reader: EpochReader | None = None
-    cursor: Cursor | None = None
     _leases: tuple[Lease, ...] = ()
 
     def __init__(self, session: Session, name: str | None) -> None:
-        self._session = session
+        super().__init__(session)
+        self._session: Session = session
         self._assemble = session.options.assembler.assembler()
         self._readers: ReaderPool | None = None  # of the process that began the pass
         self._name = name
@@ -38,13 +37,10 @@ class Pass(Iterator[Batch]):
         self._failure: ZarrfeedError | None = None
         self._begun = False
 
-    def __next__(self) -> Batch:
+    def fetch(self) -> Batch:
+        """Return the next batch without counting it."""
         batch = self._assemble(self._next_batch())
-        if self._session.options.transform is not None:
-            batch = self._transformed(batch)
-        assert self.cursor is not None
-        self.cursor.delivered += 1
-        return batch
+        return batch if self._session.options.transform is None else self._transformed(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this pass stands, as the dataset's `state_dict()` does; at its end, too."""
@@ -77,6 +73,11 @@ class Pass(Iterator[Batch]):
 
     def close(self) -> None:
         """Stop reading; the reader and its memory serve the next pass."""
+        if self.cursor is not None:
+            self.cursor.closed = True
+        self._release()
+
+    def _release(self) -> None:
         self._begun = True
         self._leases = ()
         reader, self.reader = self.reader, None
@@ -121,16 +122,13 @@ class Pass(Iterator[Batch]):
             self.close()
             raise
         if batch is None:
-            self.close()
-            assert self.cursor is not None
-            self.cursor.ended = True
+            self._release()  # the consumer may have batches to count, which were fetched ahead
             raise StopIteration
         return batch
 
     def _begin(self) -> None:
         session = self._session
         session.check_open()
-        self._begun = True
         if self.cursor is None and self._failure is None:
             self.settle()
         if self._failure is not None:
@@ -139,6 +137,7 @@ class Pass(Iterator[Batch]):
         if not session.rank_info().idle:
             self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
             session.start_reader(self, self.cursor)
+        self._begun = True
 
 
 class SamplePass(Pass):
@@ -148,13 +147,11 @@ class SamplePass(Pass):
         super().__init__(session, name)
         self._samples: deque[Batch] = deque()
 
-    def __next__(self) -> Batch:
+    def fetch(self) -> Batch:
+        """Return the next sample without counting it."""
         while not self._samples:
             self._samples.extend(self._session.options.assembler.samples_of(self._next_batch()))
-        sample = self._transformed(self._samples.popleft())
-        assert self.cursor is not None
-        self.cursor.delivered += 1
-        return sample
+        return self._transformed(self._samples.popleft())
 
     def close(self) -> None:
         """Stop reading, and forget what was not handed out."""

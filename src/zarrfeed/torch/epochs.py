@@ -20,13 +20,13 @@ import json
 import multiprocessing
 import os
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, TypeAlias
 
+from zarrfeed.base.process_lock import ProcessLock
 from zarrfeed.torch.distributed import in_worker
 
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
@@ -41,8 +41,7 @@ class EpochTable:
     """The shared document. Safe for threads and processes; pickling one outside of spawning a process copies it."""
 
     _descriptor: int
-    _pid: int
-    _lock: threading.Lock
+    _lock: ProcessLock
 
     def __init__(self, begin: State) -> None:
         descriptor = anonymous_file()
@@ -54,10 +53,15 @@ class EpochTable:
         with self._document() as document:
             return self._next(document)
 
-    def name_next(self, state: State) -> None:
-        """Say in which state the next pass begins."""
+    def name_next(self, state: State, *, named: bool = True) -> None:
+        """Say in which state the next pass begins; `named` tells whether a user named its epoch."""
         with self._document() as document:
-            document["owners"][_owner()] = state
+            document["owners"][_owner()] = state | {"named": True} if named else state
+
+    def is_named(self) -> bool:
+        """Return whether a user named the state of the next pass, and no pass has taken it."""
+        with self._document() as document:
+            return bool(self._next(document).get("named", False))
 
     def moved_by_workers(self) -> bool:
         """Return whether it was workers that began the last pass, by themselves."""
@@ -126,7 +130,7 @@ class EpochTable:
     @contextmanager
     def _document(self) -> Iterator[dict[str, Any]]:
         """Read the document, and write it back if it was changed, under the lock."""
-        with self._lock_of_threads():
+        with self._lock.here():  # the file's lock is the process's
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
                 text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
@@ -140,15 +144,9 @@ class EpochTable:
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
-    def _lock_of_threads(self) -> threading.Lock:
-        # The file's lock is the process's. A forked child must not wait for a thread that it does not have.
-        if self._pid != os.getpid():
-            self._pid, self._lock = os.getpid(), threading.Lock()
-        return self._lock
-
     def _adopt(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._lock = ProcessLock()
         # Not when the interpreter exits: a daemon thread may still use the number, which may be another file's then.
         weakref.finalize(self, os.close, descriptor).atexit = False
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
 import torch.utils.data
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.process_lock import ProcessLock
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.batch import Batch
+from zarrfeed.torch.loader_passes import OverriddenPass, WorkerPass
 from zarrfeed.torch.pass_names import pass_name
+from zarrfeed.torch.positions import CountedPass, Positions, SharedIterator
+from zarrfeed.torch.session import Session
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.worker_shutdown import with_flags
-
-#: Seconds that the loader waits for torch's SIGCHLD handler. If a worker is killed while it sends a batch, this process
-#: sees the broken connection before the handler runs; the handler's error tells the user that a worker was killed.
-_UNTIL_TOLD_S = 1.0
 
 
 class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
@@ -105,12 +104,19 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             timeout=timeout,
             worker_init_fn=_WorkerInit(worker_init_fn),
         )
-        self._cursor: Cursor | None = None
+        self._positions: Positions[Cursor] = Positions()
+        self._starting = ProcessLock()
+        self._serving: weakref.ref[WorkerPass] | None = None  # the pass that has the persistent workers
         object.__setattr__(self, "sampler", _EpochHint(dataset))  # torch keeps others from replacing it
         dataset.session.check_memory(num_workers)
 
     def __repr__(self) -> str:
         return f"ZarrDataLoader({self.dataset!r}, num_workers={self.num_workers})"
+
+    @property
+    def session(self) -> Session:
+        """The epochs of the dataset in this process: for passes, and not for users."""
+        return self._stream.session
 
     @property
     def _stream(self) -> StreamingDataset:
@@ -123,24 +129,24 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Return a pass over the next epoch; it begins, and starts workers, with its first batch."""
         if self._preparation is not None:
-            return prepared_batches(self, self._preparation)
+            return SharedIterator(prepared_batches(self, self._preparation))
         return self.own_batches()
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that the next pass reads."""
-        self._cursor = None
+        """Name the epoch that the next pass reads. One under way is not changed, and keeps its state."""
         self._stream.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
 
-        What counts is what this loader handed out, not what workers have prefetched. A run that loads the state with
-        the same ranks, workers and batch size delivers the batches that would have come next. With others, it delivers
-        the same samples in other batches.
+        What counts is what this loader handed out, not what workers have prefetched, and not what other loaders read
+        of the same dataset. Of several passes under way, it is the one that handed out a batch last. A run that loads
+        the state with the same ranks, workers and batch size delivers the batches that would have come next. With
+        others, it delivers the same samples in other batches.
         """
-        if self._cursor is not None:
-            return self._stream.session.make_state_dict(self._cursor.state())
-        return self._stream.state_dict()
+        self.session.check_process()
+        state = self.session.state_of(self._positions.latest()) or self.session.upcoming()
+        return self.session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`.
@@ -150,53 +156,56 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         ConfigError
             If the state is of another dataset, selection or order.
         """
-        self._cursor = None
         self._stream.load_state_dict(state)
+        self._positions.forget()
 
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
         asking = asking_accelerator()
         if asking is not None:
-            self._preparation = preparation(asking, self._stream.session.rank_info())
+            self._preparation = preparation(asking, self.session.rank_info())
         return self._preparation is not None
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, _: bool) -> None:
         pass
 
-    def own_batches(self) -> Iterator[Batch]:
+    def own_batches(self) -> CountedPass:
         """Return a pass over the next epoch, whatever library prepared the loader."""
-        if self.num_workers == 0:
-            self._cursor = None
-            return iter(self._stream)
-        return self._worker_batches()
+        new: Iterator[Batch] = WorkerPass(self) if self.num_workers else iter(self._stream)
+        if not isinstance(new, CountedPass):  # of a subclass whose __iter__ the user wrote
+            new = OverriddenPass(self.session, new)
+        return new.report_to(self._positions)
 
-    def count_delivered(self) -> Cursor:
-        """Return the cursor of the pass that was just begun, for the caller to count from now on what is delivered."""
-        begun = self._cursor or self._stream.session.cursor
-        assert begun is not None
-        self._cursor = replace(begun, delivered=0, ended=False)
-        return self._cursor
+    def start_workers(self, new: WorkerPass) -> tuple[Cursor, Iterator[Batch]]:
+        """Begin a pass: take an epoch, and return its cursor and the batches of workers that read it.
 
-    def _worker_batches(self) -> Iterator[Batch]:
-        init = cast(_WorkerInit, self.worker_init_fn)
-        if getattr(self, "_iterator", None) is None:  # else these are persistent workers, which know their group
-            init.new_group()
-            self.multiprocessing_context = with_flags(self.multiprocessing_context)
-        cursor = self._stream.session.settle_for_workers(init.name_pass(), self.num_workers)
-        self._cursor = cursor
-        leases = self._stream.session.hold(cursor.begin.version)  # until all workers have their own, and longer
-        try:
-            for batch in super().__iter__():
-                cursor.delivered += 1
-                yield batch
-        except (ConnectionError, EOFError):
-            time.sleep(_UNTIL_TOLD_S)
-            raise
-        finally:
-            del leases
-        cursor.ended = True
+        Threads may start passes at once. A pass gets persistent workers if no other pass is reading from them, and new
+        workers otherwise: torch would let them leave the pass that they are in.
+        """
+        with self._starting.here():
+            serving = None if self._serving is None else self._serving()
+            if serving is not None and not serving.lend_workers():
+                self._iterator = None  # they end with the pass that they serve
+            if getattr(self, "_iterator", None) is None:
+                self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
+                self.multiprocessing_context = with_flags(self.multiprocessing_context)
+            name = cast(_WorkerInit, self.worker_init_fn).name_pass()
+            cursor = self.session.settle_for_workers(name, self.num_workers)
+            try:
+                batches = super().__iter__()
+            except BaseException:  # some of the workers may know of the pass
+                self._iterator = None
+                raise
+            self._serving = weakref.ref(new) if self.persistent_workers else None
+            return cursor, batches
+
+    def drop_workers(self, served: WorkerPass) -> None:
+        """Let the next pass start new workers, if a pass that was interrupted has the persistent ones."""
+        with self._starting.here():
+            if self._serving is not None and self._serving() is served:
+                self._iterator = None
 
 
 class _EpochHint(torch.utils.data.Sampler[None]):
@@ -228,12 +237,12 @@ class _WorkerInit:
 
     def __init__(self, function: Callable[[int], None] | None) -> None:
         self._function = function
-        self.new_group()
-
-    def new_group(self) -> None:
-        """Begin a new group of workers."""
         self._group = uuid.uuid4().hex
         self._passes = 0
+
+    def for_new_group(self) -> _WorkerInit:
+        """Return the same for a new group of workers."""
+        return _WorkerInit(self._function)
 
     def name_pass(self) -> str:
         """Return the name of the group's next pass."""

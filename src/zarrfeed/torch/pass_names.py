@@ -92,7 +92,7 @@ def group_of_worker() -> str | None:
     `f_locals` of a frame would keep the fetcher, and with it the reader of a pass, alive.
     """
     process: Any = multiprocessing.current_process()
-    loop = getattr(process, "_target", None)
+    loop: Any = getattr(process, "_target", None)
     if (getattr(loop, "__module__", None), getattr(loop, "__name__", None)) not in _WORKER_LOOPS:
         return None
     try:

@@ -2,7 +2,9 @@
 
 What holds: batches come in the loader's order, each once. A thread takes them from the loader and begins their copies,
 up to a number of bytes ahead; it ends with the pass, however the pass ends. The state is that of the batch that was
-handed out last, whatever was taken from the loader since.
+handed out last, whatever was taken from the loader since: of a loader or dataset of ours, the thread takes batches
+without counting them, so that the loader's own state is right, too; of any other loader, it keeps the state that the
+loader had after each batch. Threads may share a pass.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import torch
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
+from zarrfeed.torch.positions import CountedPass, Positions, SharedIterator, Standing
 from zarrfeed.torch.transfers import DeviceStreams, Streams, Transfer, map_tensors
 
 #: Batches that are copied ahead, at most: more help no step that is at all even.
@@ -50,7 +53,7 @@ class DeviceLoader:
     def __init__(self, loader: Iterable[Any], device: torch.device, ahead: int, streams: Streams | None) -> None:
         self.loader, self.device = loader, device
         self._ahead, self._streams = ahead, streams
-        self._state: Any = None
+        self._positions: Positions[_Kept | Standing] = Positions()
 
     def __repr__(self) -> str:
         return f"DeviceLoader({self.loader!r}, {str(self.device)!r})"
@@ -63,29 +66,37 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Return a pass over the batches, which begins with the first one."""
-        return self._plain() if self._streams is None else self._copied(self._streams)
+        return SharedIterator(self._plain() if self._streams is None else self._copied(self._streams))
 
     def _plain(self) -> Iterator[Any]:
-        self._state = None
-        for batch in self.loader:
-            yield batch if self.device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(self.device))
+        batches = iter(self.loader)
+        position: Standing | None = None
+        try:
+            for batch in batches:
+                if isinstance(batches, CountedPass):  # of any other loader, the loader itself is asked
+                    position = position or batches.standing()
+                    self._positions.put_last(position)
+                yield batch if self.device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(self.device))
+        finally:
+            if isinstance(batches, CountedPass):
+                batches.close()
 
     def _copied(self, streams: Streams) -> Iterator[Any]:
-        self._state = None
         on_its_way = _Pass(self.loader, streams, self._ahead)
         try:
             while (found := on_its_way.take()) is not None:
-                batch, self._state = found
+                batch, position = found
+                self._positions.put_last(position)
                 yield batch
                 del batch, found  # the consumer's reference is the last one
-            self._state = None
         finally:
             on_its_way.stop()
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next pass reads."""
-        self._state = None
         self._of_loader("set_epoch")(epoch)
+        if not self._positions.under_way():
+            self._positions.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state as it was when the batch that was handed out last had come from it.
@@ -95,8 +106,10 @@ class DeviceLoader:
         ConfigError
             If the loader has no state.
         """
-        state: dict[str, Any] = self._of_loader("state_dict")() if self._state is None else self._state
-        return state
+        ask = self._of_loader("state_dict")
+        position = self._positions.latest()
+        state: dict[str, Any] | None = None if position is None else position.state()
+        return ask() if state is None else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where a state was taken.
@@ -106,8 +119,8 @@ class DeviceLoader:
         ConfigError
             If the loader has no state, or refuses this one.
         """
-        self._state = None
         self._of_loader("load_state_dict")(state)
+        self._positions.forget()
 
     def _of_loader(self, name: str) -> Any:
         method = getattr(self.loader, name, None)
@@ -164,6 +177,19 @@ def prefetch(
     return DeviceLoader(loader, found, size, streams)
 
 
+class _Kept:
+    """The state of a loader that is not ours after the batch that was handed out last."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.under_way = True
+        self.ended = False
+
+    def state(self) -> Any:
+        """Return the state; None, if the loader itself has the right one or has none."""
+        return None if self.ended else self.kept
+
+
 class _Pass:
     """One pass over a loader, whose batches a thread copies ahead.
 
@@ -172,8 +198,11 @@ class _Pass:
 
     def __init__(self, loader: Iterable[Any], streams: Streams, ahead: int) -> None:
         self._loader, self._streams, self._ahead = loader, streams, ahead
-        self._has_state = callable(getattr(loader, "state_dict", None))
         self._batches = iter(loader)
+        self._ours = self._batches if isinstance(self._batches, CountedPass) else None
+        self._has_state = self._ours is None and callable(getattr(loader, "state_dict", None))
+        self._kept = _Kept()
+        self._position: Standing | None = None
         self._changed = threading.Condition()
         self._ready: deque[tuple[Transfer, Any]] = deque()
         self._ready_bytes = 0
@@ -182,8 +211,8 @@ class _Pass:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def take(self) -> tuple[Any, Any] | None:
-        """Return the next batch, on the device, and the loader's state after it; None at the end.
+    def take(self) -> tuple[Any, _Kept | Standing] | None:
+        """Return the next batch, on the device, and how far the consumer has come with it; None at the end.
 
         Raises
         ------
@@ -192,6 +221,7 @@ class _Pass:
         """
         if self._thread is None:
             if not self._copy_next():
+                self._end()
                 return None
             self._thread = threading.Thread(target=self._run, name="zarrfeed-prefetch", daemon=True)
             self._thread.start()
@@ -201,6 +231,7 @@ class _Pass:
                 if self._error is not None:
                     error, self._error = self._error, None
                     raise error
+                self._end()
                 return None
             transfer, state = self._ready.popleft()
             self._ready_bytes -= transfer.nbytes
@@ -209,10 +240,21 @@ class _Pass:
         self._landing.append(transfer)
         while self._landing and self._landing[0].is_done():
             self._landing.popleft()
-        return batch, state
+        if self._ours is None:
+            self._kept.kept = state
+            return batch, self._kept
+        self._ours.count()
+        self._position = self._position or self._ours.standing()
+        return batch, self._position
+
+    def _end(self) -> None:
+        self._kept.ended = True
+        if self._ours is not None:
+            self._ours.count_end()
 
     def stop(self) -> None:
         """End the thread, and wait for the copies under way."""
+        self._kept.under_way = False
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -249,7 +291,7 @@ class _Pass:
 
     def _copy_next(self) -> bool:
         try:
-            batch = next(self._batches)
+            batch = next(self._batches) if self._ours is None else self._ours.fetch()
         except StopIteration:
             return False
         state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]

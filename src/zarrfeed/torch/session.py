@@ -38,6 +38,7 @@ from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.pass_names import PassNames
+from zarrfeed.torch.positions import Positions
 from zarrfeed.torch.rollouts import Rollouts, offsets_in
 from zarrfeed.torch.tensors import Tensors, pinned_memory
 from zarrfeed.torch.versions import Versions
@@ -46,7 +47,7 @@ from zarrfeed.torch.worker_memory import WorkerMemory
 #: What belongs to one process, and is made anew in another.
 _OF_PROCESS = (
     *("_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"),
-    *("cursor", "resumed", "names"),
+    *("passes", "resumed", "names"),
 )
 
 
@@ -92,8 +93,8 @@ class Session:
 
     Attributes
     ----------
-    cursor
-        How far the last pass has come that was begun in this process; None before that.
+    passes
+        The passes that were begun in this process, by the dataset or by a loader, in the order in which they began.
     names
         Names the passes of this process, if it is a DataLoader worker.
     resumed
@@ -128,7 +129,7 @@ class Session:
         self._past_readers: list[ReaderPool] = []  # of versions before
         self._past_stats = Stats()
         self._past_skipped: list[SkippedChunk] = []
-        self.cursor: Cursor | None = None
+        self.passes: Positions[Cursor] = Positions()
         self.resumed: EpochState | None = None
         self.names = PassNames()
 
@@ -236,7 +237,7 @@ class Session:
         version = self._versions.look(self.rank_info())
         upcoming = self.upcoming()
         if upcoming.lanes is None:
-            self.epochs.name_next(replace(upcoming, version=version).to_json())
+            self.epochs.name_next(replace(upcoming, version=version).to_json(), named=self.epochs.is_named())
             self._adopt(version)
 
     def set_offsets(self, offsets: Mapping[str, Any]) -> Data:
@@ -257,7 +258,7 @@ class Session:
         consumer = place.consumer()
         state = EpochState(0)
         schedule.resources(schedule.line(schedule.settle(state, consumer)), place, consumer)
-        self.epochs.name_next(replace(upcoming, offsets=offsets).to_json())
+        self.epochs.name_next(replace(upcoming, offsets=offsets).to_json(), named=self.epochs.is_named())
         self._adopt_offsets(offsets)
         return self.rollouts.data(offsets)
 
@@ -339,12 +340,18 @@ class Session:
 
     def name_next(self, state: EpochState) -> None:
         """Let the next pass begin in a state."""
-        self.cursor = None
         self.resumed = None
         self.epochs.name_next(state.to_json())
 
+    def state_of(self, cursor: Cursor | None) -> EpochState | None:
+        """Return where a pass stands; None, if a user named the state of the next one since, or there was no pass."""
+        if cursor is None:
+            return None
+        named = not (cursor.in_worker or cursor.under_way) and (self.resumed is not None or self.epochs.is_named())
+        return None if named else cursor.stand(at_end=False)
+
     def state(self) -> EpochState:
-        """Return where the pass under way stands, or the state in which the next one begins.
+        """Return where the pass stands that was begun last, or the state in which the next one begins.
 
         Raises
         ------
@@ -352,19 +359,18 @@ class Session:
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
         self.check_process()
-        if self.cursor is not None:
-            return self.cursor.stand(at_end=False)
-        if self.epochs.moved_by_workers():
+        if not in_worker() and self.epochs.moved_by_workers():
             raise ConfigError(
                 "batches were handed out by DataLoader workers, and this process cannot know how many: ask a "
                 "ZarrDataLoader for its state_dict(), or name the epoch that comes next with set_epoch()"
             )
-        return self.upcoming()
+        return self.state_of(self.passes.last) or self.upcoming()
 
     def load(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`."""
         self.check_process()
         loaded = self.read_state_dict(state)
+        self.passes.forget()
         if loaded.worker is None:
             self.name_next(loaded)
         else:
@@ -421,7 +427,7 @@ class Session:
         consumer = place.consumer(*worker_and_count())
         begin, self.resumed = loaded or self.resumed, None
         if begin is not None:
-            self.epochs.name_next(EpochState(begin.epoch + 1, offsets=begin.offsets).to_json())
+            self.epochs.name_next(EpochState(begin.epoch + 1, offsets=begin.offsets).to_json(), named=False)
         else:
             if name is None:
                 json = self.epochs.begin(store=self._found())
@@ -436,8 +442,7 @@ class Session:
         self._adopt(begin.version)
         self._adopt_offsets(begin.offsets)
         check_resumed_epoch(begin.epoch)
-        self.cursor = Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker())
-        return self.cursor
+        return self._begun(Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker()))
 
     def settle_for_workers(self, name: str, num_workers: int) -> Cursor:
         """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
@@ -447,7 +452,11 @@ class Session:
         self._adopt(state.version)
         self._adopt_offsets(state.offsets)
         consumer = place.consumer(num_workers=num_workers)
-        return Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker())
+        return self._begun(Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker()))
+
+    def _begun(self, cursor: Cursor) -> Cursor:
+        self.passes.put_last(cursor)
+        return cursor
 
     def readers_for(self, cursor: Cursor) -> ReaderPool:
         """Return the readers of the version that a pass reads."""

@@ -6,7 +6,7 @@ says what a sample is. Passes, lengths, states and counters are here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
 from typing import Any, NoReturn, Self
 
 import torch
@@ -20,7 +20,7 @@ from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.state import EpochState
 from zarrfeed.torch.batch import Batch
-from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate
+from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate, saves_iterator_too
 from zarrfeed.torch.distributed import end_with_training_process, in_worker, worker_and_count
 from zarrfeed.torch.epoch_iterator import Pass, SamplePass
 from zarrfeed.torch.session import Session
@@ -43,7 +43,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         check_length(self._session)
         return self._session.num_batches()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Pass:
         """Return a pass over the next epoch, or the one that `set_epoch` named; it begins with its first batch."""
         session = self._session
         session.check_open()
@@ -75,18 +75,26 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
             session.name_next(EpochState(int(epoch), offsets=loaded.offsets))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
+        """Return where the pass stands that was begun last, or the next one will begin: a small JSON-able dict.
 
         What counts is what was handed out, on this rank, and on all others as many batches; so save between two
         steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's beginning is
-        returned. With DataLoader workers use `ZarrDataLoader.state_dict()`.
+        returned. `set_epoch` does not move a pass under way. With DataLoader workers, and where several loaders read
+        the dataset, use `ZarrDataLoader.state_dict()`: a warning says so when an earlier pass is still under way.
 
         Raises
         ------
         ConfigError
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
-        return self._session.make_state_dict(self._session.state())
+        state, passes = self._session.state(), self._session.passes
+        if any(one is not passes.last for one in passes.under_way()) and not saves_iterator_too():
+            warnings.warn(
+                "a dataset's state_dict() is the position of the pass that was begun last, and an earlier pass is "
+                "still under way: save the state_dict() of the ZarrDataLoader whose batches are trained on",
+                stacklevel=2,
+            )
+        return self._session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.
