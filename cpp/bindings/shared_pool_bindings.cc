@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/process.h"
 #include "bindings/spec_bindings.h"
 #include "bindings/tensor_capsule.h"
 #include "engine/shared_pool.h"
@@ -38,9 +39,10 @@ py::object take_over(SharedPool& pool, uint32_t slot, uint32_t generation, size_
 }  // namespace
 
 void bind_shared_pool(py::module_& m) {
+  m.def("process_start", &process_start, py::arg("process"));
   py::class_<SharedPool, std::shared_ptr<SharedPool>>(m, "SharedPool")
       .def_static("create", &SharedPool::create, py::arg("id"), py::arg("most_held_bytes"))
-      .def_static("open", &SharedPool::open, py::arg("descriptor"))
+      .def_static("open", &SharedPool::open, py::arg("descriptor"), py::arg("id"))
       .def_static("find", &SharedPool::find, py::arg("id"))
       .def_static("forget_over", &SharedPool::forget_over)
       .def("acquire", &acquire, py::arg("bytes"))

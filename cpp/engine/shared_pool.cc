@@ -25,7 +25,7 @@ namespace zarrfeed {
 namespace {
 
 constexpr uint64_t kMostReserved = uint64_t{1} << 38;
-constexpr uint64_t kMagic = 0x7a66706f6f6c0001;
+constexpr uint64_t kMagic = 0x7a66706f6f6c0002;
 
 // A word: generation (24 bits), messages (20 bits), leases (20 bits).
 constexpr uint64_t kLease = 1;
@@ -125,7 +125,8 @@ struct SharedPool::Table {
 
   uint64_t magic;
   uint64_t id;
-  uint64_t reserved;  ///< bytes of the file
+  uint64_t reserved;     ///< bytes of the file
+  uint64_t owner_start;  ///< which of the processes that have the owner's id one after another
   pid_t owner;
   std::atomic<uint32_t> is_opened;
   std::atomic<uint32_t> is_retired;
@@ -200,10 +201,11 @@ std::shared_ptr<SharedPool> SharedPool::create(uint64_t id, size_t most_held_byt
   table->id = id;
   table->reserved = reserved;
   table->owner = process_id();
+  table->owner_start = process_start(table->owner);
   return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, most_held_bytes));
 }
 
-std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
+std::shared_ptr<SharedPool> SharedPool::open(int descriptor, uint64_t id) {
   struct stat status{};
   const bool is_file = fstat(descriptor, &status) == 0;
   const auto reserved = static_cast<uint64_t>(status.st_size);
@@ -218,10 +220,12 @@ std::shared_ptr<SharedPool> SharedPool::open(int descriptor) {
     throw Error::io("batches of a DataLoader worker cannot be mapped", error);
   }
   auto* const table = reinterpret_cast<Table*>(base);
-  if (table->magic != kMagic || table->reserved != reserved) {
+  const bool is_pool = table->magic == kMagic && table->reserved == reserved;
+  if (!is_pool || table->id != id) {
     munmap(base, reserved);
     close(descriptor);
-    throw_corrupt("a file that a DataLoader worker sent has no batches");
+    throw_corrupt(is_pool ? "the descriptor of a DataLoader worker's pool is another pool's now"
+                          : "a file that a DataLoader worker sent has no batches");
   }
   close(descriptor);  // the mapping keeps the file
   const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, 0));
@@ -243,14 +247,16 @@ void SharedPool::forget_over() {
   std::vector<std::shared_ptr<SharedPool>> over;  // deleted without the lock
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
-  // What a living worker sent before it retired the pool may still be under way.
-  const auto stays = [](const auto& pool) {
-    return pool->process_ == process_id() &&
-           (!pool->is_over() || (pool->has_messages() && kill(pool->owner(), 0) == 0));
-  };
-  const auto first = std::stable_partition(registry.opened.begin(), registry.opened.end(), stays);
+  const auto first = std::stable_partition(registry.opened.begin(), registry.opened.end(),
+                                           [](const auto& pool) { return pool->is_awaited(); });
   over.assign(std::make_move_iterator(first), std::make_move_iterator(registry.opened.end()));
   registry.opened.erase(first, registry.opened.end());
+}
+
+/// Whether handles may still come to this process, which opened the pool.
+bool SharedPool::is_awaited() const {
+  if (process_ != process_id() || !is_running(table_->owner, table_->owner_start)) return false;
+  return table_->is_retired.load() == 0 || has_messages();
 }
 
 SharedPool::~SharedPool() {
@@ -341,6 +347,7 @@ std::optional<SharedPool::Handle> SharedPool::share(const uint8_t* data, size_t 
   const uint64_t place = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
   if (process_id() != process_ || table_->owner != process_ || place >= reserved_) return std::nullopt;
   const std::lock_guard lock(mutex_);
+  if (table_->is_retired.load() != 0) return std::nullopt;
   const auto after = by_offset_.upper_bound(place);
   if (after == by_offset_.begin()) return std::nullopt;
   const uint32_t slot = std::prev(after)->second;
@@ -425,6 +432,10 @@ void SharedPool::drop_pages() {
 
 pid_t SharedPool::owner() const {
   return table_->owner;
+}
+
+uint64_t SharedPool::id() const {
+  return table_->id;
 }
 
 bool SharedPool::has_messages() const {

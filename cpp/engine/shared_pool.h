@@ -18,7 +18,9 @@
 //      slot, and the slot has a lease for the child until the copy is made.
 //   5. Words of a process that was killed stay as they are. Such slots are lost: the pool is bounded, and acquire()
 //      refuses then.
-//   6. Slots begin and end where pages of the system do, whatever their size is there. So what is done to pages of a
+//   6. A handle names its pool by the id. A process maps no pool for a handle but the one with that id, and keeps it
+//      while messages of a living owner are under way, also after the owner retired it.
+//   7. Slots begin and end where pages of the system do, whatever their size is there. So what is done to pages of a
 //      slot, such as to give them back, is done to no other slot.
 // No process waits for another one: words change by compare and exchange.
 
@@ -56,9 +58,10 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   /// long as other processes hold at most `most_held_bytes`. Throws Error(kUnsupported) if the system has no files
   /// without a name, or limits the addresses of a process.
   static std::shared_ptr<SharedPool> create(uint64_t id, size_t most_held_bytes);
-  /// Maps the pool of another process, which find() returns from then on, until forget_over(). Takes the descriptor
-  /// over, also when it throws. Throws Error(kIo) if the system does not map it, Error(kCorrupt) if it is no pool.
-  static std::shared_ptr<SharedPool> open(int descriptor);
+  /// Maps the pool of another process that has this id. find() returns it from then on, until forget_over(). Takes the
+  /// descriptor over, also when it throws. Throws Error(kIo) if the system does not map it, Error(kCorrupt) if it is no
+  /// pool, or a pool with another id: a descriptor's number may be another file's by the time that it is opened.
+  static std::shared_ptr<SharedPool> open(int descriptor, uint64_t id);
   /// The pool with an id that this process created or opened, or null.
   static std::shared_ptr<SharedPool> find(uint64_t id);
   /// Unmaps the pools that are over, each when its last lease of this process ends. Thread-safe; the end of a lease of a
@@ -70,7 +73,8 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
 
   /// Takes a free slot, or a new one. No value if the pool is used up, was retired, or this process does not own it.
   std::optional<Lease> acquire(size_t bytes);
-  /// Makes a handle of bytes in a slot that this process has a lease of. No value if they lie in none. Owner only.
+  /// Makes a handle of bytes in a slot that this process has a lease of. No value if they lie in none, or if the pool was
+  /// retired. Owner only.
   std::optional<Handle> share(const uint8_t* data, size_t bytes);
   /// Makes a lease of what a handle says. Throws Error(kConfig) if the handle was taken over before.
   Lease take_over(const Handle& handle);
@@ -79,10 +83,12 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
 
   /// Of the file, or -1 in a process that opened the pool: such a one keeps the mapping alone.
   [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] uint64_t id() const;
   [[nodiscard]] pid_t owner() const;
   /// Whether another process has mapped the pool.
   [[nodiscard]] bool is_opened() const;
-  /// Whether the owner will send nothing more: it retired the pool, or has ended.
+  /// Whether the owner will send nothing more: it retired the pool, or has ended. A process that has the owner's id
+  /// now counts as the owner.
   [[nodiscard]] bool is_over() const;
   /// Whether handles were sent and not taken over yet.
   [[nodiscard]] bool has_messages() const;
@@ -114,6 +120,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
 
   SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes);
 
+  bool is_awaited() const;
   std::optional<uint32_t> find_free(uint64_t bytes);
   std::optional<uint32_t> make_slot(uint64_t bytes);
   Lease lease(uint32_t slot, uint64_t begin);

@@ -15,7 +15,6 @@ PACKAGE = ROOT / "src" / "zarrfeed"
 
 #: module or package below src/zarrfeed -> files below tests/
 TESTED_IN: dict[str, tuple[str, ...]] = {
-    "base/system.py": ("unit/torch/test_distributed.py",),
     "base/units.py": ("unit/torch/test_iterable_dataset.py",),
     "spec/array.py": ("unit/metadata/test_array.py",),
     "spec/codec.py": ("unit/metadata/test_array.py",),

@@ -3,9 +3,7 @@
 #include "engine/shared_pool.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -22,112 +20,10 @@
 #include "base/huge_pages.h"
 #include "tests/support/check.h"
 #include "tests/support/child.h"
+#include "tests/support/pools.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
-
-namespace {
-
-constexpr size_t kBytes = size_t{64} << 10;  // whole pages of every system
-constexpr size_t kPlenty = size_t{1} << 30;
-
-/// Two processes tell each other that they got somewhere.
-class Signal {
- public:
-  Signal() { CHECK_EQ(pipe(ends_.data()), 0); }
-  ~Signal() {
-    close(ends_[0]);
-    close(ends_[1]);
-  }
-  Signal(const Signal&) = delete;
-  Signal& operator=(const Signal&) = delete;
-
-  template <typename T>
-  void send(const T& value) const {
-    if (write(ends_[1], &value, sizeof(T)) != static_cast<ssize_t>(sizeof(T))) _exit(1);
-  }
-  /// False if no process is left that could send, or if none sends for a minute.
-  template <typename T>
-  bool receive(T& value) const {
-    pollfd end{ends_[0], POLLIN, 0};
-    if (poll(&end, 1, 60'000) != 1) return false;
-    return read(ends_[0], &value, sizeof(T)) == static_cast<ssize_t>(sizeof(T));
-  }
-  void send() const { send('x'); }
-  void wait() const {
-    char byte = 0;
-    CHECK(receive(byte));
-  }
-  void stop_sending() { close(std::exchange(ends_[1], -1)); }
-
- private:
-  std::array<int, 2> ends_{-1, -1};
-};
-
-/// A forked process, killed at the end of its scope.
-template <typename Body>
-class Child {
- public:
-  explicit Child(const Body& body) : process(fork()) {
-    if (process != 0) return;
-    alarm(60);
-    try {
-      body();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): what it did not say is missed
-    }
-    pause();
-    _exit(1);
-  }
-  ~Child() { end(); }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  void end() {
-    if (process_is_there_) kill(process, SIGKILL);
-    if (std::exchange(process_is_there_, false)) waitpid(process, nullptr, 0);
-  }
-
-  const pid_t process;
-
- private:
-  bool process_is_there_ = true;
-};
-
-uint64_t next_id() {
-  static uint64_t id = static_cast<uint64_t>(getpid()) << 32;
-  return ++id;
-}
-
-std::shared_ptr<SharedPool> make_pool(size_t most_held_bytes = kPlenty) {
-  return SharedPool::create(next_id(), most_held_bytes);
-}
-
-/// The pool as another process sees it. `pool` is what that process inherited, or has a descriptor's number of.
-std::shared_ptr<SharedPool> opened(const SharedPool& pool) {
-  return SharedPool::open(dup(pool.descriptor()));
-}
-
-SharedPool::Lease filled(SharedPool& pool, uint8_t value, size_t bytes = kBytes) {
-  auto lease = pool.acquire(bytes);
-  CHECK(lease.has_value());
-  std::memset(lease->data, value, bytes);
-  return *std::move(lease);
-}
-
-bool holds(const uint8_t* data, size_t bytes, uint8_t value) {
-  for (size_t i = 0; i < bytes; ++i) {
-    if (data[i] != value) return false;
-  }
-  return true;
-}
-
-size_t resident_bytes(const SharedPool& pool) {
-  struct stat status{};
-  CHECK_EQ(fstat(pool.descriptor(), &status), 0);
-  return static_cast<size_t>(status.st_blocks) * 512;
-}
-
-}  // namespace
 
 TEST(a_slot_is_used_again_when_its_last_lease_ends_and_not_before) {
   const auto pool = make_pool();
@@ -196,7 +92,7 @@ TEST(who_opened_a_pool_keeps_no_descriptor) {
   const auto handle = *pool->share(lease.data, kBytes);
   CHECK_EQ(result_of_child([&] {
              const int descriptor = dup(pool->descriptor());
-             const auto own = SharedPool::open(descriptor);
+             const auto own = SharedPool::open(descriptor, pool->id());
              CHECK_EQ(fcntl(descriptor, F_GETFD), -1);
              CHECK_EQ(own->descriptor(), -1);
              return holds(own->take_over(handle).data, kBytes, 5) ? 0 : 1;
@@ -271,14 +167,17 @@ TEST(a_handle_that_no_pool_wrote_is_refused) {
   CHECK_EQ(refuses({9, handle.generation, 0, kBytes}), 0);
   CHECK_EQ(refuses({handle.slot, handle.generation + 1, 0, kBytes}), 0);
   CHECK_EQ(refuses({handle.slot, handle.generation, kBytes, 1}), 0);
-  CHECK_THROWS(kCorrupt, "has no batches", SharedPool::open([] {
-                 char name[] = "/tmp/zarrfeed-no-pool-XXXXXX";
-                 const int file = mkstemp(name);
-                 unlink(name);
-                 CHECK_EQ(ftruncate(file, 1 << 20), 0);
-                 return file;
-               }()));
-  CHECK_THROWS(kIo, "cannot be mapped", SharedPool::open(-1));
+  CHECK_THROWS(kCorrupt, "has no batches",
+               SharedPool::open(
+                   [] {
+                     char name[] = "/tmp/zarrfeed-no-pool-XXXXXX";
+                     const int file = mkstemp(name);
+                     unlink(name);
+                     CHECK_EQ(ftruncate(file, 1 << 20), 0);
+                     return file;
+                   }(),
+                   pool->id()));
+  CHECK_THROWS(kIo, "cannot be mapped", SharedPool::open(-1, pool->id()));
 }
 
 TEST(a_forked_child_reads_and_writes_a_copy_of_its_own) {
@@ -341,13 +240,12 @@ TEST(a_batch_outlives_the_worker_that_was_killed) {
   Child owner([&] {
     const auto pool = make_pool();
     const auto lease = filled(*pool, 77);
-    sent.send(Sent{static_cast<uint64_t>(getpid()) << 32, pool->descriptor(), *pool->share(lease.data, kBytes)});
+    sent.send(Sent{pool->id(), pool->descriptor(), *pool->share(lease.data, kBytes)});
     pause();
   });
   Sent got{};
   CHECK(sent.receive(got));
-  const std::string path = "/proc/" + std::to_string(owner.process) + "/fd/" + std::to_string(got.descriptor);
-  auto pool = SharedPool::open(open(path.c_str(), O_RDWR));
+  auto pool = SharedPool::open(open_file_of(owner.process, got.descriptor), got.id);
   CHECK_EQ(pool->owner(), owner.process);
   CHECK(!pool->is_over());
   CHECK(!pool->acquire(kBytes).has_value());
@@ -395,6 +293,10 @@ TEST(batches_of_ever_other_sizes_take_bounded_memory) {
 // The owner fills slots with numbers and sends them. Threads of this process hold some of them for a while, and look at
 // them when they come and when they go: a slot that was written while somebody saw it has another number then.
 TEST(no_slot_is_written_while_a_process_sees_it) {
+  struct Begun {
+    uint64_t id;
+    int descriptor;
+  };
   struct Sent {
     SharedPool::Handle handle;
     uint64_t number;
@@ -406,7 +308,7 @@ TEST(no_slot_is_written_while_a_process_sees_it) {
   const Signal done;  // so many batches may be under way
   Child owner([&] {
     const auto pool = make_pool();
-    begun.send(pool->descriptor());
+    begun.send(Begun{pool->id(), pool->descriptor()});
     for (uint64_t number = 0; number < batches; ++number) {
       if (number >= 64) done.wait();
       std::optional<SharedPool::Lease> lease = pool->acquire(kWords * sizeof(uint64_t));
@@ -423,11 +325,10 @@ TEST(no_slot_is_written_while_a_process_sees_it) {
     }
     sent.send(Sent{{}, pool->num_slots() + batches});
   });
-  int descriptor = -1;
-  CHECK(begun.receive(descriptor));
+  Begun opening{};
+  CHECK(begun.receive(opening));
   sent.stop_sending();
-  const std::string path = "/proc/" + std::to_string(owner.process) + "/fd/" + std::to_string(descriptor);
-  const auto pool = SharedPool::open(open(path.c_str(), O_RDWR));
+  const auto pool = SharedPool::open(open_file_of(owner.process, opening.descriptor), opening.id);
 
   std::atomic<uint64_t> wrong{0};
   std::atomic<uint64_t> taken{0};

@@ -1,8 +1,10 @@
-"""The machine: cores that this process may use, and memory."""
+"""The machine: cores that this process may use, memory, and processes."""
 
 from __future__ import annotations
 
 import os
+
+from zarrfeed.base.native import core
 
 
 def usable_cores() -> int:
@@ -13,3 +15,8 @@ def usable_cores() -> int:
 def physical_bytes() -> int:
     """Return how much memory the machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def process_name(pid: int) -> str:
+    """Return a name of a process that no other process gets: its pid is given to another one after its end."""
+    return f"{pid}-{core.process_start(pid)}"

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.base.optional_torch import imported
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.partition import RankInfo
@@ -229,23 +230,37 @@ def end_with_training_process() -> None:
         return
 
     def wait() -> None:
-        multiprocessing.connection.wait([training.sentinel, *_open_process(training.pid)])
+        with suppress(ProcessLookupError):
+            multiprocessing.connection.wait([training.sentinel, *_open_training_process(training.pid)])
         time.sleep(_TO_END_S)  # let a send complete: a batch that is cut off stays in shared memory for ever
         os._exit(1)
 
     threading.Thread(target=wait, name="zarrfeed: training process", daemon=True).start()
 
 
-def _open_process(pid: int | None) -> list[int]:
-    """Return a list with a descriptor that is ready once a process has ended; empty where the system lacks pidfd_open.
+def _open_training_process(pid: int | None) -> list[int]:
+    """Return a list with a descriptor that is ready once the training process of this worker has ended.
 
     The sentinel of multiprocessing is not enough. Workers that are forked later inherit its other end, so it is ready
-    only when they have ended, too.
+    only when they have ended, too. The list is empty where the system lacks pidfd_open.
+
+    Raises
+    ------
+    ProcessLookupError
+        If the training process has ended. A process that has its pid, and began after this worker, is another one.
     """
-    if pid is not None and hasattr(os, "pidfd_open"):
-        with suppress(OSError):
-            return [os.pidfd_open(pid)]
-    return []
+    if pid is None or not hasattr(os, "pidfd_open"):
+        return []
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:  # no descriptor is left, or the system forbids the call
+        return []
+    if core.process_start(pid) > core.process_start(os.getpid()):
+        os.close(descriptor)
+        raise ProcessLookupError(f"process {pid} began after this worker")
+    return [descriptor]
 
 
 def has_accelerator() -> bool:

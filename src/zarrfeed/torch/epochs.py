@@ -27,6 +27,7 @@ from multiprocessing import context, reduction
 from typing import Any, TypeAlias
 
 from zarrfeed.base.process_lock import ProcessLock
+from zarrfeed.base.system import process_name
 from zarrfeed.torch.distributed import in_worker
 
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
@@ -45,7 +46,7 @@ class EpochTable:
 
     def __init__(self, begin: State) -> None:
         descriptor = anonymous_file()
-        os.write(descriptor, json.dumps({"creator": os.getpid(), "begin": begin, "owners": {}, "passes": {}}).encode())
+        os.write(descriptor, json.dumps({"creator": _owner(), "begin": begin, "owners": {}, "passes": {}}).encode())
         self._adopt(descriptor)
 
     def next(self) -> State:
@@ -108,7 +109,7 @@ class EpochTable:
 
     def _next(self, document: dict[str, Any]) -> State:
         owners = document["owners"]
-        inherited = owners.get(str(document["creator"]), document["begin"])
+        inherited = owners.get(document["creator"], document["begin"])
         state: State = owners.get(_owner(), inherited)
         return state
 
@@ -164,7 +165,8 @@ class EpochTable:
 
 def _owner() -> str:
     parent = multiprocessing.parent_process()
-    return str(parent.pid if parent is not None and in_worker() else os.getpid())
+    pid = parent.pid if parent is not None and in_worker() else None
+    return process_name(os.getpid() if pid is None else pid)
 
 
 def anonymous_file() -> int:

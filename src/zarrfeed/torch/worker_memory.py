@@ -5,8 +5,10 @@ may write to it when). torch sends a tensor by pickling its storage. In a worker
 handle of a few numbers, any other one as torch does it. The training process maps a slot once, and makes a storage over
 it whenever a handle comes. When the last tensor over the slot is dropped, the worker may write to it again.
 
-The first messages carry a descriptor of the pool, until a process has mapped it. Memory of a pool goes back to the
-system when its worker ends, and, for what is still held then, when the last tensor is dropped.
+The first messages carry a descriptor of the pool, until a process has mapped it. A process that has not mapped the
+pool of a later message opens it through the worker's number of the descriptor. That number, and the worker's pid, may
+stand for something else by then, so the pool is mapped only if it has the id that the message names. Memory of a pool
+goes back to the system when its worker ends, and, for what is still held then, when the last tensor is dropped.
 """
 
 from __future__ import annotations
@@ -16,19 +18,23 @@ import secrets
 from collections.abc import Callable
 from multiprocessing import reduction, util
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_storage as reduce_storage_of_torch
 from torch.utils.dlpack import from_dlpack
 
-from zarrfeed.base.errors import StoreReadError, UnsupportedError
+from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.base.native import core
 from zarrfeed.torch.tensors import fits_shared_memory, shared_memory
 
 #: What other processes may hold of one worker, beyond which its batches come in fresh memory: the larger of both.
 _MOST_HELD_BATCHES = 8
 _MOST_HELD_BYTES = 64 << 20
+
+#: Part of the link in /proc to the file of a pool (`cpp/engine/shared_pool.cc` gives it the name).
+_POOL_FILE = "zarrfeed-batches"
 
 #: Pools that this process writes to, by their ids.
 _own: dict[int, core.SharedPool] = {}
@@ -105,22 +111,28 @@ def rebuild_storage(
     Raises
     ------
     ConnectionError
-        If this process does not know the pool, and cannot open it: mostly because the worker has ended.
+        If this process does not know the pool, and cannot open it: mostly because the worker has ended, or has given
+        the pool's descriptor to another file.
     """
     descriptor = None if sent is None else sent.detach()
     pool = core.SharedPool.find(number)
     if pool is None:
-        pool = core.SharedPool.open(_descriptor_of(*place) if descriptor is None else descriptor)
+        pool = _open(number, place) if descriptor is None else core.SharedPool.open(descriptor, number)
     elif descriptor is not None:
         os.close(descriptor)
     tensor: torch.Tensor = from_dlpack(pool.take_over(*handle))
     return tensor.untyped_storage()
 
 
-def _descriptor_of(owner: int, descriptor: int) -> int:
+def _open(number: int, place: tuple[int, int]) -> core.SharedPool:
+    """Return the pool with this id, opened through its owner's descriptor."""
+    owner, descriptor = place
+    path = Path(f"/proc/{owner}/fd/{descriptor}")
     try:
-        return os.open(f"/proc/{owner}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
+        if _POOL_FILE not in str(path.readlink()):  # opening another file, a terminal or a pipe, may have effects
+            raise FileNotFoundError(f"descriptor {descriptor} of process {owner} is no batch memory")
+        return core.SharedPool.open(os.open(path, os.O_RDWR | os.O_CLOEXEC), number)
+    except (OSError, CorruptChunkError) as error:
         raise ConnectionError(
             f"process {os.getpid()} cannot open the memory of a batch that the DataLoader worker with pid {owner} sent "
             f"({error}): the worker has ended, or the batch was meant for another process; send a copy, batch.clone()"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.partition import RankInfo
-from zarrfeed.torch.distributed import find_rank, place_in_node
+from zarrfeed.torch.distributed import _open_training_process, find_rank, place_in_node
 
 MIB = 1 << 20
 #: What launchers set and what torch's rendezvous is told; a test begins without any of it.
@@ -241,3 +243,19 @@ def test_a_launcher_that_numbers_the_ranks_of_a_node_otherwise_is_refused(
 def test_a_process_that_reads_for_several_nodes_has_no_affinity() -> None:
     with pytest.raises(ConfigError, match="affinity = 'node' on 2 nodes, but accelerate reads on process 0 alone"):
         place_in_node(RankInfo(0, 1, 2, split_over=4))
+
+
+def test_a_worker_whose_training_process_ended_does_not_watch_the_next_process_with_its_pid() -> None:
+    (descriptor,) = _open_training_process(os.getppid())
+    os.close(descriptor)
+    younger = os.fork()
+    if younger == 0:
+        signal.pause()
+    try:
+        with pytest.raises(ProcessLookupError, match="began after this worker"):
+            _open_training_process(younger)
+    finally:
+        os.kill(younger, signal.SIGKILL)
+        os.waitpid(younger, 0)
+    with pytest.raises(ProcessLookupError):
+        _open_training_process(younger)

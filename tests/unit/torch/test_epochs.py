@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.oracle import no_file_left
+from zarrfeed.torch import epochs
 from zarrfeed.torch.epochs import EpochTable
 
 
@@ -58,6 +59,19 @@ def test_workers_of_a_pass_agree_on_its_epoch_in_whatever_order_they_ask() -> No
     assert shared.moved_by_workers()
     shared.name_next({"epoch": 5})
     assert not shared.moved_by_workers()
+
+
+def test_a_training_process_that_gets_the_pid_of_an_ended_one_has_epochs_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search over hyperparameters forks a process for each trial, and the system uses pids again."""
+    shared = table()
+
+    def passes_of(trial: str) -> list[int]:
+        monkeypatch.setattr(epochs, "process_name", lambda pid: f"{pid}-{trial}")
+        return begin_twice(shared)
+
+    assert [passes_of("first"), passes_of("second"), passes_of("first")] == [[0, 1], [0, 1], [2, 3]]
 
 
 def test_a_pass_that_has_the_name_of_an_earlier_one_is_another_pass() -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -212,7 +217,7 @@ def test_pickled_bytes_are_used_once(memory: WorkerMemory) -> None:
     (pool,) = worker_memory._own.values()
     child = os.fork()
     if child == 0:
-        core.SharedPool.open(os.dup(pool.descriptor()))
+        core.SharedPool.open(os.dup(pool.descriptor()), *worker_memory._own)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert pool.is_opened(), "so the message carries no descriptor, which could be sent once"
@@ -229,3 +234,92 @@ def test_a_pool_that_is_gone_is_an_error_that_says_so(memory: WorkerMemory) -> N
     assert handle is not None
     with pytest.raises(ConnectionError, match=r"the worker has ended, .* batch.clone\(\)"):
         worker_memory.rebuild_storage(12345, (2**22 + 1, 3), None, handle)
+
+
+@dataclass
+class Retired:
+    """A forked process that sent two tensors of a pool, and whose next pool has the number of that pool's descriptor.
+
+    The tensors hold 1 and 2, those of the next pool hold 3.
+    """
+
+    number: int
+    place: tuple[int, int]
+    handles: list[tuple[int, int, int, int]]
+    retire: Callable[[], None]
+
+    def message(self, number: int) -> torch.Tensor:
+        """Take a message over that carries no descriptor."""
+        storage = worker_memory.rebuild_storage(self.number, self.place, None, self.handles[number])
+        return torch.tensor([], dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
+
+@pytest.fixture
+def worker() -> Iterator[Retired]:
+    here, there = socket.socketpair()
+    here.settimeout(60)
+    process = os.fork()
+    if process == 0:
+        with suppress(BaseException):
+            _own_two_pools(there)
+        os._exit(1)
+    there.close()
+    number, descriptor, handles = pickle.loads(here.recv(4096))
+
+    def retire() -> None:
+        here.send(b"retire")
+        assert here.recv(1) == b"x", "the next pool has the number of the descriptor"
+
+    yield Retired(number, (process, descriptor), handles, retire)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    here.close()
+
+
+def _own_two_pools(there: socket.socket) -> None:
+    def send(pool: Any, value: int) -> Any:
+        tensor = torch.utils.dlpack.from_dlpack(pool.acquire(4096))
+        tensor.fill_(value)
+        return pool.share(tensor.data_ptr(), 4096)
+
+    numbers = secrets.randbits(63), secrets.randbits(63)
+    pool = core.SharedPool.create(numbers[0], 1 << 20)
+    descriptor = pool.descriptor()
+    there.send(pickle.dumps((numbers[0], descriptor, [send(pool, 1), send(pool, 2)])))
+    there.recv(16)
+    pool.retire()
+    del pool
+    following = core.SharedPool.create(numbers[1], 1 << 20)
+    send(following, 3), send(following, 3)
+    there.send(b"x" if following.descriptor() == descriptor else b"-")
+    signal.pause()
+
+
+def test_a_batch_that_is_under_way_when_its_pool_is_retired_arrives(worker: Retired) -> None:
+    """The training process keeps the pool: its worker has given the number of the descriptor to the next one."""
+    first = worker.message(0)
+    worker.retire()
+    assert first.unique().tolist() == [1]
+    del first  # the end of a lease forgets pools that nothing more comes from
+    core.SharedPool.forget_over()
+    assert worker.message(1).unique().tolist() == [2]
+
+
+def test_a_batch_is_never_that_of_another_pool(worker: Retired) -> None:
+    """A process that has not mapped the pool finds the next one under the number of its descriptor."""
+    worker.retire()
+    for number in range(2):
+        with pytest.raises(ConnectionError, match=r"another pool's now.*batch\.clone\(\)"):
+            worker.message(number)
+    assert core.SharedPool.find(worker.number) is None
+
+
+def test_a_file_that_has_the_number_of_a_pool_is_not_opened(tmp_path: Path, worker: Retired) -> None:
+    """To open a pipe or a terminal may have effects."""
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    try:
+        with pytest.raises(ConnectionError, match="is no batch memory"):
+            worker_memory.rebuild_storage(worker.number, (os.getpid(), pipe), None, worker.handles[0])
+    finally:
+        os.close(pipe)
