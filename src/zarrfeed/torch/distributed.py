@@ -30,20 +30,21 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class RankFinder:
     """Finds the place of the rank that reads a dataset: in the training process, where workers have it from.
 
-    Sent to another process, it carries the place that was found where it was sent. A DataLoader worker believes that;
-    any other process looks for itself.
+    Sent to another process, it carries what was found where it was sent. A DataLoader worker believes that; any other
+    process looks for itself.
     """
 
     def __init__(self, rank: RankSource, world_size: int | None) -> None:
         self._rank, self._world_size = rank, world_size
         self._carried: RankInfo | None = None
+        self._carried_unknown = False
         self._carried_to = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
         carried = None
         with suppress(ConfigError):  # a launcher, which is no rank, may send the dataset to those that are
             carried = self.find()
-        return self.__dict__ | {"_carried": carried}
+        return self.__dict__ | {"_carried": carried, "_carried_unknown": self.is_unknown()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -51,10 +52,19 @@ class RankFinder:
 
     def find(self) -> RankInfo:
         """Return this rank's place; in a spawned worker, the one that its training process found."""
-        # A forked worker inherits what was carried to its parent, or to a process before that.
-        if self._carried is not None and in_worker() and self._carried_to == os.getpid():
+        if self._carried is not None and self._is_carried():
             return self._carried
         return place_under_accelerate(find_rank(self._rank, self._world_size))
+
+    def is_unknown(self) -> bool:
+        """Return whether nobody says which rank reads: no argument does, and torch.distributed is not initialised."""
+        if self._carried is not None and self._is_carried():
+            return self._carried_unknown
+        return self._rank is None and self._world_size is None and not _is_initialised()
+
+    def _is_carried(self) -> bool:
+        # A forked worker inherits what was carried to its parent, or to a process before that.
+        return in_worker() and self._carried_to == os.getpid()
 
 
 def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInfo:
@@ -65,8 +75,7 @@ def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInf
     ConfigError
         If they are no rank and world size.
     """
-    distributed = imported("torch.distributed")
-    initialised = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    initialised = _is_initialised()
     if callable(rank):
         if world_size is not None:
             raise ConfigError(f"world_size = {world_size}: a callable rank returns both, (rank, world size)")
@@ -77,12 +86,18 @@ def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInf
     elif rank is None and world_size is None:
         if not initialised:
             return RankInfo()
+        distributed: Any = imported("torch.distributed")
         rank, world_size = int(distributed.get_rank()), int(distributed.get_world_size())
     if rank is None or world_size is None:
         raise ConfigError(f"rank = {rank}, world_size = {world_size}: give both, or neither")
     check_int("world_size", world_size, 1)
     check_int("rank", rank, 0, world_size - 1)
     return RankInfo(int(rank), int(world_size), _local_world_size(int(world_size), initialised=initialised))
+
+
+def _is_initialised() -> bool:
+    distributed = imported("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def place_in_node(rank: RankInfo) -> RankInfo:

@@ -6,6 +6,7 @@ that inherit it, by fork or by being spawned with it. It holds
   owners  training process -> state in which its next pass begins. A process that is no DataLoader worker is an owner;
           a worker acts for the process that started it. Ranks that inherit one dataset are owners each, so that one
           rank's passes do not move another's epochs.
+  asked   whether a process was told that it is the first to say something
   passes  name of a pass -> the state that it began in, and the workers that asked. All workers of a pass give it the
           same name, and nobody else does (`torch/pass_names.py`). The first worker to ask settles the pass; the last
           one removes its name.
@@ -68,6 +69,12 @@ class EpochTable:
         """Return whether it was workers that began the last pass, by themselves."""
         with self._document() as document:
             return bool(self._next(document).get("by_workers", False))
+
+    def is_first(self) -> bool:
+        """Return whether no process that shares the table has asked this before."""
+        with self._document() as document:
+            asked, document["asked"] = document.get("asked", False), True
+        return not asked
 
     def begin(self, name: str | None = None, *, store: State | None = None) -> State:
         """Begin a pass: return its state, and name the next epoch. Under `name`, workers can join it.

@@ -37,6 +37,7 @@ from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
+from zarrfeed.torch.launchers import warn_of_launcher
 from zarrfeed.torch.pass_names import PassNames
 from zarrfeed.torch.positions import Positions
 from zarrfeed.torch.rollouts import Rollouts, offsets_in
@@ -413,6 +414,12 @@ class Session:
 
     # Passes
 
+    def _place_of_pass(self) -> RankInfo:
+        """Return which rank a pass that begins now is for; say so if each rank reads everything unasked."""
+        if self.options.ranks.is_unknown():
+            warn_of_launcher(self.epochs.is_first)
+        return self._place()
+
     def settle(self, name: str | None, loaded: EpochState | None) -> Cursor:
         """Settle in which state a pass begins, and remember it as the pass under way.
 
@@ -423,7 +430,7 @@ class Session:
         loaded
             The state that was loaded for this pass; None: the dataset's next.
         """
-        place = self._place()  # before an epoch is taken: an error takes none
+        place = self._place_of_pass()  # before an epoch is taken: an error takes none
         consumer = place.consumer(*worker_and_count())
         begin, self.resumed = loaded or self.resumed, None
         if begin is not None:
@@ -447,7 +454,7 @@ class Session:
     def settle_for_workers(self, name: str, num_workers: int) -> Cursor:
         """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
         self.check_open()
-        place = self._place()
+        place = self._place_of_pass()
         state = self._parsed(self.epochs.begin(name, store=self._found()))
         self._adopt(state.version)
         self._adopt_offsets(state.offsets)
