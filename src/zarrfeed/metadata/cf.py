@@ -87,11 +87,39 @@ def find_decoding(array: zarr.Array[Any]) -> Decoding | None:
     """
     if array.dtype.kind in "SV":
         return None
+    return decoding_of(attributes_of(array), array.dtype)
+
+
+def attributes_of(array: zarr.Array[Any]) -> dict[str, Any]:
+    """Return the attributes of an array; in v2, its fill value is `_FillValue` where xarray wrote the array."""
     attributes = dict(array.metadata.attributes)
-    dtype = array.dtype.newbyteorder("=")
     v3 = isinstance(array.metadata, ArrayV3Metadata)
     if not v3 and _DIMENSIONS in attributes and array.metadata.fill_value is not None:
         attributes["_FillValue"] = array.metadata.fill_value
+    return attributes
+
+
+def coordinate_attributes(array: zarr.Array[Any]) -> dict[str, Any]:
+    """Return the attributes of a coordinate: in v2, a fill value of 0 is one only where an attribute says so.
+
+    0 is the default of zarr-python in v2, and the first time is often 0, too.
+    """
+    attributes = attributes_of(array)
+    is_said = "_FillValue" in array.metadata.attributes
+    if not is_said and not attributes.get("_FillValue", True):
+        del attributes["_FillValue"]
+    return attributes
+
+
+def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding | None:
+    """Return what attributes ask for of an array of a dtype; None if they ask for nothing.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        As of `find_decoding`.
+    """
+    dtype = dtype.newbyteorder("=")
     if attributes.get("dtype") == "bool" and dtype.name in ("int8", "uint8"):
         return Decoding(dtype.name, "bool")
 

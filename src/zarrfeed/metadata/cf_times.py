@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.spec.coordinate import UNIT_NS
+from zarrfeed.spec.missing import Flags, is_missing_number
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "d": ("day", "days", "d"),
@@ -43,24 +44,33 @@ def is_time_unit(units: object) -> bool:
     return isinstance(units, str) and " since " in units
 
 
-def decode_times(values: npt.NDArray[Any], units: str, calendar: str | None, where: str) -> npt.NDArray[Any]:
+def is_duration_unit(units: object) -> bool:
+    """Return whether the attribute `units` says that numbers are lengths of time, such as "days"."""
+    return isinstance(units, str) and units.strip().lower() in _UNIT_OF_NAME
+
+
+def decode_times(
+    values: npt.NDArray[Any], units: str, calendar: str | None, where: str, lacks: Flags | None = None
+) -> npt.NDArray[Any]:
     """Return times that are stored as numbers.
 
     Parameters
     ----------
     values
-        Integers, or floats with NaN where there is no time.
+        Integers or floats, of any shape.
     units
         Such as "hours since 1900-01-01 00:00:00".
     calendar
         By its name in the CF conventions; None: the standard one.
     where
         What messages call the array.
+    lacks
+        Which values are missing. None: NaN, and the least int64, which is NaT as an integer.
 
     Returns
     -------
-    An array of datetime64 in the unit s, ms, us or ns, NaT for NaN. Of calendars that NumPy does not have, such as
-    "noleap", objects of cftime.
+    An array of datetime64 in the unit s, ms, us or ns, NaT where a value is missing. Of calendars that NumPy does not
+    have, such as "noleap", objects of cftime, None where a value is missing.
 
     Raises
     ------
@@ -70,10 +80,11 @@ def decode_times(values: npt.NDArray[Any], units: str, calendar: str | None, whe
         If the calendar needs cftime, which is not installed.
     """
     name = (calendar or "standard").lower()
+    lacks = is_missing_number(values, is_time=True) if lacks is None else lacks
     if name not in (*_MIXED, "proleptic_gregorian"):
-        return _decode_by_cftime(values, units, name, where)
-    unit_ns, reference_ns = _parse_units(units, where, mixed=name in _MIXED)
-    decoded = _to_times(values, unit_ns, reference_ns, where)
+        return _decode_by_cftime(values, units, name, where, lacks)
+    unit_ns, reference_ns = parse_units(units, where, mixed=name in _MIXED)
+    decoded = _to_times(values, unit_ns, reference_ns, where, lacks)
     # in seconds, since 1582 is out of the range of nanoseconds
     if name in _MIXED and (decoded.astype("M8[s]") < _GREGORIAN_SINCE).any():
         raise ConfigError(
@@ -83,8 +94,14 @@ def decode_times(values: npt.NDArray[Any], units: str, calendar: str | None, whe
     return decoded
 
 
-def _parse_units(units: str, where: str, *, mixed: bool) -> tuple[int, int]:
-    """Return nanoseconds of a unit, and the reference in nanoseconds since 1970."""
+def parse_units(units: str, where: str, *, mixed: bool) -> tuple[int, int]:
+    """Return nanoseconds of a unit, and the reference in nanoseconds since 1970.
+
+    Raises
+    ------
+    ConfigError
+        If the units are not understood.
+    """
     found = _SINCE.fullmatch(units)
     unit_ns = None if found is None else _UNIT_OF_NAME.get(found["unit"].lower())
     if found is None or unit_ns is None:
@@ -120,9 +137,8 @@ def _julian_day(year: int, month: int, day: int) -> int:
     return julian_day_number - 2_440_588
 
 
-def _to_times(values: npt.NDArray[Any], unit_ns: int, reference_ns: int, where: str) -> npt.NDArray[Any]:
+def _to_times(values: npt.NDArray[Any], unit_ns: int, reference_ns: int, where: str, lacks: Flags) -> npt.NDArray[Any]:
     """Return reference + values x unit, in the coarsest unit that loses nothing."""
-    lacks = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
     given = values[~lacks]
     for unit, tick_ns in UNIT_NS.items():
         if reference_ns % tick_ns:
@@ -162,7 +178,19 @@ def _ticks(values: npt.NDArray[Any], unit_ns: int, tick_ns: int, *, rounds: bool
     return whole.astype(np.int64)
 
 
-def _decode_by_cftime(values: npt.NDArray[Any], units: str, calendar: str, where: str) -> npt.NDArray[Any]:
+def _decode_by_cftime(
+    values: npt.NDArray[Any], units: str, calendar: str, where: str, lacks: Flags
+) -> npt.NDArray[Any]:
+    cftime = _cftime(calendar, where)
+    decoded = np.full(values.shape, None, dtype=object)
+    try:
+        decoded[~lacks] = cftime.num2date(values[~lacks], units, calendar)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{where}: {units!r} of the calendar {calendar!r} cannot be decoded: {error}") from error
+    return decoded
+
+
+def _cftime(calendar: str, where: str) -> Any:
     try:
         import cftime
     except ImportError as error:
@@ -170,9 +198,4 @@ def _decode_by_cftime(values: npt.NDArray[Any], units: str, calendar: str, where
             f"{where}: has times of the calendar {calendar!r}, which needs cftime: pip install cftime; or give other "
             "values as coords="
         ) from error
-    try:
-        if values.dtype.kind == "f" and np.isnan(values).any():
-            raise ValueError(f"no time at index {np.flatnonzero(np.isnan(values))[0]}")
-        return np.asarray(cftime.num2date(values, units, calendar), dtype=object)
-    except (ValueError, OverflowError) as error:
-        raise ConfigError(f"{where}: {units!r} of the calendar {calendar!r} cannot be decoded: {error}") from error
+    return cftime

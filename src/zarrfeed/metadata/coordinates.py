@@ -24,8 +24,8 @@ from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.metadata.cf import dimension_names, find_decoding
-from zarrfeed.metadata.cf_times import decode_times, is_time_unit
+from zarrfeed.metadata.cf import coordinate_attributes, dimension_names
+from zarrfeed.metadata.coordinate_values import decode_values, in_unit
 from zarrfeed.metadata.open import open_source
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
@@ -308,8 +308,10 @@ def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> np
         return values.astype(np.int64 if kind in "iu" else values.dtype.newbyteorder("="), copy=False)
     if kind in "SUT" or (kind == "O" and all(isinstance(one, str | bytes) for one in values)):
         return np.array([_text(one) for one in values.tolist()], dtype=np.str_)
-    if kind == "O" and len(values) and all(hasattr(one, "calendar") for one in values):
-        return values
+    if kind == "O":
+        given = [one for one in values if one is not None]
+        if given and all(hasattr(one, "calendar") for one in given):
+            return values
     raise ConfigError(f"{where}: has the dtype {values.dtype}, must be of times, numbers or text")
 
 
@@ -329,7 +331,13 @@ def _in_known_unit(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
 
 
 def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
-    """Return the values of several coordinates, one after the other."""
+    """Return the values of several coordinates, one after the other; times in the finest unit of them.
+
+    Raises
+    ------
+    ConfigError
+        If they are of several kinds or calendars, or no unit holds all of the times.
+    """
     first = parts[0]
     for other in parts[1:]:
         if other.values.dtype.kind != first.values.dtype.kind and not {
@@ -340,8 +348,22 @@ def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
                 f"{other.where}: has values of {other.values.dtype}, {first.where} of {first.values.dtype}: they must "
                 "be of one kind"
             )
-    where = f"{first.where} and {len(parts) - 1} more"
-    return Coordinate(name, np.concatenate([one.values for one in parts]), where)
+    calendars = {known: one for one in parts if (known := _calendar(one)) is not None}
+    if len(calendars) > 1:
+        told = ", ".join(f"{one.where} has {calendar!r}" for calendar, one in calendars.items())
+        raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
+    values = [one.values for one in parts]
+    if first.values.dtype.kind in "mM":
+        unit = min((np.datetime_data(one.dtype)[0] for one in values), key=UNIT_NS.__getitem__)
+        values = [in_unit(one.values, unit, one.where) for one in parts]
+    return Coordinate(name, np.concatenate(values), f"{first.where} and {len(parts) - 1} more")
+
+
+def _calendar(coordinate: Coordinate) -> str | None:
+    """Return the calendar of objects of cftime; None for values of any other kind."""
+    values = coordinate.values
+    found = next((one for one in values if one is not None), None) if values.dtype.kind == "O" else None
+    return None if found is None else str(found.calendar)
 
 
 def _folder(array: zarr.Array[Any]) -> str:
@@ -407,27 +429,7 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> n
         raise StoreReadError(errno_of(error), f"{where}: cannot be read: {reason_of(error)}") from error
     except Exception as error:  # what codecs raise is of any class
         raise CorruptChunkError(f"{where}: cannot be decoded: {reason_of(error)}") from error
-    values = np.asarray(read)
-    attributes = dict(array.metadata.attributes)
-    if values.dtype.kind not in "iuf":
-        return values
-    values = values.astype(values.dtype.newbyteorder("="), copy=False)
-    decoding = find_decoding(array)
-    is_time = is_time_unit(attributes.get("units"))
-    if decoding is not None:
-        values = values.view(decoding.items)
-    if decoding is not None and (decoding.fills or decoding.scale is not None or decoding.offset is not None):
-        # 0 without an attribute is zarr-python's default of Zarr v2; the first time is often 0, too.
-        is_said = any(name in attributes for name in ("_FillValue", "missing_value"))
-        fills = [value for value in decoding.fills if value != 0 or is_said]
-        lacks = np.isin(values, np.array(fills)) if fills else np.zeros(len(values), dtype=bool)
-        if lacks.any() or decoding.scale is not None or decoding.offset is not None:
-            values = values.astype(np.float64) * (decoding.scale or 1.0) + (decoding.offset or 0.0)
-            values[lacks] = np.nan
-    if not is_time:
-        return values
-    calendar = attributes.get("calendar")
-    return decode_times(values, str(attributes["units"]), None if calendar is None else str(calendar), where)
+    return decode_values(np.asarray(read), coordinate_attributes(array), where)
 
 
 def _one_of(names: Sequence[str]) -> str:

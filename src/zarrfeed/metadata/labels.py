@@ -65,7 +65,11 @@ def select_labels(
         index = LabelIndex(Coordinate(name, coordinate.values[chosen], coordinate.where), samples)
     found: slice | Int64 = index.find(label, method)
     if growth is not None:
-        assert isinstance(found, slice)
+        if not isinstance(found, slice):
+            raise ConfigError(
+                f"sel: {name} = {label!r}: {coordinate.where} lacks the values of some samples behind that label, "
+                "which a store that is opened with refresh='epoch' cannot leave out; select() takes positions"
+            )
         found = slice(found.start, None)
     is_stored = coords is None or isinstance(coords, str | Path | zarr.Array)
     frozen = name_source(coords) if is_stored else freeze_labels(coords)

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.conversion import Items, by_field, is_number
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.spec.field import Field, ResidentField, StoredField
+from zarrfeed.spec.missing import NO_CATEGORY
 from zarrfeed.spec.static import is_channel
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
 
@@ -49,6 +51,10 @@ class MeasuredField:
         Of the statistics, which broadcast against a sample.
     fingerprint
         As of `FieldStatistics`.
+    is_codes
+        Whether items are codes of categories, of which `NO_CATEGORY` is missing.
+    mask
+        The number of the measured array that is true where an item is missing. None: there is none.
     """
 
     name: str
@@ -56,6 +62,18 @@ class MeasuredField:
     kept: tuple[int, ...]
     shape: tuple[int, ...]
     fingerprint: str
+    is_codes: bool = False
+    mask: int | None = None
+
+    def without_missing(self, batch: Sequence[npt.NDArray[Any]], number: int) -> npt.NDArray[Any]:
+        """Return the items of this array, the one of a number in a batch, with NaN where one is missing."""
+        items = batch[number]
+        if not self.is_codes and self.mask is None:
+            return items  # floats, whose missing items are NaN, or integers without any
+        lacks = items == NO_CATEGORY if self.is_codes else np.zeros(items.shape, dtype=bool)
+        if self.mask is not None:
+            lacks = lacks | batch[self.mask]
+        return np.where(lacks, np.nan, items)
 
 
 def measured(
@@ -98,8 +116,16 @@ def measured(
         kept = tuple(sorted({_row_axis(one, a) for a in named}))
         shape = tuple(n if a + 1 in kept else 1 for a, n in enumerate(field.row_shape))
         called = tuple(_called(one, a) for a in kept)
-        made.append(MeasuredField(name, called, kept, shape, layout_fingerprint(field, one, kept, selected)))
+        is_codes, mask = one.key in resolved.opened.categories, _mask_of(one, plain.opened.items)
+        fingerprint = layout_fingerprint(field, one, kept, selected, lacks=[is_codes, mask is not None])
+        made.append(MeasuredField(name, called, kept, shape, fingerprint, is_codes, mask))
     return plain, tuple(made)
+
+
+def _mask_of(items: Items, others: Sequence[Items]) -> int | None:
+    """Return the number of the array that is the mask of a nullable column of AnnData: its name ends in "/mask"."""
+    named = (items.part, f"{items.key}/mask", "bool")
+    return next((n for n, one in enumerate(others) if (one.part, one.key, one.dtype) == named), None)
 
 
 def check_normalizable(resolved: ResolvedData) -> None:
@@ -240,8 +266,10 @@ def samples_digest(plain: ResolvedData) -> str:
     return hashlib.sha256(np.ascontiguousarray(samples, "<i8").tobytes()).hexdigest()
 
 
-def layout_fingerprint(field: StoredField | ResidentField, items: Items, kept: tuple[int, ...], samples: str) -> str:
-    """Return a hash of what statistics depend on, but for the stored values."""
+def layout_fingerprint(
+    field: StoredField | ResidentField, items: Items, kept: tuple[int, ...], samples: str, *, lacks: Sequence[bool] = ()
+) -> str:
+    """Return a hash of what statistics depend on, but for the stored values; `lacks` says how items may be missing."""
     described: dict[str, Any] = {
         "samples": samples,
         "kept": kept,
@@ -250,6 +278,8 @@ def layout_fingerprint(field: StoredField | ResidentField, items: Items, kept: t
         "dtype": items.dtype,
         "decoding": repr(items.decoding),
     }
+    if any(lacks):  # others keep the fingerprints that files of earlier versions have
+        described["missing"] = list(lacks)
     rows = field.row_map if isinstance(field, ResidentField) else field.rows
     described["rows"] = None if rows is None else rows.digest
     if isinstance(field, ResidentField):

@@ -19,6 +19,7 @@ from zarrfeed.plan.labels import nearest_places
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.selection import Int64, as_range
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
+from zarrfeed.spec.missing import is_missing
 from zarrfeed.spec.row_map import NO_ROW
 
 How: TypeAlias = Literal["inner", "outer"]
@@ -151,9 +152,12 @@ def joined_borders(rows: Sequence[range | Int64], borders: Sequence[Int64 | None
 def _check_sorted(one: JoinInput) -> None:
     """Raise ConfigError unless values ascend; the message says where they do not."""
     values, where = one.coordinate.values, one.coordinate.where
-    gaps = np.isnat(values) if values.dtype.kind in "mM" else values != values
-    if np.any(gaps):
-        raise ConfigError(f"join: {one.name!r}: {where} has no value at index {one.samples[int(np.argmax(gaps))]}")
+    gaps = is_missing(values)
+    if gaps.any():
+        raise ConfigError(
+            f"join: {one.name!r}: {where} has no value at index {one.samples[int(np.argmax(gaps))]}, one of "
+            f"{int(gaps.sum())} samples without one; leave them out with sel() or select()"
+        )
     fine = np.asarray(values[1:] > values[:-1], dtype=bool)
     if fine.all():
         return

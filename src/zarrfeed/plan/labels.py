@@ -2,14 +2,15 @@
 
 What holds: a slice includes both ends, and needs a sorted coordinate. A date string names the whole period: as the end
 of a slice its last instant, and alone all samples in it. In a list, it is its first instant. A label that the
-coordinate lacks is an error, and so is one of a list that the coordinate has more than once.
+coordinate lacks is an error, and so is one of a list that the coordinate has more than once. A sample whose value is
+missing (`spec.missing`) has no label: no label finds it, and neither does a slice, also one without ends.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -21,6 +22,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.date_strings import nanoseconds, period, period_like
 from zarrfeed.plan.selection import Int64
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
+from zarrfeed.spec.missing import is_missing
 
 Method: TypeAlias = Literal["nearest"]
 METHODS: tuple[Method, ...] = ("nearest",)
@@ -73,6 +75,14 @@ class LabelIndex:
             If a label is missing, or ambiguous; if the coordinate is not sorted, and a slice is asked for; or if there
             is nothing between the ends of a slice.
         """
+        if not (isinstance(label, slice) or np.ndim(label) == 0):
+            labels = np.asarray(label)
+            if labels.dtype.kind == "b" and labels.ndim == 1 and labels.size and self._kind != "b":
+                return self._flagged(labels)
+        lacks = is_missing(self.coordinate.values)
+        if lacks.any():
+            present: Int64 = np.flatnonzero(~lacks)
+            return _as_slice(present[self._among(present, label).find(label, method)])
         if isinstance(label, slice):
             if method is not None:
                 raise ConfigError(f"sel: method = {method!r} is for labels, {self.name} = {label!r} is a slice")
@@ -83,9 +93,14 @@ class LabelIndex:
         labels = np.asarray(label)
         if labels.ndim != 1 or not labels.size:
             raise ConfigError(f"sel: {self.name} has labels of shape {labels.shape}, must be a list of at least one")
-        if labels.dtype.kind == "b" and self._kind != "b":
-            return self._flagged(labels)
         return self._positions(labels, nearest=method is not None)
+
+    def _among(self, present: Int64, label: Any) -> LabelIndex:
+        """Return the index of the positions that have a value."""
+        if not len(present):
+            raise ConfigError(f"sel: {self.name} = {label!r}: {self.coordinate.where} has no value of any sample")
+        samples = present if self.samples is None else np.asarray(self.samples, dtype=np.int64)[present]
+        return LabelIndex(replace(self.coordinate, values=self.coordinate.values[present]), samples)
 
     @property
     def name(self) -> str:
@@ -186,10 +201,9 @@ class LabelIndex:
         return positions
 
     def _flagged(self, mask: npt.NDArray[Any]) -> Int64:
-        if len(mask) != len(self._keys):
-            raise ConfigError(
-                f"sel: {self.name} is a mask of {len(mask)} flags, must have one a sample, {len(self._keys)}"
-            )
+        count = len(self.coordinate.values)
+        if len(mask) != count:
+            raise ConfigError(f"sel: {self.name} is a mask of {len(mask)} flags, must have one a sample, {count}")
         flagged: Int64 = np.flatnonzero(mask)
         if not len(flagged):
             raise ConfigError(f"sel: {self.name} is a mask that selects nothing")
@@ -348,6 +362,12 @@ def _shown(label: Any) -> str:
     if isinstance(label, np.datetime64 | np.timedelta64):
         return str(label)
     return repr(label.item() if isinstance(label, np.generic) else label)
+
+
+def _as_slice(positions: Int64) -> slice | Int64:
+    """Return ascending positions that follow each other as a slice; others as they are."""
+    is_run = len(positions) > 0 and bool((np.diff(positions) == 1).all())
+    return slice(int(positions[0]), int(positions[-1]) + 1, 1) if is_run else positions
 
 
 def _has_zone(label: Any) -> bool:

@@ -116,5 +116,6 @@ def test_other_calendars() -> None:
     assert [str(one)[:10] for one in got] == ["2000-02-28", "2000-03-01"]
     with pytest.raises(ConfigError, match="'months since 2000-01-01' of the calendar 'noleap' cannot be decoded"):
         decode([0], "months since 2000-01-01", "noleap")
-    with pytest.raises(ConfigError, match="no time at index 1"):
-        decode([0, np.nan], "days since 2000-01-01", "noleap")
+    for values in ([0, np.nan], [0, np.iinfo(np.int64).min]):
+        got = decode(values, "days since 2000-01-01", "noleap")
+        assert (str(got[0])[:10], got[1]) == ("2000-01-01", None), values

@@ -238,3 +238,62 @@ def test_calendars_that_numpy_lacks_are_selected_as_xarray_does(tmp_path: Path) 
     data = zarrfeed.open(tmp_path / "noleap.zarr", variables=["x"])
     for label in (slice("2000-02", "2000-03-03"), "2000", opened["time"].values[[5, 3]], slice(None, "1999")):
         assert samples_of(data.sel(time=label)) == sorted(opened.sel(time=label).values[:, 0].tolist())
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", ["M8[ns]", "f8"])
+def test_samples_without_a_time_are_found_by_no_label(tmp_path: Path, dtype: str, zarr_format: Any) -> None:
+    """NaT is written by xarray as the least int64, without an attribute: it was refused as a time that is too far away."""
+    times: Any = np.datetime64("2020-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
+    if dtype == "f8":
+        times = np.arange(12.0)
+    lacking = [0, 4, 5, 11]
+    times[lacking] = "NaT" if dtype != "f8" else np.nan
+    dataset = xr.Dataset({"x": (("time", "lat"), np.arange(12)[:, None] + np.zeros((12, 2), "i4"))}, {"time": times})
+    dataset.to_zarr(tmp_path / "w.zarr", consolidated=False, zarr_format=zarr_format)
+    data = zarrfeed.open(tmp_path / "w.zarr", sample_dim="time")
+    assert samples_of(data) == list(range(12))
+    present = [1, 2, 3, 6, 7, 8, 9, 10]
+    assert samples_of(data.sel(time=slice(None, None))) == present
+    assert samples_of(data.sel(time=slice(times[3], times[7]))) == [3, 6, 7]
+    assert samples_of(data.sel(time=slice(times[2], times[10], 2))) == [2, 6, 8, 10]
+    assert samples_of(data.sel(time=[times[7], times[2]])) == [2, 7]
+    assert samples_of(data.sel(time=times[7])) == [7]
+    assert samples_of(data.sel(time=np.arange(12) % 4 == 0)) == [0, 4, 8]
+    before, after = times[3] + (times[2] - times[1]) * 0.4 if dtype == "f8" else times[3] + np.timedelta64(9, "h"), 6
+    assert samples_of(data.sel(time=before, method="nearest")) == [3], after
+    assert samples_of(data.select(slice(4, None)).sel(time=slice(times[7], None))) == [7, 8, 9, 10]
+    if dtype != "f8":
+        assert samples_of(data.sel(time="2020-01")) == present
+    for label in (times[4], [times[4]], [times[3], times[4]]):
+        with pytest.raises(ConfigError, match=r"sel: time = .*; labels of"):
+            data.sel(time=label)
+    for label in (times[4], [times[4]]):
+        with pytest.raises(ConfigError, match=r"sel: time = .*; labels of"):
+            data.sel(time=label, method="nearest")
+    with pytest.raises(ConfigError, match=r"time has values from .* \(index 6\) to .* \(index 10\)"):
+        data.select(slice(4, None)).sel(time=times[1])
+    with pytest.raises(ConfigError, match="has no value of any sample"):
+        data.select([4, 5]).sel(time=slice(None, times[7]))
+
+
+def test_a_store_that_grows_does_not_leave_out_samples_without_a_time(tmp_path: Path) -> None:
+    times = np.array([1.0, 2, np.nan, 4])
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    group.create_array("x", data=np.arange(4), chunks=(2,), dimension_names=("time",))
+    group.create_array("time", data=times, chunks=(2,), dimension_names=("time",))
+    grows = zarrfeed.open(tmp_path / "g.zarr", variables=["x"], refresh="epoch")
+    assert len(grows.sel(time=slice(4.0, None))) == 1
+    with pytest.raises(ConfigError, match="lacks the values of some samples behind that label"):
+        grows.sel(time=slice(2.0, None))
+
+
+def test_missing_times_of_other_calendars(tmp_path: Path) -> None:
+    pytest.importorskip("cftime")
+    group = zarr.open_group(tmp_path / "noleap.zarr", mode="w")
+    group.create_array("x", data=np.arange(4)[:, None], dimension_names=("time", "c"))
+    attributes: Any = {"units": "days since 1999-12-20", "calendar": "noleap", "_FillValue": -1}
+    group.create_array("time", data=np.array([0, -1, 2, 3]), dimension_names=("time",), attributes=attributes)
+    data = zarrfeed.open(tmp_path / "noleap.zarr", variables=["x"])
+    assert samples_of(data.sel(time=slice("1999-12-20", "1999-12-22"))) == [0, 2]
+    assert samples_of(data.sel(time="1999")) == [0, 2, 3]

@@ -186,7 +186,8 @@ TIMES = START.astype("M8[s]") + np.arange(10) * np.timedelta64(1, "D")
         (TIMES, ["2014-12-29", "2014-12-30T01"], "time has no '2014-12-30T01': a.zarr/time has values from 2014-12-2"),
         (TIMES[[0, 3, 2]], slice("2014", None), "needs a sorted coordinate; a.zarr/time has 2014-12-31T00:00:00 "
             "(index 2) behind 2015-01-01T00:00:00 (index 1)"),
-        ([0.0, np.nan, 2.0], slice(0, 1), "has nan (index 1) behind 0.0 (index 0)"),
+        ([0.0, np.nan, 2.0, 1.0], slice(0, 1), "has 1.0 (index 3) behind 2.0 (index 2)"),
+        ([np.nan, np.nan], slice(0, 1), "a.zarr/time has no value of any sample"),
         ([3, 5, 5], [5], "time = 5 is ambiguous: a.zarr/time has 5 (index 1) and 5 (index 2). Give the label alone"),
         ([5, 3, 5], [3, 5], "time = 5 is ambiguous: a.zarr/time has 5 (index 0) and 5 (index 2)"),
         ([3, 5], [3, 3], "two labels name 3 (index 0), must name each sample once"),

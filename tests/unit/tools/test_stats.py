@@ -366,3 +366,22 @@ def test_the_command_prints_a_table_and_keeps_the_result(
     monkeypatch.setattr(stats_command, "run", interrupted)
     assert cli.main([*command, "--output", os.devnull]) == 130
     assert "the same command goes on from here" in capsys.readouterr().err
+
+
+def test_missing_categories_and_masked_values_are_no_values(tmp_path: Path) -> None:
+    """-1 is pandas' code of a missing category, and what lies below the mask of a nullable column is anything."""
+    root = zarr.create_group(tmp_path / "cells.zarr")
+    root.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+    obs = root.create_group("obs", attributes={"encoding-type": "dataframe", "column-order": ["kind", "age"]})
+    kind = obs.create_group("kind", attributes={"encoding-type": "categorical"})
+    codes = np.array([0, -1, 2, 1, -1, 2], "i1")
+    kind.create_array("codes", data=codes)
+    kind.create_array("categories", data=np.array([3, 5, 8]))
+    age = obs.create_group("age", attributes={"encoding-type": "nullable-integer"})
+    values, mask = np.array([20, 10**6, 30, 40, 50, -(10**6)]), np.array([0, 1, 0, 0, 0, 1], bool)
+    age.create_array("values", data=values)
+    age.create_array("mask", data=mask)
+    found = zarrfeed.stats(zarrfeed.open(tmp_path / "cells.zarr", variables=["obs/kind", "obs/age"]))
+    check(found["obs/kind"], np.where(codes == -1, np.nan, codes))
+    check(found["obs/age"], np.where(mask, np.nan, values))
+    check(found["obs/age/mask"], mask)

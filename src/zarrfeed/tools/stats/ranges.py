@@ -89,7 +89,8 @@ def measured_batches(
 
     def measure(batch: Mapping[str, Any]) -> tuple[int, list[Moments]]:
         arrays = [_as_array(tensor) for tensor in batch.values()]
-        return len(arrays[0]), [Moments.of(a, field.kept) for a, field in zip(arrays, fields, strict=True)]
+        present = [field.without_missing(arrays, number) for number, field in enumerate(fields)]
+        return len(arrays[0]), [Moments.of(a, field.kept) for a, field in zip(present, fields, strict=True)]
 
     with (
         ZarrIterableDataset(

@@ -1,0 +1,83 @@
+"""Stored numbers of a coordinate -> its values, by the attributes that lie beside them.
+
+What holds: a value is missing where the table of `spec.missing` says so, and then it is NaN, NaT or, in calendars that
+NumPy does not have, None. Integers of times stay integers, so that nanoseconds of today are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.cf import decoding_of
+from zarrfeed.metadata.cf_times import decode_times, is_duration_unit, is_time_unit
+from zarrfeed.spec.coordinate import UNIT_NS
+from zarrfeed.spec.missing import is_missing_number
+
+
+def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
+    """Return stored items as xarray decodes them, but with integers kept where nothing is missing.
+
+    Parameters
+    ----------
+    values
+        As stored, of any shape; what is no number is returned as it is.
+    attributes
+        Of the array: `units`, `calendar`, `_FillValue` and so on.
+    where
+        What messages call the array.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If the attributes cannot be decoded, or a time is too far away for datetime64.
+
+    Examples
+    --------
+    >>> decode_values(np.array([0, -9]), {"units": "days since 2020-01-01", "_FillValue": -9}, "time")
+    array(['2020-01-01T00:00:00',                 'NaT'],
+          dtype='datetime64[s]')
+    """
+    if values.dtype.kind not in "iuf":
+        return values
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    decoding = decoding_of(attributes, values.dtype)
+    units = attributes.get("units")
+    is_time = is_time_unit(units)
+    fills: tuple[float, ...] = ()
+    scaled = False
+    if decoding is not None and decoding.result != "bool":
+        values, fills = values.view(decoding.items), decoding.fills
+        scaled = decoding.scale is not None or decoding.offset is not None
+    lacks = is_missing_number(values, fills, is_time=is_time or is_duration_unit(units))
+    if scaled:
+        assert decoding is not None
+        scale, offset = 1.0 if decoding.scale is None else decoding.scale, decoding.offset or 0.0
+        values = values.astype(np.float64) * scale + offset
+    if is_time:
+        calendar = attributes.get("calendar")
+        told = None if calendar is None else str(calendar)
+        return decode_times(values, str(units), told, where, lacks)
+    if scaled or lacks.any():
+        values = values.astype(np.float64)
+        values[lacks] = np.nan
+    return values
+
+
+def in_unit(values: npt.NDArray[Any], unit: str, where: str) -> npt.NDArray[Any]:
+    """Return times or time differences in a unit that is as fine as theirs, or finer.
+
+    Raises
+    ------
+    ConfigError
+        If a value is too far away for that unit; the message begins with `where`.
+    """
+    factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
+    given = values[~np.isnat(values)].view(np.int64)
+    if len(given) and max(abs(int(given.min())), abs(int(given.max()))) * factor >= 2**63:
+        raise ConfigError(f"{where}: has times that no unit holds with those of others")
+    return values.astype(f"{values.dtype.kind}8[{unit}]")

@@ -1,0 +1,77 @@
+"""The conventions by which items say that they have no value: one table, for coordinates, fields and statistics.
+
+| items | a missing one is | source of the convention |
+|---|---|---|
+| float16 to float64 | NaN | IEEE 754 |
+| datetime64, timedelta64 | NaT | NumPy |
+| int64 with units of time | the least int64, also without an attribute | NumPy's NaT as an integer; xarray writes it |
+| numbers with `_FillValue` or `missing_value` | equal to one of them | CF conventions, section 2.5.1 |
+| codes of categories | -1 | pandas and AnnData |
+| values beside a mask | where the mask is true | AnnData's nullable columns |
+| objects, such as times of cftime | None | NumPy |
+| text, bool, other integers | never: an empty text is a text | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: NaT as an integer: the least int64.
+NAT = int(np.iinfo(np.int64).min)
+#: The code of a category that is missing.
+NO_CATEGORY = -1
+
+Flags = npt.NDArray[np.bool_]
+
+
+def is_missing(values: npt.NDArray[Any]) -> Flags:
+    """Return which decoded values are missing, by their dtype alone; the shape is that of the values.
+
+    Examples
+    --------
+    >>> is_missing(np.array(["2020-01-01", "NaT"], "M8[s]"))
+    array([False,  True])
+    """
+    kind = values.dtype.kind
+    if kind in "mM":
+        return np.isnat(values)
+    if kind in "fc":
+        return np.isnan(values)
+    if kind == "O":
+        flags: Flags = np.frompyfunc(lambda one: one is None, 1, 1)(values).astype(bool)
+        return flags
+    return np.zeros(values.shape, dtype=bool)
+
+
+def is_missing_number(stored: npt.NDArray[Any], fills: Collection[float] = (), *, is_time: bool = False) -> Flags:
+    """Return which stored numbers are missing.
+
+    Parameters
+    ----------
+    stored
+        Integers or floats, before scale and offset.
+    fills
+        The values of `_FillValue` and `missing_value`.
+    is_time
+        Whether the numbers are times or time differences, of which int64 has NaT.
+    """
+    flags = is_missing(stored)
+    if fills:
+        flags |= np.isin(stored, _in_dtype(fills, stored.dtype))
+    if is_time and stored.dtype == np.int64:
+        flags |= stored == NAT
+    return flags
+
+
+def _in_dtype(fills: Collection[float], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the fill values that a dtype holds, in that dtype: as float64, two large int64 could be equal."""
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.array(list(fills), dtype=np.float64).astype(dtype)
+    held = np.iinfo(dtype)
+    whole = [int(one) for one in fills if float(one).is_integer() and held.min <= one <= held.max]
+    return np.array(whole, dtype=dtype)

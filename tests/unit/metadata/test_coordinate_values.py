@@ -1,0 +1,46 @@
+"""Stored numbers of coordinates become what xarray makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+from zarrfeed import ConfigError
+from zarrfeed.metadata.coordinate_values import decode_values, in_unit
+from zarrfeed.spec.missing import NAT
+
+STAMPS = 1_600_000_000_123_456_789 + np.arange(3)  # float64 does not hold them
+
+
+@pytest.mark.parametrize(
+    ("stored", "attributes"),
+    [
+        (np.array([3, NAT, 5]), {"units": "days since 2020-01-01"}),
+        (np.array([3, -1, 5]), {"units": "days since 2020-01-01", "_FillValue": -1}),
+        (np.append(STAMPS, -9), {"units": "nanoseconds since 1970-01-01", "_FillValue": -9}),
+        (np.append(STAMPS, NAT), {"units": "nanoseconds since 1970-01-01", "_FillValue": NAT}),
+        (np.array([0.5, np.nan, 2]), {"units": "hours since 2020-01-01", "_FillValue": np.nan}),
+        (np.array([1, 2, -5], "i2"), {"scale_factor": 0.5, "add_offset": -1.0, "_FillValue": -5}),
+        (np.array([0.5, -1.0]), {"missing_value": -1.0}),
+        (np.array([[1, NAT], [2, 3]]), {"units": "seconds since 2020-01-01"}),
+        (np.array([-1, 1], "i1"), {"_Unsigned": "true"}),
+        (np.array([7, 8], ">i4"), {}),
+    ],
+    ids=str,
+)
+def test_values_are_those_of_xarray(stored: np.ndarray[Any, Any], attributes: dict[str, Any]) -> None:
+    variable = xarray.Variable([f"d{axis}" for axis in range(stored.ndim)], stored, attributes)
+    expected = xarray.decode_cf(xarray.Dataset({"x": variable}))["x"].values
+    got = decode_values(stored, attributes, "x")
+    same = np.array_equal(got, expected.astype(got.dtype), equal_nan=got.dtype.kind in "fM")
+    assert same, f"got {got}, expected {expected}"
+
+
+def test_one_unit_holds_times_or_it_is_an_error() -> None:
+    days = np.array(["2020-01-01", "NaT"], "M8[s]")
+    assert np.array_equal(in_unit(days, "ns", "time"), days.astype("M8[ns]"), equal_nan=True)
+    with pytest.raises(ConfigError, match="time: has times that no unit holds with those of others"):
+        in_unit(np.array(["0001-01-01"], "M8[s]"), "ns", "time")
