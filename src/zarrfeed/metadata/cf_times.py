@@ -7,6 +7,7 @@ same time in different ways, as whole hours and as fractions of days, give equal
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.spec.coordinate import UNIT_NS
-from zarrfeed.spec.missing import Flags, is_missing_number
+from zarrfeed.spec.missing import NAT, Flags, is_missing, is_missing_number
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "d": ("day", "days", "d"),
@@ -36,6 +37,8 @@ _SINCE = re.compile(
 )
 #: The calendar that CF means where it names none: Julian until 1582-10-04, Gregorian from the next day, 1582-10-15.
 _MIXED = ("standard", "gregorian")
+#: Calendars whose times NumPy has; of the mixed one, those since its reform.
+NUMPY_CALENDARS = (*_MIXED, "proleptic_gregorian")
 _GREGORIAN_SINCE = np.datetime64("1582-10-15")
 
 
@@ -81,7 +84,7 @@ def decode_times(
     """
     name = (calendar or "standard").lower()
     lacks = is_missing_number(values, is_time=True) if lacks is None else lacks
-    if name not in (*_MIXED, "proleptic_gregorian"):
+    if name not in NUMPY_CALENDARS:
         return _decode_by_cftime(values, units, name, where, lacks)
     unit_ns, reference_ns = parse_units(units, where, mixed=name in _MIXED)
     decoded = _to_times(values, unit_ns, reference_ns, where, lacks)
@@ -199,3 +202,90 @@ def _cftime(calendar: str, where: str) -> Any:
             "values as coords="
         ) from error
     return cftime
+
+
+def encode_times(
+    parts: Sequence[npt.NDArray[Any]], units: str, calendar: str | None, where: str
+) -> tuple[npt.NDArray[np.int64], str, str]:
+    """Return times of several arrays, one after the other, as numbers of one unit since one date; nothing is rounded.
+
+    Parameters
+    ----------
+    parts
+        Times as `decode_times` returns them, all of the same calendar.
+    units, calendar
+        The units that are kept if each time is a whole number of them, and the calendar.
+    where
+        What messages call the times.
+
+    Returns
+    -------
+    The numbers, the least int64 where a time is missing; their units; and the calendar.
+
+    Raises
+    ------
+    ConfigError
+        If an int64 does not hold a time.
+
+    Examples
+    --------
+    >>> parts = [np.array(["2020-01-01", "2020-01-02"], "M8[s]"), np.array(["2020-01-02T12"], "M8[ns]")]
+    >>> encode_times(parts, "hours since 2020-01-01", None, "time")
+    (array([ 0, 24, 36]), 'hours since 2020-01-01', 'standard')
+    >>> encode_times(parts, "days since 2020-01-01", None, "time")
+    (array([1577836800, 1577923200, 1577966400]), 'seconds since 1970-01-01', 'proleptic_gregorian')
+    """
+    name = (calendar or "standard").lower()
+    if parts[0].dtype.kind == "O":
+        return _encode_by_cftime(np.concatenate(parts), units, name, where)
+    times = together(parts, where)
+    unit, ticks = np.datetime_data(times.dtype)[0], times.view(np.int64)
+    lacks, tick_ns = ticks == NAT, UNIT_NS[unit]
+    unit_ns, reference_ns = parse_units(units, where, mixed=name in _MIXED)
+    if reference_ns % tick_ns == 0 and unit_ns % tick_ns == 0:
+        each, given = unit_ns // tick_ns, ticks[~lacks]
+        reference = reference_ns // tick_ns
+        far = len(given) > 0 and max(abs(int(given.min())), abs(int(given.max()))) + abs(reference) >= 2**63
+        if not far and not ((given - reference) % each).any():
+            numbers = np.full(ticks.shape, NAT)
+            numbers[~lacks] = (given - reference) // each
+            return numbers, units, name
+    long_name = _NAMES[unit][1]
+    return ticks, f"{long_name} since 1970-01-01", "proleptic_gregorian"
+
+
+def together(parts: Sequence[npt.NDArray[Any]], where: str) -> npt.NDArray[Any]:
+    """Return times or time differences of several arrays, one after the other, in the finest unit of them.
+
+    Raises
+    ------
+    ConfigError
+        If a value is too far away for that unit; the message begins with `where`.
+    """
+    if parts[0].dtype.kind == "O":
+        return np.concatenate(parts)
+    unit = min((np.datetime_data(one.dtype)[0] for one in parts), key=UNIT_NS.__getitem__)
+    return np.concatenate([_in_unit(one, unit, where) for one in parts])
+
+
+def _in_unit(values: npt.NDArray[Any], unit: str, where: str) -> npt.NDArray[Any]:
+    """Return times or time differences in a unit that is as fine as theirs, or finer."""
+    factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
+    given = values[~np.isnat(values)].view(np.int64)
+    if len(given) and max(abs(int(given.min())), abs(int(given.max()))) * factor >= 2**63:
+        raise ConfigError(f"{where}: has times that no unit holds with those of others")
+    return values.astype(f"{values.dtype.kind}8[{unit}]")
+
+
+def _encode_by_cftime(
+    times: npt.NDArray[Any], units: str, calendar: str, where: str
+) -> tuple[npt.NDArray[np.int64], str, str]:
+    cftime = _cftime(calendar, where)
+    lacks = is_missing(times)
+    since = units.partition(" since ")[2]
+    for tried in (units, f"seconds since {since}", f"microseconds since {since}"):
+        numbers = np.full(times.shape, NAT)
+        numbers[~lacks] = np.rint(cftime.date2num(times[~lacks], tried, calendar)).astype(np.int64)
+        if np.array_equal(cftime.num2date(numbers[~lacks], tried, calendar), times[~lacks]):
+            return numbers, tried, calendar
+    raise ConfigError(f"{where}: has times of the calendar {calendar!r} that int64 does not hold in microseconds")

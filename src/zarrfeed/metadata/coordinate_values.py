@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.cf import decoding_of
 from zarrfeed.metadata.cf_times import decode_times, is_duration_unit, is_time_unit
-from zarrfeed.spec.coordinate import UNIT_NS
 from zarrfeed.spec.missing import is_missing_number
 
 
@@ -66,18 +64,3 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
         values = values.astype(np.float64)
         values[lacks] = np.nan
     return values
-
-
-def in_unit(values: npt.NDArray[Any], unit: str, where: str) -> npt.NDArray[Any]:
-    """Return times or time differences in a unit that is as fine as theirs, or finer.
-
-    Raises
-    ------
-    ConfigError
-        If a value is too far away for that unit; the message begins with `where`.
-    """
-    factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
-    given = values[~np.isnat(values)].view(np.int64)
-    if len(given) and max(abs(int(given.min())), abs(int(given.max()))) * factor >= 2**63:
-        raise ConfigError(f"{where}: has times that no unit holds with those of others")
-    return values.astype(f"{values.dtype.kind}8[{unit}]")

@@ -25,7 +25,8 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.cf import coordinate_attributes, dimension_names
-from zarrfeed.metadata.coordinate_values import decode_values, in_unit
+from zarrfeed.metadata.cf_times import together
+from zarrfeed.metadata.coordinate_values import decode_values
 from zarrfeed.metadata.open import open_source
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
@@ -352,11 +353,9 @@ def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
     if len(calendars) > 1:
         told = ", ".join(f"{one.where} has {calendar!r}" for calendar, one in calendars.items())
         raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
-    values = [one.values for one in parts]
-    if first.values.dtype.kind in "mM":
-        unit = min((np.datetime_data(one.dtype)[0] for one in values), key=UNIT_NS.__getitem__)
-        values = [in_unit(one.values, unit, one.where) for one in parts]
-    return Coordinate(name, np.concatenate(values), f"{first.where} and {len(parts) - 1} more")
+    values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
+    is_time = first.values.dtype.kind in "mM"
+    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where)
 
 
 def _calendar(coordinate: Coordinate) -> str | None:

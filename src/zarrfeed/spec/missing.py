@@ -37,14 +37,14 @@ def is_missing(values: npt.NDArray[Any]) -> Flags:
     array([False,  True])
     """
     kind = values.dtype.kind
+    flags: Flags = np.zeros(values.shape, dtype=bool)
     if kind in "mM":
-        return np.isnat(values)
-    if kind in "fc":
-        return np.isnan(values)
-    if kind == "O":
-        flags: Flags = np.frompyfunc(lambda one: one is None, 1, 1)(values).astype(bool)
-        return flags
-    return np.zeros(values.shape, dtype=bool)
+        flags = np.isnat(values)
+    elif kind in "fc":
+        flags = np.isnan(values)
+    elif kind == "O":
+        flags = np.frompyfunc(lambda one: one is None, 1, 1)(values).astype(bool)
+    return flags
 
 
 def is_missing_number(stored: npt.NDArray[Any], fills: Collection[float] = (), *, is_time: bool = False) -> Flags:

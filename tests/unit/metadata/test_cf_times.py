@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xarray.coding.times import decode_cf_datetime
 
 from zarrfeed import ConfigError, UnsupportedError
-from zarrfeed.metadata.cf_times import decode_times
+from zarrfeed.metadata.cf_times import decode_times, together
 
 _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
@@ -119,3 +119,10 @@ def test_other_calendars() -> None:
     for values in ([0, np.nan], [0, np.iinfo(np.int64).min]):
         got = decode(values, "days since 2000-01-01", "noleap")
         assert (str(got[0])[:10], got[1]) == ("2000-01-01", None), values
+
+
+def test_one_unit_holds_times_or_it_is_an_error() -> None:
+    days, stamp = np.array(["2020-01-01", "NaT"], "M8[s]"), np.array(["2020-01-01T00:00:00.000000001"], "M8[ns]")
+    assert np.array_equal(together([days, stamp], "time"), np.concatenate([days, stamp]), equal_nan=True)
+    with pytest.raises(ConfigError, match="time: has times that no unit holds with those of others"):
+        together([np.array(["0001-01-01"], "M8[s]"), stamp], "time")

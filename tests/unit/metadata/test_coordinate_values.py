@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import xarray
 
-from zarrfeed import ConfigError
-from zarrfeed.metadata.coordinate_values import decode_values, in_unit
+from zarrfeed.metadata.coordinate_values import decode_values
 from zarrfeed.spec.missing import NAT
 
 STAMPS = 1_600_000_000_123_456_789 + np.arange(3)  # float64 does not hold them
@@ -37,10 +36,3 @@ def test_values_are_those_of_xarray(stored: np.ndarray[Any, Any], attributes: di
     got = decode_values(stored, attributes, "x")
     same = np.array_equal(got, expected.astype(got.dtype), equal_nan=got.dtype.kind in "fM")
     assert same, f"got {got}, expected {expected}"
-
-
-def test_one_unit_holds_times_or_it_is_an_error() -> None:
-    days = np.array(["2020-01-01", "NaT"], "M8[s]")
-    assert np.array_equal(in_unit(days, "ns", "time"), days.astype("M8[ns]"), equal_nan=True)
-    with pytest.raises(ConfigError, match="time: has times that no unit holds with those of others"):
-        in_unit(np.array(["0001-01-01"], "M8[s]"), "ns", "time")

@@ -243,7 +243,7 @@ def test_calendars_that_numpy_lacks_are_selected_as_xarray_does(tmp_path: Path) 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", ["M8[ns]", "f8"])
 def test_samples_without_a_time_are_found_by_no_label(tmp_path: Path, dtype: str, zarr_format: Any) -> None:
-    """NaT is written by xarray as the least int64, without an attribute: it was refused as a time that is too far away."""
+    """NaT is stored by xarray as the least int64, without an attribute: it was refused as too far away."""
     times: Any = np.datetime64("2020-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
     if dtype == "f8":
         times = np.arange(12.0)

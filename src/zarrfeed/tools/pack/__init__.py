@@ -126,8 +126,11 @@ class PackReport(Page):
                 ("result", f"complete, and proved: {self.proof.samples} samples, the digests of both sides agree")
             )
         else:
-            names = ", ".join(name or "the array" for name in self.proof.differing)
-            rows.append(("result", f"WRONG: the digests of source and store differ in {names}"))
+            for what, differing in (("the digests of ", self.proof.by_digest), ("", self.proof.by_meaning)):
+                names = ", ".join(name or "the array" for name in differing)
+                rows += [("result", f"WRONG: {what}source and store differ in {names}")] * bool(names)
+        for line in () if self.proof is None else self.proof.not_compared:
+            rows.append(("not proved", line))
         return rows
 
 

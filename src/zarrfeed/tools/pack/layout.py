@@ -15,6 +15,8 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes
+from zarrfeed.metadata.cf import decoding_of
+from zarrfeed.metadata.meaning import difference, meaning_of
 from zarrfeed.storage.chunk_encoder import MOST_CHUNK_BYTES, Encoding
 from zarrfeed.tools.advise.chunk_lengths import (
     CHUNK_BYTES,
@@ -280,7 +282,30 @@ def _packed_dtype(field: SourceField, wanted: Mapping[str, str]) -> Any:
             f"dtype of {field.name or 'the array'}: {stored_dtype} cannot become {dtype}; "
             "floats become floats, and integers become integers or floats"
         )
+    if field.csr is None:
+        _check_still_mean_the_same(field, stored_dtype, dtype)
     return dtype.newbyteorder("=").str
+
+
+def _check_still_mean_the_same(field: SourceField, stored: np.dtype[Any], packed: np.dtype[Any]) -> None:
+    """Raise ConfigError if the attributes of an array would decode other values from numbers of another dtype."""
+    found = difference(meaning_of(field.attributes, stored), meaning_of(field.attributes, packed))
+    decoding = decoding_of(field.attributes, stored)
+    fills = () if decoding is None else decoding.fills
+    lost = [one for one in fills if not _holds(packed, one, stored)]
+    if found is None and not lost:
+        return
+    what = f"the fill value {lost[0]} has no place" if found is None else f"{found.attribute} means something else"
+    raise ConfigError(
+        f"dtype of {field.name or 'the array'}: {what} in {packed}; leave the dtype of this array as it is"
+    )
+
+
+def _holds(dtype: np.dtype[Any], fill: float, stored: np.dtype[Any]) -> bool:
+    """Return whether a dtype holds a fill value as it is stored."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = np.array([fill]).astype(stored)
+        return bool((value.astype(dtype).astype(stored) == value)[0])
 
 
 def codec_wish(field: SourceField, wanted: Mapping[str, str]) -> str | None:

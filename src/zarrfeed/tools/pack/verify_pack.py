@@ -2,23 +2,34 @@
 
 Both sides are read as a stranger would: the source through its library, and the packed store through `ZarrSource`. Each
 sample is hashed with its number in the source, which the packed side works out from its position.
+
+What holds: decoded values are compared. Where stored numbers were copied, the digests compare them, and attributes that
+decode them say the same on both sides. Where they were not, as times of several stores, each side is decoded by its own
+attributes. Arrays without samples are compared, too. What is not compared is listed in `Proof.not_compared`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
+import zarr
 
+from zarrfeed.metadata.cf import attributes_of
+from zarrfeed.metadata.coordinate_values import decode_values
+from zarrfeed.metadata.meaning import difference, meaning_of
 from zarrfeed.tools.executors import run_all
 from zarrfeed.tools.pack.digest import MODULUS, as_text, digest_rows
 from zarrfeed.tools.pack.job import PackJob
-from zarrfeed.tools.pack.sources.source import Source, SourceCall, SourceOptions
+from zarrfeed.tools.pack.sources.same_meaning import differing_values
+from zarrfeed.tools.pack.sources.source import Constant, Source, SourceCall, SourceOptions
 from zarrfeed.tools.pack.units import as_packed, make_worker
 
 #: Decoded bytes that are read at once.
@@ -46,18 +57,31 @@ class Proof:
     source, packed
         Digest of each array, by its name, as 32 hexadecimal digits.
     differing
-        Names of arrays whose digests differ.
+        Names of arrays whose digests, decoded values or meanings differ, of samples or not.
+    not_compared
+        Sentences that say what of the source was not compared.
     """
 
     samples: int
     source: dict[str, str]
     packed: dict[str, str]
     differing: tuple[str, ...] = field(default=())
+    not_compared: tuple[str, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
         """Whether each sample of the source is in the packed store once, with the same content."""
         return not self.differing
+
+    @property
+    def by_digest(self) -> tuple[str, ...]:
+        """Names of arrays whose digests differ."""
+        return tuple(name for name in self.differing if self.source.get(name) != self.packed.get(name))
+
+    @property
+    def by_meaning(self) -> tuple[str, ...]:
+        """Names of arrays that differ in what decodes them, and of those without samples that differ."""
+        return tuple(name for name in self.differing if name not in self.by_digest)
 
 
 def prove(
@@ -83,11 +107,55 @@ def prove(
     finally:
         _forget_packed(job.run)
     names = [layout.name for layout in job.layouts]
-    differing = tuple(name for name, a, b in zip(names, sums["source"], sums["packed"], strict=True) if a != b)
+    differing = [name for name, a, b in zip(names, sums["source"], sums["packed"], strict=True) if a != b]
+    differing += [name for name in _described_otherwise(job) if name not in differing]
     source, packed = (
         {name: as_text(digest) for name, digest in zip(names, sums[side], strict=True)} for side in ("source", "packed")
     )
-    return Proof(job.num_samples, source, packed, differing)
+    return Proof(job.num_samples, source, packed, tuple(differing), tuple(make_worker(job).source.not_proved))
+
+
+def _described_otherwise(job: PackJob) -> list[str]:
+    """Return the names of arrays whose numbers mean something else in the packed store, and of other constants."""
+    source, found = make_worker(job).source, dict[str, None]()
+    decoded = {name: read() for name, read in source.by_value.items()}
+    for part in job.parts:
+        numbers = job.numbers(part.begin, part.end)
+        for f in source.fields:
+            packed = _packed_node(job, part.name, f.name)
+            if f.csr is not None or not isinstance(packed, zarr.Array):
+                continue  # a sparse matrix, whose attributes say nothing of its numbers
+            attributes = attributes_of(packed)
+            if f.kind == "number" and difference(
+                meaning_of(f.attributes, f.dtype), meaning_of(attributes, packed.dtype)
+            ):
+                found[f.name] = None
+            elif f.name in decoded:
+                values = decode_values(np.asarray(packed[...]), attributes, f.name)
+                if differing_values(decoded[f.name][numbers], values):
+                    found[f.name] = None
+        for constant in source.constants:
+            packed = _packed_node(job, part.name, constant.name)
+            if not isinstance(packed, zarr.Array) or not _is_same(constant, packed):
+                found[constant.name] = None
+    return list(found)
+
+
+def _packed_node(job: PackJob, part: str, name: str) -> zarr.Array[Any] | zarr.Group | None:
+    """Return what the packed store has at a name; None if it has nothing there."""
+    try:
+        return zarr.open(Path(job.out, part, name), mode="r")
+    except FileNotFoundError:
+        return None
+
+
+def _is_same(constant: Constant, packed: zarr.Array[Any]) -> bool:
+    """Return whether an array without samples has the items and the attributes of that of the source."""
+    values, stored = (
+        one.astype(object) if one.dtype.kind in "OTU" else one for one in (np.asarray(packed[...]), constant.values)
+    )
+    has_attributes = json.dumps(dict(packed.attrs)) == json.dumps(dict(constant.attributes))
+    return has_attributes and values.dtype == stored.dtype.newbyteorder("=") and not differing_values(values, stored)
 
 
 def _pieces(job: PackJob) -> list[_Piece]:

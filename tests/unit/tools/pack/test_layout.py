@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,24 @@ def test_units_are_whole_shards_and_cover_what_the_source_reads_as_a_whole() -> 
 def test_what_cannot_be_is_refused(wish: LayoutWish, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_layout([X, LABEL], MILLION, wish, {})
+
+
+@pytest.mark.parametrize(
+    ("stored", "attributes", "packed", "message"),
+    [
+        ("f4", {"_FillValue": -9999.0}, "f2", "x: the fill value -9999.0 has no place in float16; leave the dtype"),
+        ("i2", {"missing_value": -32768}, "i1", "x: the fill value -32768 has no place in int8"),
+        ("f8", {"_FillValue": 1e300}, "f4", r"x: the fill value 1e\+300 has no place in float32"),
+        ("i1", {"_Unsigned": "true"}, "i4", "x: _Unsigned means something else in int32"),
+        ("i1", {"dtype": "bool"}, "f4", "x: dtype means something else in float32"),
+    ],
+)
+def test_another_dtype_keeps_what_the_attributes_mean(
+    stored: str, attributes: dict[str, Any], packed: str, message: str
+) -> None:
+    """-9999 became -10000 in float16, which no longer was the fill value, and so a value."""
+    field = SourceField("x", np.dtype(stored), attributes=attributes)
+    with pytest.raises(ConfigError, match=message):
+        plan_layout([field], 10, LayoutWish(dtypes={"x": packed}), {})
+    fine = SourceField("x", np.dtype("f8"), attributes={"_FillValue": -2048.0, "scale_factor": 2.0})
+    assert plan_layout([fine], 10, LayoutWish(dtypes={"x": "f2"}), {})[0].item == np.float16

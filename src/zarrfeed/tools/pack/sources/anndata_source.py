@@ -60,6 +60,7 @@ class AnnDataSource(FileSource):
     is_nested = True
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+        super().__init__()
         if options.sample_dim is not None or options.sample_axis != 0:
             raise ConfigError("anndata: cells lie along the first axis: leave sample_dim and sample_axis out")
         self.files = tuple(_files(paths))

@@ -47,6 +47,7 @@ class ArrowSource(FileSource):
     kind = "arrow"
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+        super().__init__()
         library("pyarrow", self.kind)
         files = _samples_only(paths, data_files(paths, self.kind, (".parquet", ".pq", ".arrow", ".feather", ".ipc")))
         self._block_starts: list[Int64] = []  # (blocks + 1,) of each file: the number of the first row of each block

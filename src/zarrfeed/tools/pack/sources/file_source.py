@@ -14,6 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.tools.pack.sources.files import check_field_name
+from zarrfeed.tools.pack.sources.same_meaning import OF_FIRST_STORE, Stored, as_one_axis, decoded_together
 from zarrfeed.tools.pack.sources.source import Constant, Int64, Rows, SourceField
 
 
@@ -84,7 +86,7 @@ class FileSource(ABC):
 
     Attributes
     ----------
-    kind, fields, num_samples, block_samples, attributes, constants, fingerprint
+    kind, fields, num_samples, block_samples, attributes, constants, fingerprint, by_value, not_proved
         As of `Source`.
     files
         In the order of their samples.
@@ -100,6 +102,12 @@ class FileSource(ABC):
     files: tuple[DataFile, ...]
     #: Whether names of fields are paths, such as "obs/age".
     is_nested = False
+    not_proved: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.by_value: dict[str, Callable[[], Rows]] = {}
+        #: Times of all files, counted alike, by the names of their fields.
+        self._axes: dict[str, Rows] = {}
 
     def _describe(
         self,
@@ -111,8 +119,12 @@ class FileSource(ABC):
         attributes: Mapping[str, Any] | None = None,
         constants: Sequence[Constant] = (),
         layout: object = None,
+        stored: Mapping[str, Sequence[Stored]] | None = None,
     ) -> None:
-        """Set the attributes of `Source`. `layout` is JSON: what else decides which samples these are.
+        """Set the attributes of `Source`.
+
+        `layout` is JSON: what else decides which samples these are. `stored` has fields as each file has them; times
+        that files count from dates of their own become one axis, by value.
 
         Raises
         ------
@@ -131,15 +143,26 @@ class FileSource(ABC):
         self.num_samples = int(self._starts[-1])
         if not self.num_samples:
             raise ConfigError(f"{files[0]}: holds no samples" + (", nor do the others" if len(files) > 1 else ""))
-        self.files, self.fields = tuple(files), tuple(fields)
+        self.files = tuple(files)
+        self.fields = tuple(self._on_one_axis(field, (stored or {}).get(field.name, ())) for field in fields)
+        self.not_proved = (OF_FIRST_STORE,) if stored and len(files) > 1 else ()
         self.block_samples = max(1, min(block_samples, self.num_samples))
         self.attributes, self.constants = dict(attributes or {}), tuple(constants)
         told = [[(str(file.path), file.size, file.mtime_ns) for file in files], list(map(int, lengths))]
-        shapes = [(field.name, field.dtype.str, field.shape, field.kind) for field in fields]
+        shapes = [(field.name, field.dtype.str, field.shape, field.kind) for field in self.fields]
         digest = hashlib.sha256(json.dumps([told, shapes, layout]).encode()).hexdigest()
         self.fingerprint = json.dumps(
             {"kind": self.kind, "files": len(files), "samples": self.num_samples, "sha256": digest}
         )
+
+    def _on_one_axis(self, field: SourceField, stored: Sequence[Stored]) -> SourceField:
+        """Return a field as it is packed: as the first file has it, or as times that are counted alike."""
+        axis = as_one_axis(stored) if len(stored) > 1 else None
+        if axis is None:
+            return field
+        self._axes[field.name] = axis.values
+        self.by_value[field.name] = partial(decoded_together, stored)
+        return SourceField(field.name, axis.values.dtype, field.shape, dims=field.dims, attributes=axis.attributes)
 
     def read(self, begin: int, end: int) -> list[Rows]:
         """Return the samples [begin, end) of each field, as `Source.read`."""
@@ -148,9 +171,9 @@ class FileSource(ABC):
         parts = [self._read_checked(*piece) for piece in self._pieces(begin, end)]
         if not parts:
             return [np.empty((0, *field.shape), field.dtype) for field in self.fields]
-        if len(parts) == 1:
-            return parts[0]
-        return [np.concatenate([part[number] for part in parts]) for number in range(len(self.fields))]
+        columns = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
+        copied = iter(columns)
+        return [self._axes[f.name][begin:end] if f.name in self._axes else next(copied) for f in self.fields]
 
     def take(self, samples: Int64) -> list[Rows]:
         """Return the samples of some numbers, as `Source.take`; those that follow each other are read at once."""
@@ -171,7 +194,7 @@ class FileSource(ABC):
 
     @abstractmethod
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end) of the file with a number; the samples of a file begin at 0."""
+        """Return the samples [begin, end) of the file with a number, which begin at 0, of all fields not on `_axes`."""
 
     def close(self) -> None:  # noqa: B027 - not every source keeps files open
         """Let go of files."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.tools.pack.sources.hdf5_datasets import (
     Part,
@@ -23,8 +25,8 @@ from zarrfeed.tools.pack.sources.hdf5_datasets import (
     sample_axes,
     values_of,
 )
-from zarrfeed.tools.pack.sources.items import check_same_constants, meaning
 from zarrfeed.tools.pack.sources.open_files import OpenFiles
+from zarrfeed.tools.pack.sources.same_meaning import Stored, check_same_constants
 from zarrfeed.tools.pack.sources.source import Constant, Rows, SourceField, SourceOptions, library
 
 #: HDF5 keeps decoded chunks of each dataset up to this size, of as many files.
@@ -75,12 +77,14 @@ class Hdf5Source(FileSource):
     kind = "hdf5"
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+        super().__init__()
         library("h5py", self.kind)
         self.files = tuple(data_files(paths, self.kind, (".h5", ".hdf5", ".he5", ".hdf", ".nc", ".nc4", ".mat")))
         self._cache_bytes, block_samples = 1 << 20, 1
         self._open: OpenFiles[Any] = OpenFiles(self._opened, lambda opened: opened[""].close(), _OPEN_FILES)
         first, lengths, attributes = None, [], {}
-        for file in self.files:
+        stored: dict[str, list[Stored]] = {}
+        for number, file in enumerate(self.files):
             with _open(file) as opened:
                 datasets = datasets_in(opened, file, options)
                 axes = sample_axes(datasets, file, options)
@@ -91,7 +95,12 @@ class Hdf5Source(FileSource):
                     chunked = [dataset.chunks[axis] for dataset, axis in sampled if dataset.chunks]
                     block_samples = max([1, *chunked])
                     self._cache_bytes = cache_bytes(sampled, MOST_CACHE_BYTES)
-                _check_same(file, layout, first)
+                _check_same(file, layout, self.files[0], first)
+                for field in layout.fields:
+                    if field.kind == "number":
+                        read = partial(self._whole, number, field.name)
+                        one = Stored(str(file), field.name, field.dtype, field.attributes, read)
+                        stored.setdefault(field.name, []).append(one)
                 found = {name: datasets[name].shape[axis] for name, axis in axes.items() if axis is not None}
                 if len(set(found.values())) > 1:
                     raise ConfigError(f"{file}: its datasets have different numbers of samples: {found}")
@@ -106,6 +115,7 @@ class Hdf5Source(FileSource):
             attributes=attributes,
             constants=first.constants,
             layout=[[array.path, array.axis] for array in first.arrays],
+            stored=stored,
         )
 
     def _opened(self, number: int) -> dict[str, Any]:
@@ -119,7 +129,17 @@ class Hdf5Source(FileSource):
                 part.rows(datasets[array.path], array.axis, begin, end)
                 for array in self._arrays
                 for part in array.parts
+                if part.name not in self._axes
             ]
+
+    def _whole(self, number: int, name: str) -> Rows:
+        """Return all samples of a field of a file as they are stored."""
+        self.files[number].check()
+        array, part = next((array, part) for array in self._arrays for part in array.parts if part.name == name)
+        with self._open.use(number) as datasets:
+            dataset = datasets[array.path]
+            values = np.asarray((dataset if part.member is None else dataset.fields(part.member))[()])
+        return np.moveaxis(values, array.axis, 0)
 
     def close(self) -> None:
         """Close the files."""
@@ -141,7 +161,8 @@ def _layout(file: DataFile, datasets: dict[str, Any], axes: dict[str, int | None
     for name, axis in axes.items():
         dataset = datasets[name]
         if axis is None:
-            made.constants.append(Constant(name, values_of(dataset), dims_of(dataset), attributes_of(dataset)))
+            attributes = attributes_of(dataset, dataset.dtype)
+            made.constants.append(Constant(name, values_of(dataset), dims_of(dataset), attributes))
             continue
         parts = parts_of(name, dataset, axis, file)
         made.arrays.append(_Array(dataset.name, axis, tuple(parts)))
@@ -163,7 +184,9 @@ def _layout(file: DataFile, datasets: dict[str, Any], axes: dict[str, int | None
                 )
             )
             shape = f"({', '.join(map(str, ('samples', *part.shape)))})"
-            told = f"{part.item.kind} {part.item.dtype} of shape {shape} along axis {axis}, with {meaning(attributes)}"
+            is_time = part.item.kind == "number" and is_time_unit(attributes.get("units"))
+            what = "times" if is_time else f"{part.item.kind} {part.item.dtype}"
+            told = f"{what} of shape {shape} along axis {axis}, of {dims}"
             made.told[part.name] = told
     return made
 
@@ -174,9 +197,9 @@ def _mean_bytes(dataset: Any, part: Part, axis: int) -> int:
     return sum(len(one) for one in some) // max(1, len(some))
 
 
-def _check_same(file: DataFile, layout: _Layout, first: _Layout) -> None:
+def _check_same(file: DataFile, layout: _Layout, first_file: DataFile, first: _Layout) -> None:
     """Raise ConfigError if a file has not what the first one has."""
     same_in_all(file, "the list of datasets with samples", sorted(layout.told), sorted(first.told))
     for name, told in layout.told.items():
         same_in_all(file, f"{name!r}", told, first.told[name])
-    check_same_constants(file, layout.constants, first.constants)
+    check_same_constants(file, layout.constants, first_file, first.constants)

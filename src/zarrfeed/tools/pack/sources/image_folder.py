@@ -13,7 +13,16 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.tools.pack.sources.encoded_images import EncodedImages
 from zarrfeed.tools.pack.sources.files import fingerprint_of, read_file
 from zarrfeed.tools.pack.sources.image_listing import list_images
-from zarrfeed.tools.pack.sources.source import Constant, Int64, Rows, SourceField, SourceOptions, chosen, objects_of
+from zarrfeed.tools.pack.sources.source import (
+    NONE_BY_VALUE,
+    Constant,
+    Int64,
+    Rows,
+    SourceField,
+    SourceOptions,
+    chosen,
+    objects_of,
+)
 from zarrfeed.tools.pack.sources.targets import read_targets
 
 _NOT_IN_CF_WORDS = re.compile(r"[^\w.+@-]")
@@ -49,6 +58,8 @@ class ImageFolder:
     kind = "images"
     block_samples = 1
     constants: tuple[Constant, ...] = ()
+    by_value = NONE_BY_VALUE
+    not_proved: tuple[str, ...] = ()
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
         self._encoded = EncodedImages(options)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.tools.pack.sources.source import Constant, Kind, Rows
+from zarrfeed.tools.pack.sources.source import Kind, Rows
 
 #: NumPy's unit of time -> its name in the attribute `units` (CF conventions, section 4.4).
 UNIT_NAMES = {
@@ -139,27 +139,3 @@ def float_fill(value: Any) -> Any:
     if isinstance(value, complex | np.complexfloating):
         return [float_fill(value.real), float_fill(value.imag)]
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
-
-
-#: Attributes that say which value a stored number is (CF conventions).
-_MEANING = ("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "names")
-
-
-def meaning(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of an array's attributes that must be the same in all files, or equal numbers are other values."""
-    return {name: attributes[name] for name in _MEANING if name in attributes}
-
-
-def check_same_constants(file: object, constants: Sequence[Constant], first: Sequence[Constant]) -> None:
-    """Raise ConfigError, which names the file, unless its constants are those of the first file."""
-    names, known = sorted(one.name for one in constants), {one.name: one for one in first}
-    if names != sorted(known):
-        raise ConfigError(f"{file}: has the arrays {names} without samples, the first file {sorted(known)}")
-    for one in constants:
-        other = known[one.name]
-        floats = one.values.dtype.kind in "fc" and other.values.dtype.kind in "fc"
-        if not np.array_equal(one.values, other.values, equal_nan=floats):
-            raise ConfigError(
-                f"{file}: {one.name!r}, which has no samples, has other values than in the first file: pack such files "
-                "into stores of their own, or leave it out with `variables`"
-            )

@@ -45,6 +45,7 @@ class NpySource(FileSource):
     kind = "npy"
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+        super().__init__()
         files = data_files(paths, self.kind, (".npy", ".npz"))
         self._arrays: list[list[NpyArray]] = []  # of each file
         left, lengths = MOST_KEPT_BYTES, []

@@ -7,9 +7,10 @@ process that opens the same paths. Reading changes nothing. `fingerprint` change
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -24,6 +25,10 @@ Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]
 #: sparse matrix, of dtype object as well: the bytes of the columns of a row, and then of its values.
 Rows: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
+#: Reads the decoded values of all samples of a field, by its name.
+ByValue: TypeAlias = Mapping[str, Callable[[], Rows]]
+#: For sources whose stored numbers are all copied.
+NONE_BY_VALUE: ByValue = MappingProxyType({})
 
 
 def bytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
@@ -132,6 +137,11 @@ class Source(Protocol):
         Arrays without an axis of samples.
     fingerprint
         What tells this source from another one, or from what it was before: paths, sizes, times, shapes.
+    by_value
+        Names of fields whose stored numbers are not copied, since they mean something else in each store: for each,
+        what reads the decoded values of all samples anew, by the attributes of each store.
+    not_proved
+        Sentences that say what of the source a comparison with the packed store does not compare.
     """
 
     kind: str
@@ -141,6 +151,8 @@ class Source(Protocol):
     attributes: Mapping[str, Any]
     constants: tuple[Constant, ...]
     fingerprint: str
+    by_value: ByValue
+    not_proved: tuple[str, ...]
 
     def read(self, begin: int, end: int) -> list[Rows]:
         """Return the samples [begin, end), of each field an array that nobody else writes.

@@ -22,7 +22,16 @@ from zarrfeed.tools.pack.sources.files import (
     read_at,
     some_of,
 )
-from zarrfeed.tools.pack.sources.source import Constant, Int64, Rows, SourceField, SourceOptions, chosen, objects_of
+from zarrfeed.tools.pack.sources.source import (
+    NONE_BY_VALUE,
+    Constant,
+    Int64,
+    Rows,
+    SourceField,
+    SourceOptions,
+    chosen,
+    objects_of,
+)
 from zarrfeed.tools.pack.sources.tar_samples import FilePlaces, TarSamples
 
 _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
@@ -58,6 +67,8 @@ class WebDatasetSource:
     kind = "webdataset"
     block_samples = 1
     constants: tuple[Constant, ...] = ()
+    by_value = NONE_BY_VALUE
+    not_proved: tuple[str, ...] = ()
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
         self._paths = tuple(paths)

@@ -1,28 +1,30 @@
 """`XarraySource`: samples in files that xarray opens, such as netCDF and GRIB, along a dimension.
 
 What holds: numbers are packed as they are stored. Scale factors, fill values, units and calendars stay in the
-attributes, which say in the packed store what they said in the file; so they must be the same in all files.
+attributes, which say in the packed store what they said in the file; so they must say the same in all files. Times that
+files count from dates of their own are one axis, by value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.tools.pack.sources.items import (
     Item,
-    check_same_constants,
     check_scalar,
     converted,
     item_of,
     json_attributes,
-    meaning,
 )
 from zarrfeed.tools.pack.sources.open_files import OpenFiles
+from zarrfeed.tools.pack.sources.same_meaning import Stored, check_same_constants
 from zarrfeed.tools.pack.sources.source import Constant, Rows, SourceField, SourceOptions, chosen, library
 
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
@@ -39,10 +41,12 @@ class _Field(NamedTuple):
     field: SourceField
 
     def told(self) -> str:
-        """Return what must be the same in all files, as messages have it."""
+        """Return what must be the same in all files, beside what numbers mean, as messages have it."""
         shape = ", ".join(map(str, ("samples", *self.field.shape)))
         where = "" if self.axis is None else f" along axis {self.axis}"
-        return f"{self.item.kind} {self.item.dtype} of shape ({shape}){where}, with {meaning(self.field.attributes)}"
+        is_time = self.item.kind == "number" and is_time_unit(self.field.attributes.get("units"))
+        what = "times" if is_time else f"{self.item.kind} {self.item.dtype}"
+        return f"{what} of shape ({shape}){where}, of {self.field.dims}"
 
 
 class XarraySource(FileSource):
@@ -67,12 +71,14 @@ class XarraySource(FileSource):
     kind = "xarray"
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
+        super().__init__()
         library("xarray", self.kind)
         self.files = tuple(data_files(paths, self.kind, _SUFFIXES))
         self._open: OpenFiles[Any] = OpenFiles(lambda number: _open(self.files[number]), _close, _OPEN_FILES)
         self._fields: list[_Field] = []
         constants: list[Constant] = []
         lengths, attributes, block_samples, dim = [], {}, 1, ""
+        stored: dict[str, list[Stored]] = {}
         for number, file in enumerate(self.files):
             with self._open.use(number) as dataset:
                 if not number:
@@ -93,7 +99,11 @@ class XarraySource(FileSource):
                 known = {field.name: field for field in self._fields}
                 for field in found:
                     same_in_all(file, f"{field.name!r}", field.told(), known[field.name].told())
-                check_same_constants(file, same, constants)
+                    dtype = dataset.variables[field.name].dtype
+                    read = partial(self._whole, number, field.name, field.axis)
+                    one = Stored(str(file), field.name, dtype, field.field.attributes, read)
+                    stored.setdefault(field.name, []).append(one)
+                check_same_constants(file, same, self.files[0], constants)
                 lengths.append(dataset.sizes.get(dim, 1))
         self._describe(
             self.files,
@@ -103,12 +113,21 @@ class XarraySource(FileSource):
             attributes=attributes,
             constants=constants,
             layout=dim,
+            stored=stored,
         )
         self._dim = dim
 
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
         with self._open.use(number) as dataset:
-            return [self._rows(dataset.variables[field.name], field, begin, end) for field in self._fields]
+            copied = [field for field in self._fields if field.name not in self._axes]
+            return [self._rows(dataset.variables[field.name], field, begin, end) for field in copied]
+
+    def _whole(self, number: int, name: str, axis: int | None) -> Rows:
+        """Return all samples of a variable of a file as they are stored."""
+        self.files[number].check()
+        with self._open.use(number) as dataset:
+            values = np.asarray(dataset.variables[name].values)
+        return values[None] if axis is None else np.moveaxis(values, axis, 0)
 
     def _rows(self, variable: Any, field: _Field, begin: int, end: int) -> Rows:
         if field.axis is None:

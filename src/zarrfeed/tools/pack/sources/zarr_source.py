@@ -1,4 +1,9 @@
-"""`ZarrSource`: Zarr arrays and groups, one store or many, wherever `zarrfeed.open` reads them."""
+"""`ZarrSource`: Zarr arrays and groups, one store or many, wherever `zarrfeed.open` reads them.
+
+What holds: of several stores, each has the arrays of the first one, their numbers mean the same (`same_meaning`), and
+arrays without samples, such as latitudes, have the same values. Times that stores count from dates of their own are one
+axis, by value.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,18 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import zarr
 
-from zarrfeed.base.errors import UnsupportedError
+from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.engine.row_reader import RowReader
-from zarrfeed.metadata.cf import dimension_names
+from zarrfeed.metadata.cf import attributes_of, coordinate_attributes, dimension_names
+from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.metadata.open import arrays_of_group, open_source
 from zarrfeed.metadata.open_data import open as open_data
 from zarrfeed.plan.batch_request import RowRequests
@@ -23,6 +30,14 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.pack.sources.items import float_fill
+from zarrfeed.tools.pack.sources.same_meaning import (
+    OF_FIRST_STORE,
+    OneAxis,
+    Stored,
+    as_one_axis,
+    check_same_constants,
+    decoded_together,
+)
 from zarrfeed.tools.pack.sources.source import Constant, Int64, Kind, Rows, SourceField, SourceOptions, chosen
 
 #: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
@@ -38,7 +53,12 @@ _LARGE_BYTES = 4 << 20
 class ZarrSource:
     """Samples of Zarr stores, as they are stored: values are not unpacked, attributes are carried over.
 
-    Of several stores, attributes and constants are those of the first one.
+    Of several stores, attributes that say nothing of the numbers, such as `long_name`, are those of the first one.
+
+    Raises
+    ------
+    ConfigError
+        If a store has other arrays, grids, units, packing or calendars than the first one.
     """
 
     kind = "zarr"
@@ -47,44 +67,64 @@ class ZarrSource:
         self._policy = Faults(timeout=options.timeout)
         access = StoreAccess(self._policy, options.storage_options)
         node = open_source(paths[0], access)
-        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_of_group(node, access)
-        dim = options.sample_dim or _samples_dim(arrays, options.sample_axis)
-        along = {name: array for name, array in arrays.items() if _has_samples(array, dim, options.sample_axis)}
-        if dim is not None and any(dimension_names(array) is None for array in along.values()):
-            dim = options.sample_dim
-        names = chosen(list(along), options, paths[0])
+        first = _ArraysOfStore.of(paths[0], node, access, options)
         by_name = isinstance(node, zarr.Group)
-        data = open_data(
-            paths[0] if len(paths) == 1 else list(paths),
-            sample_axis=options.sample_axis if dim is None else 0,
-            sample_dim=dim,
-            variables=names if by_name else None,
-            decode_cf=False,
-            storage_options=options.storage_options,
-            timeout=options.timeout,
-        )
-        self.num_samples = len(data)
-        self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
-        self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
+        names = chosen(list(first.sampled), options, paths[0])
+        self.num_samples = first.num_samples(names)
+        self.by_value: dict[str, Callable[[], Rows]] = {}
+        self.not_proved: tuple[str, ...] = ()
+        axes: dict[str, OneAxis] = {}
+        if len(paths) > 1:
+            stores = [first, *(first.like(path, open_source(path, access), names) for path in paths[1:])]
+            self.num_samples = sum(store.num_samples(names) for store in stores)
+            for name in names:
+                of_stores = [store.stored(name) for store in stores]
+                axis = as_one_axis(of_stores)
+                if axis is not None:
+                    axes[name] = axis
+                    self.by_value[name] = partial(decoded_together, of_stores)
+            self.not_proved = (OF_FIRST_STORE,)
+        dim = first.dim
+        copied = [name for name in names if name not in axes]
+        self._reads = bool(copied) or not names
+        fields: dict[str, SourceField] = {}
+        version: object = None
+        if self._reads:
+            data = open_data(
+                paths[0] if len(paths) == 1 else list(paths),
+                sample_axis=options.sample_axis if dim is None else 0,
+                sample_dim=dim,
+                variables=copied if by_name else None,
+                decode_cf=False,
+                storage_options=options.storage_options,
+                timeout=options.timeout,
+            )
+            version = data.version
+            self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
+            self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
+            for name, field in zip(copied if by_name else [""], self._set.fields, strict=True):
+                fields[name] = _describe(name, first.arrays[name], field, dim, options.sample_axis)
         self._local = threading.local()
         self.attributes: Mapping[str, Any] = dict(node.attrs) if by_name else {}
-        self.fields = tuple(
-            _describe(name, arrays[name], field, dim, options.sample_axis)
-            for name, field in zip(names if by_name else [""], self._set.fields, strict=True)
-        )
-        self._dtypes = [f.dtype for f in self.fields]
+        self._axes = {name: axis.values for name, axis in axes.items()}
+        for name, axis in axes.items():
+            dims = first.dims_of(name)
+            shape = axis.values.shape[1:]
+            fields[name] = SourceField(name, axis.values.dtype, shape, dims=dims, attributes=axis.attributes)
+        self.fields = tuple(fields[name] for name in (names if by_name else [""]))
+        self._dtypes = [f.dtype for f in self.fields if f.name not in axes]
         self.fields = self._with_sizes()
         self.block_samples = self._samples_together()
-        self.constants = tuple(
-            Constant(name, np.asarray(array[...]), dimension_names(array), _attributes(array))
-            for name, array in arrays.items()
-            if name not in along and options.variables is None
-        )
-        described = [data.version, self.num_samples, [str(f) for f in self.fields], list(paths)]
-        self.fingerprint = hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
+        self.constants = tuple(first.constants()) if options.variables is None else ()
+        described = [version, self.num_samples, [str(f) for f in self.fields], list(paths)]
+        digests = [hashlib.sha256(axis.values.tobytes()).hexdigest() for axis in axes.values()]
+        text = json.dumps(described + digests, default=str)
+        self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
     def _samples_together(self) -> int:
         """Return the samples of a chunk that is too large to be decoded again and again."""
+        if not self._reads:
+            return 1
         largest = max(f.mean_bytes for f in self.fields)
         stored: Sequence[Any] = self._set.fields
         rows = [
@@ -93,7 +133,7 @@ class ZarrSource:
         ]
         matters = [
             n
-            for n, f in zip(rows, self.fields, strict=True)
+            for n, f in zip(rows, (f for f in self.fields if f.name not in self._axes), strict=True)
             if f.mean_bytes == largest or n * f.mean_bytes >= _LARGE_BYTES
         ]
         return max(matters)
@@ -114,6 +154,11 @@ class ZarrSource:
 
     def take(self, samples: Int64) -> list[Rows]:
         """Return the samples of some numbers."""
+        read = iter(self._copied(samples) if self._reads else ())
+        return [self._axes[f.name][samples] if f.name in self._axes else next(read) for f in self.fields]
+
+    def _copied(self, samples: Int64) -> list[Rows]:
+        """Return the samples of the arrays whose stored numbers are copied."""
         reader = getattr(self._local, "reader", None)
         if reader is None:
             reader = self._local.reader = RowReader(self._set, self._requests, self._policy)
@@ -125,6 +170,109 @@ class ZarrSource:
     def close(self) -> None:
         """Let go of the memory of the readers."""
         self._local = threading.local()
+
+
+@dataclass(frozen=True)
+class _ArraysOfStore:
+    """The arrays of one store: those with samples, and those without."""
+
+    path: str
+    node: Any
+    access: StoreAccess
+    options: SourceOptions
+    arrays: Mapping[str, zarr.Array[Any]]
+    dim: str | None
+
+    @classmethod
+    def of(cls, path: str, node: Any, access: StoreAccess, options: SourceOptions) -> _ArraysOfStore:
+        """Return those of an opened store; `sample_dim`, or what the largest array says, is the dimension."""
+        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_of_group(node, access)
+        dim = options.sample_dim or _samples_dim(arrays, options.sample_axis)
+        store = cls(path, node, access, options, arrays, dim)
+        if dim is not None and any(dimension_names(array) is None for array in store.sampled.values()):
+            return replace(store, dim=options.sample_dim)
+        return store
+
+    def like(self, path: str, node: Any, names: Sequence[str]) -> _ArraysOfStore:
+        """Return those of another store, which are to be like those of this one.
+
+        Raises
+        ------
+        ConfigError
+            If they are not: if it lacks one of `names`, has an array more, or another grid.
+        """
+        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_of_group(node, self.access)
+        other = replace(self, path=path, node=node, arrays=arrays)
+        ours, theirs = sorted(other.sampled), sorted(self.sampled)
+        if ours != theirs and (self.options.variables is None or not set(names) <= set(ours)):
+            raise ConfigError(
+                f"{printable(path)}: has the arrays of samples {', '.join(map(repr, ours))}, "
+                f"{printable(self.path)} has {', '.join(map(repr, theirs))}: choose those of both with `variables`"
+            )
+        for name in names:
+            dims = [dimension_names(store.arrays[name]) for store in (other, self)]
+            if dims[0] != dims[1]:
+                raise ConfigError(
+                    f"{printable(path)}: {name!r} has the dimensions {dims[0]}, in {printable(self.path)} {dims[1]}: "
+                    "transpose one of them"
+                )
+        grid = self.grid_of(names) if self.options.variables is not None else None
+        check_same_constants(printable(path), other.constants(grid), printable(self.path), self.constants(grid))
+        return other
+
+    @cached_property
+    def sampled(self) -> dict[str, zarr.Array[Any]]:
+        """The arrays with samples."""
+        return {
+            name: array
+            for name, array in self.arrays.items()
+            if _has_samples(array, self.dim, self.options.sample_axis)
+        }
+
+    def axis_of(self, name: str) -> int:
+        """Return the axis of samples of an array."""
+        return _axis_of(self.arrays[name], self.dim, self.options.sample_axis)
+
+    def dims_of(self, name: str) -> tuple[str | None, ...] | None:
+        """Return the names of the dimensions of an array, that of the samples first."""
+        dims, axis = dimension_names(self.arrays[name]), self.axis_of(name)
+        return None if dims is None else (dims[axis], *dims[:axis], *dims[axis + 1 :])
+
+    def num_samples(self, names: Sequence[str]) -> int:
+        """Return how many samples there are."""
+        return int(self.arrays[names[0]].shape[self.axis_of(names[0])]) if names else 0
+
+    def grid_of(self, names: Sequence[str]) -> set[str]:
+        """Return the names of the dimensions of some arrays, which those of their coordinates may be."""
+        return {dim for name in names for dim in dimension_names(self.arrays[name]) or () if dim is not None}
+
+    def constants(self, among: Container[str] | None = None) -> list[Constant]:
+        """Return the arrays without samples; `among` are names that count, None: all do."""
+        return [
+            Constant(name, np.asarray(self._read(name)), dimension_names(array), _attributes(array))
+            for name, array in self.arrays.items()
+            if name not in self.sampled and (among is None or name in among)
+        ]
+
+    def stored(self, name: str) -> Stored:
+        """Return an array with samples, for a comparison with those of other stores."""
+        array = self.arrays[name]
+        is_time = is_time_unit(array.attrs.get("units"))
+        attributes = coordinate_attributes(array) if is_time else attributes_of(array)
+        return Stored(printable(self.path), name, np.dtype(array.dtype), attributes, partial(self._rows, name))
+
+    def _rows(self, name: str) -> Rows:
+        """Return all samples of an array."""
+        return np.moveaxis(np.asarray(self._read(name)), self.axis_of(name), 0)
+
+    def _read(self, name: str) -> Any:
+        array = self.arrays[name]
+        return self.access.ask(lambda: array.async_array.getitem(...), printable(f"{self.path}/{name}"))
+
+
+def _axis_of(array: zarr.Array[Any], dim: str | None, axis: int) -> int:
+    dims = dimension_names(array)
+    return axis % len(array.shape) if dim is None or dims is None else dims.index(dim)
 
 
 def _samples_dim(arrays: Mapping[str, zarr.Array[Any]], axis: int) -> str | None:
@@ -142,8 +290,7 @@ def _has_samples(array: zarr.Array[Any], dim: str | None, axis: int) -> bool:
 
 
 def _describe(name: str, array: zarr.Array[Any], field: Any, dim: str | None, axis: int) -> SourceField:
-    dims = dimension_names(array)
-    axis = axis % len(array.shape) if dim is None or dims is None else dims.index(dim)
+    dims, axis = dimension_names(array), _axis_of(array, dim, axis)
     if dims is not None:
         dims = (dims[axis], *(dim for number, dim in enumerate(dims) if number != axis))
     shape = tuple(n for number, n in enumerate(array.shape) if number != axis)
