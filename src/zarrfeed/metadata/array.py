@@ -25,6 +25,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.local_files import check_metadata_files, local_path
 from zarrfeed.storage.location import place_array
@@ -52,19 +53,23 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     Parameters
     ----------
     source
-        A path (of a directory or a `.zip` file), a URL, or an open `zarr.Array`, which is returned as it is.
+        A path (of a directory or a `.zip` file), a URL, or an open `zarr.Array`.
+
+    Returns
+    -------
+    The array, with the configurations of its codecs as their writer means them (`storage/codec_configs.py`).
 
     Raises
     ------
     ConfigError
-        If there is a group, or nothing that zarr-python can read.
+        If there is a group, or nothing that zarr-python can read, or a codec's configuration contradicts the dtype.
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
         If the URL has a scheme that is not read.
     """
     if isinstance(source, zarr.Array):
-        return source
+        return as_meant(source)
     if isinstance(source, zarr.Group):
         raise not_an_array(printable(source.store_path), source)
     if not isinstance(source, str | Path):
@@ -73,7 +78,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     node = open_node(source)
     if isinstance(node, zarr.Group):
         raise not_an_array(str(source), node)
-    return node
+    return as_meant(node, printable(source))
 
 
 def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
@@ -100,7 +105,7 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
     except FileNotFoundError as error:
         raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
-        raise open_error(printable(source), error) from error
+        raise open_error(printable(source), error, path) from error
 
 
 def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess | None = None) -> ArraySpec:

@@ -11,6 +11,7 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.native import core
 from zarrfeed.spec.codec import CodecSpec
+from zarrfeed.storage.codec_configs import whole_number
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, has_snappy
 
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
@@ -32,12 +33,13 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
             if not has_snappy():
                 raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
             return CodecSpec(name="blosc with snappy", label=label, native=False)
-    if short == "crc32c" and config.get("location", "end") not in ("start", "end"):
-        raise UnsupportedError(f"{array}: crc32c location {config['location']!r}, must be 'start' or 'end'")
+    location = config.get("location") or "end"  # numcodecs takes null for the default
+    if short == "crc32c" and location not in ("start", "end"):
+        raise UnsupportedError(f"{array}: crc32c location {location!r}, must be 'start' or 'end'")
     return CodecSpec(
         name=short,
         label=label,
-        checksum_at_start=config.get("location", "end") == "start",
+        checksum_at_start=location == "start",
         block_bytes=_block_bytes(config.get("blocksize"), array) if short == "blosc" else 0,
     )
 
@@ -51,9 +53,10 @@ def _shuffle_label(shuffle: object, array: str) -> str:
 def _block_bytes(blocksize: object, array: str) -> int:
     if blocksize is None:
         return 0
-    if not isinstance(blocksize, int) or blocksize > _MOST_BLOCK_BYTES:
+    size = whole_number(blocksize)
+    if size is None or size > _MOST_BLOCK_BYTES:
         raise ConfigError(f"{array}: Blosc blocksize = {blocksize!r}, must be a whole number up to {_MOST_BLOCK_BYTES}")
-    return max(0, blocksize)
+    return max(0, size)
 
 
 def codecs_v2(metadata: ArrayV2Metadata, name: str) -> tuple[CodecSpec, ...]:

@@ -30,6 +30,7 @@ from zarrfeed.metadata.coordinate_values import decode_values
 from zarrfeed.metadata.open import open_source
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.key_urls import KeyUrl, url_of
 from zarrfeed.storage.urls import UrlStore
@@ -420,6 +421,7 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> n
     """Read an array with one axis, and decode it as xarray does."""
     if len(array.shape) != 1 or array.shape[0] > _MOST_VALUES:
         raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {_MOST_VALUES}")
+    array = as_meant(array, where)
     try:
         read = access.ask(lambda: array.async_array.getitem(slice(None)), where)
     except StoreReadError:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.errors import errno_of, reason_of
 
 
@@ -19,7 +20,10 @@ def read_values(array: zarr.Array[Any]) -> npt.NDArray[Any]:
     ------
     StoreReadError
         If it cannot be read.
+    ConfigError
+        If the configuration of a codec contradicts the dtype.
     """
+    array = as_meant(array)
     try:
         return np.asarray(array[...])
     except Exception as error:  # what zarr-python's stores and codecs raise is of any class

@@ -30,6 +30,7 @@ from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.storage.append_journal import Entries, Journal, side_directory
 from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, marks_of, new_marks
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.eviction import forget_deleted
 from zarrfeed.storage.local_files import check_metadata_files
 from zarrfeed.storage.zarr_internals import regular_chunk_shape, with_length
@@ -256,7 +257,8 @@ class Appender:
         """Open the arrays; begin a journal where there is none. Under the lock."""
         check_metadata_files(self._path)
         node = zarr.open(LocalStore(self._path), mode="r+")
-        arrays = {"": node} if isinstance(node, zarr.Array) else dict(sorted(node.arrays()))
+        found = {"": node} if isinstance(node, zarr.Array) else dict(sorted(node.arrays()))
+        arrays = {name: as_meant(array, f"{self._path}/{name}".rstrip("/")) for name, array in found.items()}
         if not arrays:
             raise ConfigError(f"{self._path}: is a group without arrays; give it arrays of length 0, or another path")
         stored = {name: regular_chunk_shape(array.metadata, f"{self._path}/{name}") for name, array in arrays.items()}

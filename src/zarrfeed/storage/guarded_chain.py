@@ -47,9 +47,7 @@ _TEXT_CODECS: dict[type, Numcodec] = {VLenUTF8Codec: VLenUTF8(), VLenBytesCodec:
 
 def guard_v2(metadata: ArrayV2Metadata, chunk: ChunkSpec) -> tuple[V2Codec, int]:
     """Return the chain of a v2 array, behind guards, and the bytes that a stored chunk has at most."""
-    dtype = chunk.dtype.to_native_dtype()
-    items = math.prod(chunk.shape)
-    expected = Expected(items * dtype.itemsize, is_exact=True, items=items, dtype=dtype)
+    expected = expected_of(chunk)
     guarded: list[Numcodec] = []
     for codec in (*(metadata.filters or ()), *((metadata.compressor,) if metadata.compressor else ())):
         guarded.append(_GuardedNumcodec(codec, expected))
@@ -76,12 +74,12 @@ def _most_stored(encoded: Expected) -> int:
 def _guard_v3(codecs: Sequence[Codec], chunk: ChunkSpec) -> tuple[tuple[Codec, ...], Expected]:
     """Return a chain behind guards, and what it encodes a chunk to."""
     guarded: list[Codec] = []
-    expected = _expected_of(chunk)
+    expected = expected_of(chunk)
     for codec in codecs:
         if isinstance(codec, ArrayArrayCodec):
             guarded.append(codec)  # zarr-python compares the size of what it gets from there with the metadata
             chunk = codec.resolve_metadata(chunk)
-            expected = _expected_of(chunk)
+            expected = expected_of(chunk)
         elif isinstance(codec, ShardingCodec):
             shards, expected = _guard_shards(codec, chunk)
             guarded.append(shards)
@@ -113,7 +111,8 @@ def _guard_shards(codec: ShardingCodec, shard: ChunkSpec) -> tuple[ShardingCodec
     return replace(codec, codecs=codecs, index_codecs=index_codecs), expected
 
 
-def _expected_of(chunk: ChunkSpec) -> Expected:
+def expected_of(chunk: ChunkSpec) -> Expected:
+    """Return the size and the dtype of a decoded chunk."""
     dtype, items = chunk.dtype.to_native_dtype(), math.prod(chunk.shape)
     return Expected(items * dtype.itemsize, is_exact=True, items=items, dtype=dtype)
 

@@ -10,9 +10,11 @@ where they are used.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from typing import Any, TypeAlias
 
 import numcodecs.blosc
+import numcodecs.registry
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
@@ -30,6 +32,8 @@ try:
     from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
     from zarr.core.sync import sync
     from zarr.dtype import ZDType
+    from zarr.errors import ZarrUserWarning
+    from zarr.registry import get_codec_class
 except ImportError as error:
     _oldest, _newest = TESTED_RELEASES
     raise ImportError(
@@ -47,17 +51,21 @@ __all__ = [
     "V2Codec",
     "async_group",
     "chunk_spec",
+    "configured",
     "dtype_name",
     "event_loop",
     "fill_scalar",
     "grid_error",
     "has_snappy",
+    "make_codec",
     "numcodecs_codec",
     "open_store",
+    "read_document",
     "regular_chunk_shape",
     "sync",
     "unwrapped",
     "with_length",
+    "with_metadata",
     "with_store",
 ]
 
@@ -150,6 +158,46 @@ def with_length(array: zarr.Array[Any], length: int) -> zarr.Array[Any]:
     metadata = array.metadata.update_shape((length, *array.shape[1:]))
     config = ArrayConfig(order="C", write_empty_chunks=True)
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=array.store_path, config=config))
+
+
+def with_metadata(array: zarr.Array[Any], metadata: ArrayMetadata) -> zarr.Array[Any]:
+    """Return an array that zarr-python reads and writes by other metadata; nothing is stored."""
+    config = ArrayConfig(order="C", write_empty_chunks=False)
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=array.store_path, config=config))
+
+
+def make_codec(described: dict[str, Any]) -> Any:
+    """Return a codec as it stands in the metadata of an array, of format 2 or 3.
+
+    Raises
+    ------
+    Exception
+        Of any class, if there is no such codec, or it refuses its configuration.
+    """
+    if "id" in described:
+        return numcodecs.registry.get_codec(dict(described))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        return get_codec_class(described["name"]).from_dict(described)
+
+
+def configured(codec: Any, changes: dict[str, Any]) -> Any:
+    """Return a codec of numcodecs in an array of format 3 with another configuration."""
+    with warnings.catch_warnings():  # zarr-python warned of the codec when it opened the array
+        warnings.simplefilter("ignore", ZarrUserWarning)
+        return type(codec)(**{**codec.codec_config, **changes})
+
+
+def read_document(array: zarr.Array[Any], key: str) -> bytes | None:
+    """Return the content of a metadata document of an array; None if the store does not have it.
+
+    Raises
+    ------
+    Exception
+        What the store raises, of any class.
+    """
+    content = sync((array.store_path / key).get())
+    return None if content is None else content.to_bytes()
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

@@ -39,6 +39,7 @@ from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import StoredField, VlenField, record_of, sample_bytes
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField, plain_field
 from zarrfeed.torch.batch import Values
@@ -421,7 +422,7 @@ def _open_arrays(
         node: Any = open_source(source, StoreAccess(storage_options=storage_options))
         for array in [node] if keys is None else [node[key] for key in keys]:
             assert isinstance(array, zarr.Array)
-            opened.append(array)
+            opened.append(as_meant(array))
     return opened
 
 

@@ -148,7 +148,8 @@ class _Walk:
             found.problems[path] = str(error)
             return True
         except Exception as error:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)
-            found.problems[path] = str(open_error(path, error)).removeprefix(f"{path}: ")
+            folder = self._directory(path)
+            found.problems[path] = str(open_error(path, error, folder)).removeprefix(f"{path}: ")
             return True
         if isinstance(node, zarr.Array):
             found.arrays[path] = node

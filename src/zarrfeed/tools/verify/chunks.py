@@ -35,6 +35,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.location import StoreSource, place_array
 from zarrfeed.storage.read_counts import ReadCounts
@@ -153,6 +154,7 @@ def prepare_check(
     """
     if math.prod(array.metadata.shape) == 0:
         return None
+    array = as_meant(array)
     spec = None
     if array.metadata.shape:
         with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold

@@ -29,6 +29,7 @@ from zarrfeed.plan.batch_request import RowRequests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.items import float_fill
 from zarrfeed.tools.pack.sources.same_meaning import (
     OF_FIRST_STORE,
@@ -266,8 +267,9 @@ class _ArraysOfStore:
         return np.moveaxis(np.asarray(self._read(name)), self.axis_of(name), 0)
 
     def _read(self, name: str) -> Any:
-        array = self.arrays[name]
-        return self.access.ask(lambda: array.async_array.getitem(...), printable(f"{self.path}/{name}"))
+        named = printable(f"{self.path}/{name}")
+        array = as_meant(self.arrays[name], named)
+        return self.access.ask(lambda: array.async_array.getitem(...), named)
 
 
 def _axis_of(array: zarr.Array[Any], dim: str | None, axis: int) -> int:
