@@ -51,6 +51,10 @@ class ChunkSkippedWarning(UserWarning):
     """A chunk could not be read or decoded, and other samples are delivered in place of its own."""
 
 
+class StaleMetadataWarning(UserWarning):
+    """An array was changed after the consolidated metadata that it was opened by were written."""
+
+
 class ClosedError(ZarrfeedError, RuntimeError):
     """A dataset was used after `close()`."""
 

@@ -19,8 +19,9 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.conversion import Items, by_field
 from zarrfeed.metadata.known_groups import NULLABLE, encoding_of, member_of, refusal
+from zarrfeed.metadata.own_metadata import OwnMetadata, read_own, with_own
 from zarrfeed.metadata.values import read_values
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.array import ArraySpec, Documented
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import TENSOR_DTYPES
 from zarrfeed.spec.layout import Layout
@@ -114,7 +115,9 @@ def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
         )
     indptr = read_values(arrays["indptr"]).astype(np.int64)
     _check_indptr(indptr, count, path)
-    indices, data = (_elements_of(arrays[key], f"{path}/{key}", access) for key in ("indices", "data"))
+    is_copy = group.metadata.consolidated_metadata is not None
+    owns = dict(zip(arrays, read_own(list(arrays.values()), access), strict=True)) if is_copy else {}
+    indices, data = (_elements_of(arrays[key], f"{path}/{key}", access, owns.get(key)) for key in ("indices", "data"))
     if data.dtype not in TENSOR_DTYPES:
         raise UnsupportedError(f"{path}/data: has dtype {data.dtype}, which torch lacks")
     return CsrField(name, path, columns, indptr, np.array([0, rows]), indices, data)
@@ -138,9 +141,11 @@ def _check_indptr(indptr: Int64, count: int, path: str) -> None:
         raise ConfigError(f"{path}/indptr: ends with {indptr[-1]}, must end with the number of stored values, {count}")
 
 
-def _elements_of(array: zarr.Array[Any], name: str, access: StoreAccess) -> Elements:
+def _elements_of(array: zarr.Array[Any], name: str, access: StoreAccess, own: OwnMetadata | None) -> Elements:
     """Return one array of elements, whose rows are its read chunks."""
     spec = replace(read_layout(array, access=access), name=name)
+    if own is not None:
+        spec = with_own(spec, array, own)
     layout = Layout(_in_chunks(spec))
     nothing = np.zeros(1, dtype=np.int64)
     return Elements((layout,), nothing, nothing, np.array([0, spec.shape[0]]))
@@ -149,7 +154,14 @@ def _elements_of(array: zarr.Array[Any], name: str, access: StoreAccess) -> Elem
 def _in_chunks(spec: ArraySpec) -> ArraySpec:
     """Return an array with one axis as one with a row for each read chunk: the last one is stored with its padding."""
     (count,), (items,) = spec.shape, spec.chunk_shape
-    return replace(spec, shape=(-(-count // items), items), chunk_shape=(1, items), storage_order=(0, 1), sample_axis=0)
+    return replace(
+        spec,
+        shape=(-(-count // items), items),
+        chunk_shape=(1, items),
+        storage_order=(0, 1),
+        sample_axis=0,
+        documented=Documented(spec.as_documented),
+    )
 
 
 def _array_in(group: zarr.Group, name: str) -> zarr.Array[Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,10 +15,7 @@ from zarr.abc.store import Store
 
 from zarrfeed.base.errors import (
     ConfigError,
-    StoreReadError,
     UnsupportedError,
-    ZarrfeedError,
-    printable,
 )
 from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.base.suggestions import did_you_mean
@@ -30,15 +26,18 @@ from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding,
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
 from zarrfeed.metadata.dask_arrays import refuse_dask
+from zarrfeed.metadata.field_sources import arrays_in, checked_mapping, leaves, naming
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import episodes_of, refusal, without_arrays
 from zarrfeed.metadata.multiscale import first_level, is_image, levels_of, with_levels
-from zarrfeed.metadata.open import arrays_of_group, check_storage_options, is_url, open_source
+from zarrfeed.metadata.open import check_storage_options, is_url, open_source
+from zarrfeed.metadata.own_metadata import read_own, with_own
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.metadata.values import read_values
 from zarrfeed.metadata.variables import Variables, select_variables, variables_of
 from zarrfeed.plan.windows import check_segment_ends
+from zarrfeed.spec.array import Documented
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
     Field,
@@ -54,9 +53,6 @@ from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.appended import marks_of
-from zarrfeed.storage.given_stores import is_mapper
-from zarrfeed.storage.local_files import check_members
-from zarrfeed.storage.open_errors import list_error
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
@@ -165,11 +161,12 @@ def open_fields(
     if sample_dim is not None and sample_axis != 0:
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     access = access or StoreAccess()
-    check_storage_options(access, *_leaves(samples), *_leaves(targets))
+    check_storage_options(access, *leaves(samples), *leaves(targets))
     reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = variables_of(sides, variables)
     parts = [reader.read(samples, names[0], multiscale)]
+    reader.compare_with_own()
     segment_ends, categories = reader.segment_ends, reader.categories
     arrays, items = reader.fields, reader.items
     stored, known = reader.stored, reader.known
@@ -180,6 +177,7 @@ def open_fields(
     if targets is not None:
         reader = _PartReader("targets", 0, sample_dim, decode_cf, access, may_grow)
         parts.append(reader.read(targets, names[1]))
+        reader.compare_with_own()
         arrays, items = arrays + reader.fields, items + reader.items
         stored, known = stored + reader.stored, {**reader.known, **known}
         categories = {**reader.categories, **categories}
@@ -271,6 +269,8 @@ class _PartReader:
         self.segment_ends: npt.NDArray[Any] | None = None
         self.categories: anndata.Categories = {}
         self._access = access
+        self._is_fresh = False  # whether arrays that are given as such were opened by their own documents just now
+        self._unproved: dict[int, zarr.Array[Any]] = {}  # number of the field -> an array that was not
 
     @property
     def stored(self) -> list[zarr.Array[Any]]:
@@ -281,8 +281,10 @@ class _PartReader:
         self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None = None
     ) -> tuple[str, ...] | None:
         """Read all fields; return their keys, None for a bare tensor."""
-        part = self._part
+        part, given = self._part, source
         source = open_source(source, self._access)
+        of_group = isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None
+        self._is_fresh = of_group or (source is not given and isinstance(source, zarr.Array))
         if multiscale is not None or (isinstance(source, zarr.Group) and variables is None and is_image(source)):
             return self._read_image(source, variables, multiscale)
         coordinates: set[str] = set()
@@ -291,22 +293,22 @@ class _PartReader:
             self._read_field(None, source)
             return None
         if isinstance(source, zarr.Group) and anndata.is_root(source) and variables is not None:
-            with _naming(part):
+            with naming(part):
                 named, categorical = anndata.elements_by_path(part, source, variables)
                 self.categories = anndata.categories_in(categorical)
         elif isinstance(source, zarr.Group):
             known = refusal(source) if variables is None else None
             if known is not None:
-                with _naming(part):
+                with naming(part):
                     raise known
-            arrays = _arrays_of(part, source, self._access)
+            arrays = arrays_in(part, source, self._access)
             if not arrays:
                 source, arrays = self._replay_buffer(source)
             self.known.update(arrays)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
             named = self._data_of(arrays, source) if variables is None else select_variables(part, arrays, variables)
         elif isinstance(source, Mapping):
-            named = _checked(part, source)
+            named = checked_mapping(part, source)
             named = named if variables is None else select_variables(part, named, variables)
         elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
             self._read_field(None, source, variables)
@@ -318,7 +320,7 @@ class _PartReader:
                 "store, a NumPy array, a tensor, or a mapping of names to arrays"
             )
         for key, array in named.items():
-            with _naming(f"{part}[{key!r}]"):
+            with naming(f"{part}[{key!r}]"):
                 self._read_field(key, array)
             if len(self.fields) - 1 in self._arrays:
                 self.known[key] = self._arrays[len(self.fields) - 1]
@@ -327,13 +329,21 @@ class _PartReader:
             self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
         return tuple(named)
 
+    def compare_with_own(self) -> None:
+        """Compare what is known of arrays from elsewhere, such as consolidated metadata, with their own documents."""
+        owns = read_own(list(self._unproved.values()), self._access)
+        for (number, array), own in zip(self._unproved.items(), owns, strict=True):
+            f = self.fields[number]
+            assert isinstance(f, _IN_STORE)
+            self.fields[number] = replace(f, spec=with_own(f.spec, array, own))
+
     def _read_image(
         self, source: Any, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None
     ) -> tuple[str, ...] | None:
         """Read levels of an image of OME-Zarr; without names the first one, as a bare tensor."""
         if not isinstance(source, zarr.Group) or variables is not None:
             raise ConfigError(f"multiscale = {multiscale!r}: {self._part} must be an OME-Zarr image, without variables")
-        with _naming(self._part):
+        with naming(self._part):
             if multiscale is None:
                 level = first_level(source)
                 self._read_field(None, level.array, axes=level.axes)
@@ -353,9 +363,9 @@ class _PartReader:
             If it is no replay buffer, or its episodes are none of its data.
         """
         found = episodes_of(group)
-        arrays = {} if found is None else _arrays_of(self._part, found[0], self._access)
+        arrays = {} if found is None else arrays_in(self._part, found[0], self._access)
         if found is None or not arrays:
-            with _naming(self._part):
+            with naming(self._part):
                 raise without_arrays(group)
         self.segment_ends = read_values(found[1])
         return found[0], arrays
@@ -414,9 +424,13 @@ class _PartReader:
                     record = select_members(name, spec.record, members)
                 field, dtype = StoredField(name, spec, record=record), spec.dtype.name
                 if self._decode_cf:
-                    with _naming(spec.name):
+                    with naming(spec.name):
                         decoding = find_decoding(array)
+                    units = str(array.metadata.attributes.get("units", ""))
+                    field = replace(field, spec=replace(spec, documented=Documented(None, True, decoding, units)))
             self._arrays[len(self.fields)] = array
+            if isinstance(source, zarr.Array) and not (self._is_fresh or self._may_grow):
+                self._unproved[len(self.fields)] = array
         if members is not None and record is None:
             raise ConfigError(f"variables = {members!r}: {self._part} is an array, must be a group or a mapping")
         self.fields.append(field)
@@ -452,42 +466,3 @@ class _PartReader:
 
 def _in_words(dimensions: tuple[str | None, ...] | None) -> str:
     return "" if dimensions is None else f" ({', '.join(map(str, dimensions))})"
-
-
-def _leaves(source: Source | None) -> list[Any]:
-    """Return the arrays of a mapping, or the source itself."""
-    return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
-
-
-def _arrays_of(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
-    check_members(group)
-    try:
-        arrays = arrays_of_group(group, access)
-    except StoreReadError:
-        raise
-    except Exception as error:  # a damaged member: any class, as in open_node
-        path = printable(str(group.store_path).removeprefix("file://"))
-        raise list_error(f"{part}: {path}", group, error) from error
-    return arrays
-
-
-def _checked(part: str, source: Mapping[str, FieldSource]) -> dict[str, FieldSource]:
-    if not source:
-        raise ConfigError(f"{part}: is an empty mapping, must name at least one array")
-    for key in source:
-        if not isinstance(key, str):
-            raise ConfigError(f"{part}: has the key {key!r}, a {type(key).__name__}; names must be str")
-    return dict(source)
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Put the field's name in front of the messages of our errors."""
-    try:
-        yield
-    except StoreReadError as error:
-        raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error
-    except ZarrfeedError as error:
-        if str(error).startswith(name):
-            raise
-        raise type(error)(f"{name}: {error}") from error

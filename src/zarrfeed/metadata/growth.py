@@ -21,6 +21,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array_changes import layout_changes
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
@@ -43,16 +44,6 @@ Complete: TypeAlias = Literal["chunks", "shape"]
 
 _REFRESHES: tuple[Refresh, ...] = ("epoch",)
 _COMPLETES: tuple[Complete, ...] = ("chunks", "shape")
-
-#: Attribute of an array -> what people call it.
-_MUST_STAY = {
-    "stored_dtype": "dtype",
-    "chunk_shape": "chunk shape",
-    "shard": "shards",
-    "codecs": "codecs",
-    "fill": "fill value",
-    "sample_shape": "shape of a sample",
-}
 
 
 @dataclass(frozen=True)
@@ -336,13 +327,7 @@ def _fresh(array: zarr.Array[Any], spec: ArraySpec, access: StoreAccess) -> zarr
 
 def _check_same(ours: ArraySpec, now: ArraySpec) -> None:
     """Raise StoreReadError if an array has changed in anything but its number of samples."""
-    changes = [
-        f"{what} is {getattr(now, name)}, was {getattr(ours, name)}"
-        for name, what in _MUST_STAY.items()
-        if getattr(now, name) != getattr(ours, name)
-    ]
-    if not changes and replace(now, shape=ours.shape, name=ours.name) != ours:
-        changes = ["its metadata differ from those that it was opened with"]
+    changes = layout_changes(ours, now)
     if changes:
         raise _changed(ours.name, "; ".join(changes))
 

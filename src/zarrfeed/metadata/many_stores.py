@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
-from zarrfeed.metadata.fields import OpenedFields
+from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.side_by_side import side_by_side
@@ -112,6 +112,7 @@ class _Template:
     keys: tuple[str, ...]
     axes: tuple[int, ...]
     shapes: dict[str, tuple[int, ...]]
+    have_own: bool
 
 
 @dataclass
@@ -149,7 +150,8 @@ class _Opener:
             return
         if metadata.signature not in self._templates:
             run = self.open(samples, targets)
-            self._templates[metadata.signature] = _template_of(run.resolved, metadata)
+            if not any(_is_stale(f) for f in run.resolved.opened.fields):
+                self._templates[metadata.signature] = _template_of(run.resolved, metadata)
             self.runs.append(run)
             return
         template = self._templates[metadata.signature]
@@ -158,6 +160,11 @@ class _Opener:
             self.runs.append(self.open(samples, targets))
         elif not self.runs[-1].extend(like):
             self.runs.append(like)
+
+
+def _is_stale(f: OpenedField) -> bool:
+    """Return whether the own document of an array says something else than what is read."""
+    return isinstance(f, StoredField) and f.spec.as_documented is not f.spec
 
 
 def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template | None:
@@ -173,7 +180,8 @@ def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template |
         axes.append(f.spec.sample_axis)
     if resolved.choice.length != resolved.choice.num_samples:
         return None
-    return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes))
+    have_own = all(isinstance(f, StoredField) and bool(f.spec.metadata_key) for f in resolved.opened.fields)
+    return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes), have_own)
 
 
 def _run_like(
@@ -192,6 +200,8 @@ def _run_like(
     if len(lengths) != 1:
         return None
     given = local_path(source)
+    if not metadata.agrees(given, template.keys, have_own=template.have_own):
+        return None
     root = given.absolute()
     names: list[list[str]] = []
     places: list[list[Place]] = []

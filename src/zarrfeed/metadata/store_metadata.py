@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ _HEEDED = frozenset(
 )
 #: Marks of an `Appender`: such stores are opened one by one.
 _MARKED = "zarrfeed"
+#: Documents are anybody's: whatever is not as expected is one of these.
+_UNEXPECTED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -40,37 +42,68 @@ class StoreMetadata:
         Of each array, by its name in the group; "" for an array at the root.
     signature
         Equal for stores that are read alike, but for the lengths of the arrays' axes.
+    copied
+        Of consolidated metadata: what they say of each array, by its name. Else empty.
     """
 
     is_group: bool
     shapes: Mapping[str, tuple[int, ...]]
     signature: str
+    copied: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> StoreMetadata | None:
         """Return the documents of the store at a path; None where zarr-python has to say what it is."""
         try:
-            return cls._of(*_documents(path))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            group, arrays, is_copy = _documents(path)
+            return cls._of(group, arrays, is_copy=is_copy)
+        except _UNEXPECTED:
             return None
 
+    def agrees(self, path: Path, names: Iterable[str], *, have_own: bool) -> bool:
+        """Return whether the own documents of some arrays say the same, if these are consolidated metadata.
+
+        With `have_own` False, whether these arrays have no documents of their own, either.
+        """
+        try:
+            expected = self.copied if have_own else {}
+            return not self.copied or all(_own_document(path / name) == expected.get(name) for name in names)
+        except _UNEXPECTED:
+            return False
+
     @classmethod
-    def _of(cls, group: dict[str, Any] | None, arrays: dict[str, dict[str, Any]]) -> StoreMetadata | None:
+    def _of(
+        cls, group: dict[str, Any] | None, arrays: dict[str, dict[str, Any]], *, is_copy: bool
+    ) -> StoreMetadata | None:
         shapes, described = {}, {}
         for name, document in arrays.items():
-            attributes = document.pop("attributes", {})
-            if _MARKED in attributes:
+            if _MARKED in document.get("attributes", {}):
                 return None
-            shape = document.pop("shape")
+            shape, described[name] = _divided(document)
             if not shape or not all(type(n) is int and n > 0 for n in shape):
                 return None
-            shapes[name] = tuple(shape)
-            described[name] = [document, len(shape), _heeded(attributes)]
+            shapes[name] = shape
         if not shapes:
             return None
         attributes = {} if group is None else group
         text = json.dumps([group is not None, _heeded(attributes), described], sort_keys=True)
-        return cls(group is not None, shapes, text)
+        copied = {name: (shapes[name], described[name]) for name in shapes} if is_copy else {}
+        return cls(group is not None, shapes, text, copied)
+
+
+def _divided(document: dict[str, Any]) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape of an array, and what else its documents say that decides how it is read."""
+    attributes = document.pop("attributes", {})
+    shape = tuple(document.pop("shape"))
+    return shape, [document, len(shape), _heeded(attributes)]
+
+
+def _own_document(path: Path) -> tuple[tuple[int, ...], list[Any]] | None:
+    """Return the same of an array at a path, by its own documents; None if it has none."""
+    document = _parsed(path / "zarr.json")
+    if document is None and (document := _parsed(path / ".zarray")) is not None:
+        document["attributes"] = _parsed(path / ".zattrs") or {}
+    return None if document is None else _divided(document)
 
 
 def _heeded(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -79,27 +112,31 @@ def _heeded(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**heeded, "is_time": " since " in str(attributes.get("units", ""))}
 
 
-def _documents(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
-    """Return the attributes of the group at a path, None for an array; and the documents of its arrays."""
+def _documents(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]], bool]:
+    """Return what the documents at a path say.
+
+    The attributes of the group, None for an array; the documents of its arrays; and whether these are consolidated.
+    """
     root = _parsed(path / "zarr.json")
     if root is None:
         return _documents_v2(path)
     if (path / ".zarray").exists() or (path / ".zgroup").exists():
         raise ValueError("of both formats")
     if root["node_type"] == "array":
-        return None, {"": root}
+        return None, {"": root}, False
     consolidated = root.get("consolidated_metadata")
     if consolidated is not None:
         members = {name: one for name, one in consolidated["metadata"].items() if "/" not in name}
     else:
         members = {name: one for name in _folders(path) if (one := _parsed(path / name / "zarr.json")) is not None}
-    return root.get("attributes", {}), {name: one for name, one in members.items() if one["node_type"] == "array"}
+    arrays = {name: one for name, one in members.items() if one["node_type"] == "array"}
+    return root.get("attributes", {}), arrays, consolidated is not None
 
 
-def _documents_v2(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+def _documents_v2(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]], bool]:
     root = _parsed(path / ".zarray")
     if root is not None:
-        return None, {"": {**root, "attributes": _parsed(path / ".zattrs") or {}}}
+        return None, {"": {**root, "attributes": _parsed(path / ".zattrs") or {}}}, False
     if _parsed(path / ".zgroup") is None:
         raise ValueError("no node")
     consolidated = _parsed(path / ".zmetadata")
@@ -107,13 +144,13 @@ def _documents_v2(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str
         known = consolidated["metadata"]
         names = [key.removesuffix("/.zarray") for key in known if key.endswith("/.zarray") and key.count("/") == 1]
         members = {name: {**known[f"{name}/.zarray"], "attributes": known.get(f"{name}/.zattrs", {})} for name in names}
-        return known.get(".zattrs", {}), members
+        return known.get(".zattrs", {}), members, True
     members = {
         name: {**one, "attributes": _parsed(path / name / ".zattrs") or {}}
         for name in _folders(path)
         if (one := _parsed(path / name / ".zarray")) is not None
     }
-    return _parsed(path / ".zattrs") or {}, members
+    return _parsed(path / ".zattrs") or {}, members, False
 
 
 def _folders(path: Path) -> Iterator[str]:

@@ -66,10 +66,15 @@ class LayoutParts:
 
 def normalised(spec: ArraySpec) -> Hashable:
     """Return what tells apart how stores hold an array, but for its length, its place and its name."""
-    shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
     source = spec.source if isinstance(spec.source, StoreSource) else None
     decoder = None if source is None or source.decoder is None else source.decoder.signature
-    return replace(spec, name="", root="", shape=shape, source=None), source is None, decoder
+    return _placeless(spec), source is None, decoder, _placeless(spec.as_documented)
+
+
+def _placeless(spec: ArraySpec) -> ArraySpec:
+    """Return the description of an array without its length, its place and its name."""
+    shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
+    return replace(spec, name="", root="", shape=shape, source=None)
 
 
 def place_of(spec: ArraySpec) -> Place:

@@ -12,6 +12,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.codec import CodecSpec
+from zarrfeed.spec.conversion import Decoding
 from zarrfeed.spec.sharding import ShardSpec
 
 
@@ -25,6 +26,29 @@ class StoreLocation(Protocol):
     @property
     def max_stored_bytes(self) -> int:
         """Bytes that a chunk as stored has at most; 0 where the engine decodes it, which knows."""
+
+
+@dataclass(frozen=True)
+class Documented:
+    """An array as its own metadata document had it when the array was opened, where that is not all in its `ArraySpec`.
+
+    Attributes
+    ----------
+    spec
+        The array by its own document, where the description that is read is another one: that of older consolidated
+        metadata, or that of an array whose rows are read chunks. None: the two are the same.
+    heeds_attributes
+        Whether the attributes say what its numbers mean (`decode_cf`). If not, the next two are empty.
+    decoding
+        How numbers become values, by the attributes. None: they are the values.
+    units
+        The attribute `units`; "" if there is none.
+    """
+
+    spec: ArraySpec | None = None
+    heeds_attributes: bool = False
+    decoding: Decoding | None = None
+    units: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +89,8 @@ class ArraySpec:
         How chunk indices, or those of shards, become file names.
     shard
         How read chunks lie in shards; None: each is an object of its own.
+    documented
+        What the metadata document of the array said beyond this; None: nothing.
     """
 
     name: str
@@ -87,6 +113,12 @@ class ArraySpec:
     record: np.dtype[Any] | None = None
     shard: ShardSpec | None = None
     source: StoreLocation | None = field(default=None, compare=False, repr=False)
+    documented: Documented | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def as_documented(self) -> ArraySpec:
+        """The array as its own metadata document had it when it was opened."""
+        return self if self.documented is None or self.documented.spec is None else self.documented.spec
 
     @property
     def slow_codecs(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import ArrayCache
-from zarrfeed.storage.errors import array_is_gone, errno_of, is_transient, reason_of
+from zarrfeed.storage.errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.request_limiter import RequestLimiter, shared_limiter
 from zarrfeed.storage.zarr_decoder import ChunkDecoder, make_decoder
@@ -222,13 +222,15 @@ def place_array(
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
         return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
     prefix = f"{path}/" if path else ""
-    try:  # consolidated metadata may be all there is
+    has_metadata = False
+    try:  # consolidated metadata may be all there is, or all that may be read
         has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)
-    except StoreReadError:
-        raise
     except Exception as error:
-        what = f"{name}: the store cannot be asked for {metadata_key}: {reason_of(error)}"
-        raise StoreReadError(errno_of(error), what) from error
+        if not says_no_permission(error.__cause__ or error):
+            if isinstance(error, StoreReadError):
+                raise
+            what = f"{name}: the store cannot be asked for {metadata_key}: {reason_of(error)}"
+            raise StoreReadError(errno_of(error), what) from error
     decoder = None if native else make_decoder(array, name, in_shards=in_shards)
     source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
     return Location(source=source)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from zarrfeed.base.errors import ConfigError, ZarrfeedError
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool
 from zarrfeed.plan.state import EpochState
 from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch, Values
 from zarrfeed.torch.interrupts import Token, interrupt_after
+from zarrfeed.torch.looks import Look, begin_look
 from zarrfeed.torch.positions import CountedPass
 from zarrfeed.torch.session import Session
 
@@ -26,6 +27,7 @@ class Pass(CountedPass):
     # Of the class, as construction may be interrupted before anything is set.
     reader: EpochReader | None = None
     _leases: tuple[Lease, ...] = ()
+    _look: Look | None = None
 
     def __init__(self, session: Session, name: str | None) -> None:
         super().__init__(session)
@@ -80,6 +82,9 @@ class Pass(CountedPass):
     def _release(self) -> None:
         self._begun = True
         self._leases = ()
+        look, self._look = self._look, None
+        if look is not None:
+            look.close()
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.stop()
@@ -117,13 +122,26 @@ class Pass(CountedPass):
             self._session.check_open()
             raise StopIteration
         try:
-            batch = self.reader.next()
+            batch = self._checked_batch(self.reader)
         except BaseException:
             self.close()
             raise
         if batch is None:
             self._release()  # the consumer may have batches to count, which were fetched ahead
             raise StopIteration
+        return batch
+
+    def _checked_batch(self, reader: EpochReader) -> tuple[Values, ...] | None:
+        """Return the next batch of the reader, unless an array is known to have changed since it was opened."""
+        look = self._look
+        if look is None:
+            return reader.next()
+        try:
+            batch = reader.next()
+        except (CorruptChunkError, StoreReadError) as error:
+            look.explain(error)
+            raise
+        look.check_batch(is_end=batch is None)
         return batch
 
     def _begin(self) -> None:
@@ -136,6 +154,8 @@ class Pass(CountedPass):
         assert self.cursor is not None
         if not session.rank_info().idle:
             self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
+            if self.cursor.begin.version is None:  # a store that grows was looked at
+                self._look = begin_look(session, self.cursor.consumer.worker, self.cursor.begin.epoch)
             session.start_reader(self, self.cursor)
         self._begun = True
 

@@ -3,8 +3,8 @@
 The same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is decoded
 once, by many threads, and one batch comes out.
 
-What holds: a batch owns its memory. One request is read
-at a time in a process; threads wait for each other. Nothing of an engine crosses a fork or a pickle.
+What holds: a batch owns its memory. One request is read at a time in a process; threads wait for each other. Nothing of
+an engine crosses a fork or a pickle.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
 from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.look_ahead import PlannedIndices, ReadAhead
+from zarrfeed.torch.looks import LooksOfSamples
 from zarrfeed.torch.options import MOVED_TO_DATA, as_data, faults_for
 from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.tensors import Tensors
@@ -174,9 +175,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         self._ahead: ReadAhead | None = None  # what `reader` delivers, one batch after another
         self._failed: int | None = None  # the window whose batches are read one by one, after an error
         self._past_stats = Stats()
+        self._looks: LooksOfSamples | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        of_process = ("_pid", "_lock", "_reader", "_capacity", "_ahead", "_failed", "_past_stats")
+        of_process = ("_pid", "_lock", "_reader", "_capacity", "_ahead", "_failed", "_past_stats", "_looks")
         return {name: value for name, value in self.__dict__.items() if name not in of_process}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -218,6 +220,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         with self._lock:
             self._closed = True
             self._leases = ()
+            if self._looks is not None:
+                self._looks.close()
             self._drop_reader()
 
     @property
@@ -244,7 +248,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
                 raise ClosedError("this dataset was closed")
             if not len(wanted):
                 return tuple(_no_samples(tensor.field) for tensor in tensors_of(self._fields.fields))
+            looks = self._looks_here()
             try:
+                if looks is not None:
+                    looks.before(len(wanted))
                 if isinstance(indices, PlannedIndices) and indices.window.key != self._failed:
                     try:
                         return self._read_ahead(indices)
@@ -252,13 +259,21 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
                         self._end_ahead()
                         self._failed = indices.window.key
                 return self._read_now(wanted)
-            except ZarrfeedError:
+            except ZarrfeedError as error:
+                if looks is not None:
+                    looks.explain(error)
                 raise
             except BaseException:  # an interrupt, maybe of stop()
                 if self._reader is not None:
                     self._reader.stop()
                 self._drop_reader()
                 raise
+
+    def _looks_here(self) -> LooksOfSamples | None:
+        """Return the looks of this process at the arrays; None for a store that grows, whose version stays."""
+        if self._looks is None and self._data.version is None:
+            self._looks = LooksOfSamples(self._fields.fields, len(self), self._policy)
+        return self._looks
 
     def _read_now(self, wanted: Int64) -> tuple[Values, ...]:
         if self._ahead is not None:

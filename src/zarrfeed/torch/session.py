@@ -19,6 +19,7 @@ from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
+from zarrfeed.metadata.array_watch import ArrayWatch
 from zarrfeed.metadata.data import Data
 from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.cursor import Cursor
@@ -48,7 +49,7 @@ from zarrfeed.torch.worker_memory import WorkerMemory
 #: What belongs to one process, and is made anew in another.
 _OF_PROCESS = (
     *("_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"),
-    *("passes", "resumed", "names"),
+    *("passes", "resumed", "names", "watch"),
 )
 
 
@@ -100,6 +101,8 @@ class Session:
         Names the passes of this process, if it is a DataLoader worker.
     resumed
         The state of a DataLoader worker that the next pass begins with.
+    watch
+        Remembers what earlier passes saw of the metadata documents.
     rollouts
         Of samples that are windows: the schedules by their offsets. `schedule` is then of those that the last pass has.
     """
@@ -133,6 +136,7 @@ class Session:
         self.passes: Positions[Cursor] = Positions()
         self.resumed: EpochState | None = None
         self.names = PassNames()
+        self.watch = ArrayWatch(self.options.policy)
 
     @property
     def batch_size(self) -> int | None:

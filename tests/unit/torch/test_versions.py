@@ -73,11 +73,12 @@ def test_each_epoch_reads_what_is_complete_when_it_begins(tmp_path: Path, zarr_f
     assert sorted(values(dataset)) == list(range(64))
 
 
-def test_without_refresh_the_length_is_that_of_opening(tmp_path: Path) -> None:
+def test_without_refresh_a_store_that_grew_is_read_as_if_nothing_had_happened(tmp_path: Path) -> None:
     dataset = ZarrIterableDataset(create(tmp_path / "a", 16), batch_size=4)
     assert len(values(dataset)) == 16
     grow(tmp_path / "a", 32)
-    assert len(values(dataset)) == 16
+    with pytest.raises(StoreReadError, match=r"shape is \(\d+, 3\), was \(16, 3\).* refresh='epoch'"):
+        values(dataset)
 
 
 def test_the_order_of_a_version_is_that_of_a_store_of_its_length(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""What the user gives for fields, before it is read: leaves of mappings, arrays of groups, and names in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import zarr
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
+from zarrfeed.metadata.open import arrays_of_group
+from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.given_stores import is_mapper
+from zarrfeed.storage.local_files import check_members
+from zarrfeed.storage.open_errors import list_error
+
+
+def leaves(source: Any) -> list[Any]:
+    """Return the arrays of a mapping, or the source itself."""
+    return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
+
+
+def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
+    """Return the arrays in a group, by name; errors name the part of the batch, and the member that is damaged."""
+    check_members(group)
+    try:
+        arrays = arrays_of_group(group, access)
+    except StoreReadError:
+        raise
+    except Exception as error:  # a damaged member: any class, as in open_node
+        path = printable(str(group.store_path).removeprefix("file://"))
+        raise list_error(f"{part}: {path}", group, error) from error
+    return arrays
+
+
+def checked_mapping(part: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping of names to arrays, or refuse it."""
+    if not source:
+        raise ConfigError(f"{part}: is an empty mapping, must name at least one array")
+    for key in source:
+        if not isinstance(key, str):
+            raise ConfigError(f"{part}: has the key {key!r}, a {type(key).__name__}; names must be str")
+    return dict(source)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the field's name in front of the messages of our errors."""
+    try:
+        yield
+    except StoreReadError as error:
+        raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error
+    except ZarrfeedError as error:
+        if str(error).startswith(name):
+            raise
+        raise type(error)(f"{name}: {error}") from error

@@ -1,0 +1,172 @@
+"""Consolidated metadata that are older than an array: who says so, and what is no difference."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import LocalStore, MemoryStore
+
+import zarrfeed
+from tests.support.counting_server import counting_server
+from zarrfeed import StaleMetadataWarning, ZarrIterableDataset
+from zarrfeed.metadata.array_watch import ArrayWatch
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.shared_access import SharedAccess
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Consolidated metadata is currently not part:zarr.errors.ZarrUserWarning"
+)
+
+
+def _group(store: Any, zarr_format: int, names: str = "x") -> zarr.Group:
+    group = zarr.create_group(store, zarr_format=zarr_format, overwrite=True)
+    for name in names:
+        attributes = {"units": "K"}
+        group.create_array(name, data=np.arange(20, dtype="f4"), chunks=(5,), attributes=attributes)
+    zarr.consolidate_metadata(store)
+    return group
+
+
+def _look(data: zarrfeed.Data) -> list[str]:
+    fields = data.resolved.planned(room=0)[0].fields
+    return ArrayWatch(Faults()).look(fields, 0, lambda: False, SharedAccess())
+
+
+def _append(path: Path) -> None:
+    zarr.open_array(path, mode="r+").append(np.arange(20, 30, dtype="f4"))
+
+
+def _read(data: zarrfeed.Data) -> list[float]:
+    with ZarrIterableDataset(data, batch_size=10) as dataset:
+        return [value for batch in dataset for value in (batch["x"] if isinstance(batch, dict) else batch).tolist()]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_samples_that_consolidated_metadata_do_not_know_are_left_out_without_a_word(
+    tmp_path: Path, zarr_format: int
+) -> None:
+    path = tmp_path / "g.zarr"
+    _group(path, zarr_format)
+    for source in (path, zarr.open_group(path, mode="r"), zarr.open_group(path, mode="r")["x"], {"x": path / "x"}):
+        assert _read(zarrfeed.open(source)) == list(range(20)), "a warning here is an error"
+    opened_before = zarr.open_array(path / "x", mode="r")
+    _append(path / "x")
+    consolidated = zarr.open_group(path, mode="r")
+    xarray_like = {"x": consolidated["x"]}
+    for source in (path, consolidated, consolidated["x"], opened_before, xarray_like):
+        with pytest.warns(StaleMetadataWarning, match=r"/x: stale metadata: .*consolidated.*\(20,\), and \(30,\)"):
+            data = zarrfeed.open(source)
+        for _ in range(2):
+            assert _read(data) == list(range(20))  # the same difference is no change
+    _append(path / "x")
+    with pytest.raises(zarrfeed.StoreReadError, match=r"shape is \(40,\), was \(30,\)"):
+        _read(data)
+    assert len(zarrfeed.open(path / "x")) == 40
+    assert len(zarrfeed.open(path, refresh="epoch", complete="shape")) == 40  # which looks at the array itself
+
+
+def test_a_difference_in_what_decides_how_an_array_is_read_is_not_seen(tmp_path: Path) -> None:
+    for zarr_format in (2, 3):
+        path = tmp_path / f"v{zarr_format}.zarr"
+        for change, text in (
+            ({"dtype": "i4"}, "dtype"),
+            ({"chunks": (10,)}, "chunk"),
+            ({"fill_value": 3}, "fill value"),
+            ({"compressors": None}, "codecs|compressor"),
+            ({"attributes": {"units": "K", "scale_factor": 0.5}}, "attribute scale_factor None, and 0.5"),
+        ):
+            _group(path, zarr_format)
+            options: dict[str, Any] = {"dtype": "f4", "chunks": (5,), "attributes": {"units": "K"}} | change
+            array = zarr.create_array(path / "x", shape=(20,), overwrite=True, zarr_format=zarr_format, **options)
+            array[:] = 1
+            with pytest.warns(StaleMetadataWarning, match=text):
+                zarrfeed.open(path)
+
+
+def test_an_own_document_that_is_absent_or_forbidden_is_a_difference(tmp_path: Path) -> None:
+    for zarr_format, name in ((2, ".zarray"), (3, "zarr.json")):
+        path = tmp_path / f"v{zarr_format}.zarr"
+        _group(path, zarr_format)
+        (path / "x" / name).unlink()
+        (path / "x" / ("2" if zarr_format == 2 else "c/2")).unlink()
+        data = zarrfeed.open(path)  # a warning is an error
+        assert _read(data) == [*range(10), *[0] * 5, *range(15, 20)], zarr_format
+
+    class Forbidding(LocalStore):
+        async def get(self, key: str, *args: Any, **options: Any) -> Any:
+            if key.endswith("x/zarr.json"):
+                raise PermissionError(13, "not yours")
+            return await super().get(key, *args, **options)
+
+        async def exists(self, key: str) -> bool:
+            if key.endswith("x/zarr.json"):
+                raise PermissionError(13, "not yours")
+            return await super().exists(key)
+
+    _group(tmp_path / "f.zarr", 3)
+    assert _read(zarrfeed.open(Forbidding(tmp_path / "f.zarr", read_only=True))) == list(range(20))
+
+
+def test_each_array_costs_more_than_one_request(tmp_path: Path) -> None:
+    _group(tmp_path / "g.zarr", 3, "xyz")
+    with counting_server(tmp_path) as server:
+        for names in (["x"], ["x", "y"]):
+            server.chunk_gets()
+            zarrfeed.open(f"{server.url}/g.zarr", variables=names)
+            own = {path: n for path, n in server.gets.items() if path.count("/") == 3}
+            assert own == {f"/g.zarr/{name}/zarr.json": 1 for name in names}, own
+
+
+def test_many_stores_hide_the_stale_one(tmp_path: Path) -> None:
+    for zarr_format in (2, 3):
+        folder = tmp_path / str(zarr_format)
+        for number in range(4):
+            _group(folder / f"{number}.zarr", zarr_format)
+        _append(folder / "2.zarr" / "x")
+        with pytest.warns(StaleMetadataWarning, match=r"2\.zarr/x"):
+            data = zarrfeed.open(str(folder / "*.zarr"))
+        assert len(data) == 80
+        for _ in range(2):
+            assert _read(data) == [*range(20)] * 4
+        array = zarr.create_array(
+            folder / "0.zarr" / "x", data=np.arange(20), chunks=(5,), overwrite=True, zarr_format=zarr_format
+        )
+        assert array.shape == (20,)  # the first one is stale, and no example for the others
+        with pytest.warns(StaleMetadataWarning, match=r"0\.zarr/x: .*dtype"):
+            stale_first = zarrfeed.open([folder / f"{number}.zarr" for number in (0, 1, 3)])
+        assert _look(stale_first) == []
+        document = folder / "3.zarr" / "x" / ("zarr.json" if zarr_format == 3 else ".zarray")
+        document.unlink()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            zarrfeed.open([folder / f"{number}.zarr" for number in (1, 3)])
+
+
+def test_a_sparse_matrix_of_a_consolidated_store_is_taken_for_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "m.zarr"
+    group = zarr.create_group(path)
+    group.attrs.update({"encoding-type": "csr_matrix", "shape": [2, 3]})
+    for name, values in {"data": [7.0, 8.0], "indices": [2, 0], "indptr": [0, 1, 2]}.items():
+        group.create_array(name, data=np.array(values), chunks=(1,))
+    zarr.consolidate_metadata(path)
+    data = zarrfeed.open(path)
+    assert _look(data) == []
+    document = json.loads((path / "data" / "zarr.json").read_text())
+    (path / "data" / "zarr.json").write_text(json.dumps(document | {"shape": [3]}))
+    with pytest.warns(StaleMetadataWarning, match="m.zarr/data"):
+        zarrfeed.open(path)
+
+
+def test_a_store_in_memory_is_not_compared() -> None:
+    store = MemoryStore()
+    group = _group(store, 3)
+    consolidated = zarr.open_group(store, mode="r")
+    group["x"].resize((30,))  # type: ignore[union-attr]
+    with pytest.warns(StaleMetadataWarning, match=r"\(20,\), and \(30,\)"):
+        zarrfeed.open(consolidated)
