@@ -42,7 +42,8 @@ from zarrfeed.plan.state import EpochState, describe_layout, describe_order
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.distributed import has_accelerator, in_worker
-from zarrfeed.torch.session import Session, SessionOptions
+from zarrfeed.torch.options import SessionOptions
+from zarrfeed.torch.session import Session
 from zarrfeed.torch.versions import Versions
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"

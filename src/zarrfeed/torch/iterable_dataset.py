@@ -34,6 +34,7 @@ from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import (
     MOVED_TO_DATA,
     MOVED_TO_OPTIONS,
+    SessionOptions,
     as_data,
     check_order,
     check_pin_memory,
@@ -41,7 +42,7 @@ from zarrfeed.torch.options import (
     schedule_options,
 )
 from zarrfeed.torch.rollouts import Rollouts
-from zarrfeed.torch.session import Session, SessionOptions
+from zarrfeed.torch.session import Session
 from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.stitched import first_patched, stitch
 from zarrfeed.torch.streaming import StreamingDataset

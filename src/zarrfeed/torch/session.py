@@ -8,8 +8,8 @@ of epochs; whatever belongs to a process is made anew in another process, also a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.metadata.array_watch import ArrayWatch
 from zarrfeed.metadata.data import Data
-from zarrfeed.plan.affinity import Affinity
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.partition import RankInfo
@@ -30,15 +29,14 @@ from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
-from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.eviction import Lease
-from zarrfeed.torch.batch import Batch, BatchAssembler
 from zarrfeed.torch.callers import check_resumed_epoch
-from zarrfeed.torch.distributed import RankFinder, has_accelerator, in_worker, place_in_node, worker_and_count
+from zarrfeed.torch.distributed import has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.launchers import warn_of_launcher
+from zarrfeed.torch.options import SessionOptions
 from zarrfeed.torch.pass_names import PassNames
 from zarrfeed.torch.positions import Positions
 from zarrfeed.torch.rollouts import Rollouts, offsets_in
@@ -51,34 +49,6 @@ _OF_PROCESS = (
     *("_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"),
     *("passes", "resumed", "names", "watch"),
 )
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """How a dataset is read, beside its schedule.
-
-    Attributes
-    ----------
-    policy
-        What readers do about a chunk that cannot be read.
-    ranks
-        Finds the rank that reads.
-    assembler
-        Makes batches of the tensors of fields.
-    transform
-        Called with every batch; None: batches are handed out as they are.
-    pin_memory
-        Whether batches lie in page-locked memory. None: where there is an accelerator.
-    affinity
-        "node": each node reads the same part of the samples in every epoch. None: every rank reads of all samples.
-    """
-
-    policy: Faults
-    ranks: RankFinder
-    assembler: BatchAssembler
-    transform: Callable[[Batch], Any] | None
-    pin_memory: bool | None
-    affinity: Affinity | None = None
 
 
 class Session:
