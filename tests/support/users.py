@@ -55,3 +55,23 @@ def folder_of_all() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def give_to(user: int, *paths: Path) -> None:
+    """Make files, folders or links another user's, with all that is in them."""
+    for path in paths:
+        inside = [] if path.is_symlink() or not path.is_dir() else list(path.rglob("*"))
+        for one in (path, *inside):
+            os.chown(one, user, user, follow_symlinks=False)
+
+
+def tree(folder: Path) -> dict[str, bytes | str | None]:
+    """Return all that is in a folder: files with their content, links with their target, folders with None."""
+    return {
+        str(one.relative_to(folder)): str(one.readlink())
+        if one.is_symlink()
+        else one.read_bytes()
+        if one.is_file()
+        else None
+        for one in sorted(folder.rglob("*"))
+    }

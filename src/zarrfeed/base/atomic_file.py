@@ -8,6 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
+from zarrfeed.base.own_files import check_owner, followed
+
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file: what was there before stays until the new content is on the disk.
@@ -15,8 +17,8 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     Parameters
     ----------
     path
-        Of the file. A link is followed. What is there and is not a regular file, such as a pipe or a terminal, is
-        written to as it is.
+        Of the file. A link is followed, unless another user made it. What is there and is not a regular file, such as a
+        pipe or a terminal, is written to as it is, unless another user made it.
     content
         All that the file is to have.
 
@@ -26,10 +28,12 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         If it cannot be written; nothing is left of the new content, and the message names the file.
     """
     try:
+        target = followed(path)
         if path.exists() and not path.is_file():
+            check_owner(path)
             path.write_bytes(content)
         else:
-            _replace(path.resolve(), content)
+            _replace(target, content)
     except OSError as error:
         why = error.strerror or repr(error)
         raise OSError(error.errno or errno.EIO, f"{path}: cannot be written: {why}") from error
@@ -39,8 +43,10 @@ def _replace(path: Path, content: bytes | memoryview) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                if status.st_uid == os.geteuid():  # another user's choice of who may write is not kept
+                    os.fchmod(file.fileno(), status.st_mode & 0o777)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -227,7 +227,8 @@ class Growth:
         StoreReadError
             If some of them are deleted already.
         """
-        return tuple(store.hold(version.first) for store in self.disposable)
+        held = (store.hold(version.first, evicts=self.options.evict) for store in self.disposable)
+        return tuple(lease for lease in held if lease is not None)
 
     def evict(self, version: Version) -> None:
         """Delete what is older than a version, and what no lease protects, if that was asked for."""
@@ -294,7 +295,8 @@ def disposable_in(opened: OpenedFields) -> tuple[DisposableStore, ...]:
 def hold_opened(opened: OpenedFields, version: Version | None) -> tuple[Lease, ...]:
     """Return what keeps samples from being deleted that are read as they were when some arrays were opened."""
     first = evicted_before(opened) if version is None else version.first
-    return tuple(store.hold(first) for store in disposable_in(opened))
+    held = (store.hold(first) for store in disposable_in(opened))
+    return tuple(lease for lease in held if lease is not None)
 
 
 def evicted_before(opened: OpenedFields) -> int:

@@ -7,24 +7,38 @@ A unit is a run of samples that makes whole stored objects in every array. What 
   - The store's shape covers only units before the first one that is still open. So what a writer that died left is
     never visible: the unit stays open until another writer takes it over.
   - All changes that belong together are one replacement of the journal, under a lock that all writers share.
+  - The directory beside the store, and the journal in it, are of the user who writes, of root or of the owner of the
+    store (`base/own_files.py`). What the journal says is checked before it is used, and no file is opened or removed
+    there whose name is not one that a writer gives. So no file outside of the directory is touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import secrets
+import stat
 import weakref
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.own_files import make_side_folder, read_side_file
 
 #: Of the journal's file.
 _FORMAT = 1
+_JOURNAL = "journal.json"
+#: Names of the files that say that a writer or a reader lives, and of rests.
+_HOLDER = re.compile(r"[0-9]+-[0-9a-f]{16}")
+_REST = re.compile(r"rest-[0-9a-f]{16}\.npz")
+#: No store has more samples.
+_MOST_SAMPLES = 2**63 - 1
 _CLOSED_IN_CHILDREN: weakref.WeakSet[Held] = weakref.WeakSet()
 
 
@@ -34,7 +48,7 @@ class Held:
     Parameters
     ----------
     path
-        Of the file, which is made if it is not there.
+        Of the file, which is made if it is not there. A link is not followed.
     shared
         Whether others may hold it, too, if they share it.
     wait
@@ -48,7 +62,8 @@ class Held:
 
     def __init__(self, path: Path, *, shared: bool = False, wait: bool = True) -> None:
         self._descriptor = -1
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o666)
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except BaseException:
@@ -75,10 +90,12 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process that lives holds the lock on a file."""
+    """Return whether a process that lives holds the lock on a file; nobody holds one on a link."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -87,6 +104,21 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def is_holder(name: str) -> bool:
+    """Return whether a name is one that writers and readers give to the file that says that they live."""
+    return _HOLDER.fullmatch(name) is not None
+
+
+def new_holder() -> str:
+    """Return such a name, of this process, that no other file has."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def new_rest() -> str:
+    """Return the name of a file for samples that do not fill a unit."""
+    return f"rest-{secrets.token_hex(8)}.npz"
 
 
 def side_directory(store: Path) -> Path:
@@ -98,7 +130,8 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace a file by another content in one step, for whoever reads it. It may be lost if the system goes down."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        temporary.write_bytes(content)
+        with temporary.open("xb") as file:
+            file.write(content)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -143,6 +176,68 @@ class Entries:
         """Samples that may be visible."""
         return self.complete * self.unit_rows + self.tail
 
+    @classmethod
+    def from_json(cls, known: Any) -> Entries:
+        """Return what the file of a journal says.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError, AttributeError
+            If it says what no writer writes.
+        """
+        if known.pop("format") != _FORMAT:
+            raise ValueError("another format")
+        made = cls(**{**known, "open": {int(unit): writer for unit, writer in known["open"].items()}})
+        numbers = (made.unit_rows, made.end, made.tail, *made.open)
+        if not isinstance(made.store, str) or any(type(number) is not int for number in numbers):
+            raise TypeError("a value of another type")
+        if not (made.unit_rows >= 1 and 0 <= made.tail < made.unit_rows and all(0 <= n < made.end for n in made.open)):
+            raise ValueError("numbers of samples that cannot be")
+        if made.end < 0 or made.end * made.unit_rows > _MOST_SAMPLES:
+            raise ValueError("numbers of samples that cannot be")
+        for name in (*made.open.values(), *(taker for taker in made.rests.values() if taker is not None)):
+            if not is_holder(name):
+                raise ValueError(f"{name!r} is the name of no writer")
+        for name in made.rests:
+            if not _REST.fullmatch(name):
+                raise ValueError(f"{name!r} is the name of no file of samples")
+        return made
+
+
+def read_journal(directory: Path, owner: int | None) -> Entries | None:
+    """Return what the journal in a side directory holds; None if there is none.
+
+    Parameters
+    ----------
+    directory
+        Beside the store.
+    owner
+        User who owns the store.
+
+    Raises
+    ------
+    ConfigError
+        If it was written by another version, is damaged, or is another user's.
+    """
+    path = directory / _JOURNAL
+    try:
+        text = read_side_file(path, owner)
+    except FileNotFoundError:
+        return None
+    try:
+        return Entries.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: is no journal of this version ({error!r})") from error
+
+
+def owner_of(store: Path) -> int | None:
+    """Return the user who owns a store; None if there is none."""
+    try:
+        status = store.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_uid if stat.S_ISDIR(status.st_mode) else None
+
 
 class Journal:
     """The journal of one store, as one writer uses it.
@@ -151,13 +246,22 @@ class Journal:
     ----------
     directory
         Beside the store; it is made if it is not there.
+    owner
+        User who owns the store; None: there is no store yet.
+
+    Raises
+    ------
+    ConfigError
+        If the directory is a link, or belongs neither to this user nor to that one.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, owner: int | None = None) -> None:
         self.directory = directory
+        self._owner = owner
         self._writers = directory / "writers"
-        self._writers.mkdir(parents=True, exist_ok=True)
-        self.writer = f"{os.getpid()}-{secrets.token_hex(8)}"
+        make_side_folder(directory, owner)
+        make_side_folder(self._writers, owner)
+        self.writer = new_holder()
         with self.lock():  # whoever finds the file without its lock takes this writer for dead
             self._alive: Held | None = Held(self._writers / self.writer)
 
@@ -176,24 +280,13 @@ class Journal:
         Raises
         ------
         ConfigError
-            If it was written by another version, or is damaged.
+            If it was written by another version, is damaged, or is another user's.
         """
-        path = self.directory / "journal.json"
-        try:
-            text = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            json_ = json.loads(text)
-            if json_.pop("format") != _FORMAT:
-                raise ValueError("another format")
-            return Entries(**{**json_, "open": {int(unit): writer for unit, writer in json_["open"].items()}})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path}: is no journal of this version ({error!r})") from error
+        return read_journal(self.directory, self._owner)
 
     def write(self, entries: Entries) -> None:
         """Replace what the journal holds. Under the lock."""
-        replace_file(self.directory / "journal.json", json.dumps({"format": _FORMAT, **asdict(entries)}).encode())
+        replace_file(self.directory / _JOURNAL, json.dumps({"format": _FORMAT, **asdict(entries)}).encode())
 
     def claim(self, entries: Entries) -> int:
         """Take a unit: the lowest one that a writer which died left, else the next one. Under the lock."""
@@ -219,7 +312,12 @@ class Journal:
 
     def others_live(self) -> bool:
         """Return whether there is another writer. Under the lock."""
-        return any(self.lives(path.name) for path in self._writers.iterdir() if path.name != self.writer)
+        names = {path.name for path in self._writers.iterdir() if is_holder(path.name)}
+        return any(self.lives(name) for name in names - {self.writer})
+
+    def forget_entries(self) -> None:
+        """Remove what the journal holds. Under the lock."""
+        (self.directory / _JOURNAL).unlink(missing_ok=True)
 
     def leave(self) -> None:
         """End being a writer. Under the lock, so that exactly one writer knows itself to be the last one."""

@@ -28,7 +28,7 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ClosedError, ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.storage.append_journal import Entries, Journal, side_directory
+from zarrfeed.storage.append_journal import Entries, Journal, new_rest, owner_of, side_directory
 from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, marks_of, new_marks
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.eviction import forget_deleted
@@ -120,7 +120,7 @@ class Appender:
         self._closed = False
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._journal = Journal(side_directory(self._path))
+        self._journal = Journal(side_directory(self._path), owner_of(self._path))
         try:
             with self._journal.lock():
                 if _is_there(self._path):
@@ -312,7 +312,7 @@ class Appender:
     def _forget_store(self) -> None:
         """Forget the journal of a store that was deleted. Under the lock."""
         if not self._journal.others_live():
-            (self._journal.directory / "journal.json").unlink(missing_ok=True)
+            self._journal.forget_entries()
             forget_deleted(self._path)
 
     def _publish(self, entries: Entries) -> None:
@@ -406,9 +406,9 @@ class Appender:
 
     def _save_rest(self, entries: Entries) -> None:
         """Keep what does not fill a unit for another writer. Under the lock."""
-        file = f"rest-{secrets.token_hex(8)}.npz"
+        file = new_rest()
         named: dict[str, Any] = {f"rows/{name}": values for name, values in self._take(self._buffered).items()}
-        with (self._journal.directory / file).open("wb") as opened:
+        with (self._journal.directory / file).open("xb") as opened:
             np.savez(opened, **named)
         entries.rests[file] = None
         self._journal.write(entries)

@@ -44,10 +44,13 @@ class LocalPlace:
         Of the file, without links.
     name
         What messages call it.
+    given
+        The path as it was given, whose last component may be a link.
     """
 
     path: Path
     name: str
+    given: Path
     access: StoreAccess = field(default_factory=StoreAccess)
 
 
@@ -124,7 +127,7 @@ def find_place(
     path = local_path(text)
     if not path.name or text.endswith("/"):
         raise ConfigError(f"{text!r}: names no file")
-    return LocalPlace(path.resolve(), printable(path), StoreAccess(policy))
+    return LocalPlace(path.resolve(), printable(path), path, StoreAccess(policy))
 
 
 def _object_key(url: str) -> str:

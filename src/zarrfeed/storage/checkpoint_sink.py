@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreWriteError
+from zarrfeed.base.own_files import followed, is_made_by
 from zarrfeed.base.units import format_bytes
 from zarrfeed.storage.checkpoint_format import PART_BYTES, Bytes, as_bytes
 from zarrfeed.storage.checkpoint_place import LocalPlace, ObjectPlace, Place
@@ -89,11 +90,16 @@ class _LocalSink:
     def __init__(self, place: LocalPlace) -> None:
         self._path, self._name = place.path, place.name
         try:
+            followed(place.given)
+        except OSError as error:
+            raise _cannot_be_written(self._name, error) from error
+        try:
             status = self._path.stat()
         except OSError:
             mode = None
         else:
-            mode = stat.S_IMODE(status.st_mode)
+            # Another user's choice of who may write is not kept.
+            mode = stat.S_IMODE(status.st_mode) if status.st_uid == os.geteuid() else None
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{self._name}: is no regular file")
         try:
@@ -167,13 +173,15 @@ def _make_partial(path: Path) -> tuple[int, Path]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what writers of the same checkpoint left that were killed: their files are not locked any more."""
+    """Remove what killed writers of this user left of the same checkpoint: nobody locks their files any more."""
     for found in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 16}.partial"):
         with contextlib.suppress(OSError):
-            descriptor = os.open(found, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(found, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                found.unlink()
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode) and is_made_by(status, path.parent):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    found.unlink()
             finally:
                 os.close(descriptor)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.own_files import check_side_folder
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.engine.object_decoders import Decode
 from zarrfeed.torch.object_iterable_dataset import ObjectIterableDataset
@@ -72,6 +73,7 @@ def to_zarr(
     if path.exists():
         raise FileExistsError(errno.EEXIST, "exists: objects are packed into a new store", str(path))
     beside = path.with_name(f".{path.name}.unfinished")
+    check_side_folder(beside)
     with ObjectIterableDataset(source, decode="bytes" if decode is None else decode, batch_size=1) as dataset:
         keys = [one.key for one in dataset.objects.listing]
         first = _as_array(next(iter(dataset))[0], keys[0])

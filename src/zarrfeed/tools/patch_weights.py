@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -144,8 +145,8 @@ def patch_weights(
             return known
         _log.info("%s: is measured anew", path)
     elif path is not None:
-        path.touch()  # a file that cannot be written is told before hours of work
-        path.unlink()
+        with TemporaryFile(dir=path.parent):  # a file that cannot be written is told before hours of work
+            pass
     options = {"num_threads": num_threads, "memory_budget": memory_budget, "faults": faults}
     made = task.weights(task.sums(options, on_progress))
     if path is not None:

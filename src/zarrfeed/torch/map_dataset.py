@@ -37,7 +37,7 @@ from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
-from zarrfeed.metadata.growth import hold_opened
+from zarrfeed.metadata.growth import disposable_in, hold_opened
 from zarrfeed.plan.batch_request import Requests, RowRequests, positions_of
 from zarrfeed.plan.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.schedule_options import DEFAULT_BUDGET
@@ -151,9 +151,11 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         if self._data.resolved.blend is not None:
             raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
         self._policy = faults_for(self._data, self._policy)
-        self._leases = hold_opened(self._data.resolved.opened, self._data.version)
+        opened = self._data.resolved.opened
+        self._leases, may_lose = hold_opened(opened, self._data.version), bool(disposable_in(opened))
         self._fields, self._selection = self._data.resolved.planned(
-            return_index=bool(return_index), room=0 if self._leases else self._resident_room
+            return_index=bool(return_index),
+            room=0 if may_lose else self._resident_room,
         )
         patching, fields = self._data.resolved.patching, self._fields
         self._requests: Requests = (

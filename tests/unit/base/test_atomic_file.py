@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.tools import cli
 
@@ -70,3 +71,37 @@ def test_a_device_is_not_removed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(argv) == cli.EXIT_ERROR
     assert f"{full}: cannot be written: No space left" in capsys.readouterr().err
     assert full.is_symlink()
+
+
+@two_users
+def test_a_link_or_a_pipe_that_another_user_made_is_not_written_to() -> None:
+    with folder_of_all() as folder:
+        target, pipe = folder / "bashrc", folder / "pipe"
+
+        def make_target() -> None:
+            target.write_text("export PATH")
+
+        def attack() -> None:
+            (folder / "link").symlink_to(target)
+            (folder / "dangling").symlink_to(folder / "authorized_keys")
+            os.mkfifo(pipe)
+            pipe.chmod(0o666)
+            (folder / "theirs").write_text("first")
+            (folder / "theirs").chmod(0o666)
+
+        def write() -> None:
+            (folder / "mine").symlink_to(folder / "link")
+            for name in ("link", "dangling", "mine"):
+                with pytest.raises(OSError, match=rf"{name}: cannot be written: is a link that uid {OTHER}") as caught:
+                    write_whole(folder / name, b"report")
+                assert caught.value.errno == errno.ELOOP
+            with pytest.raises(OSError, match=rf"is no regular file, and belongs to uid {OTHER}"):
+                write_whole(pipe, b"report")
+            assert target.read_text() == "export PATH"
+            assert not (folder / "authorized_keys").exists()
+
+        as_user(VICTIM, make_target)
+        as_user(OTHER, attack)
+        as_user(VICTIM, write)
+        write_whole(folder / "theirs", b"second")  # as root, who may replace it
+        assert stat.S_IMODE((folder / "theirs").stat().st_mode) & 0o022 == 0

@@ -15,6 +15,7 @@ import torch
 import zarr
 
 import zarrfeed
+from tests.support.users import GROUP, OTHER, VICTIM, as_user, folder_of_all, tree, two_users
 from zarrfeed import Appender, ClosedError, ConfigError, UnknownOptionError
 from zarrfeed.storage.append_journal import Entries, Journal, is_held, side_directory
 
@@ -277,3 +278,101 @@ def test_a_unit_has_one_writer_and_samples_count_up_to_the_first_open_one(tmp_pa
     second.leave()
     assert not first.others_live()
     assert first.claim(entries) == 2, "what the other left"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rests": {"../other.npz": None}},
+        {"rests": {"rest-0123456789abcdef.npz": "../../other.npz"}},
+        {"rests": {"nothing.npz": None}},
+        {"open": {"0": "../../other.npz"}},
+        {"open": {"0": "/etc/passwd"}},
+        {"open": {"7": "1-0123456789abcdef"}},
+        {"open": {"-1": "1-0123456789abcdef"}},
+        {"end": -5},
+        {"end": 1.5},
+        {"end": 2**62},
+        {"tail": 99},
+        {"tail": -1},
+        {"unit_rows": 0},
+        {"store": 3},
+        {"more": 1},
+    ],
+)
+def test_a_journal_that_no_writer_wrote_is_refused_and_touches_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+    path, side = tmp_path / "s.zarr", tmp_path / "s.zarr.zarrfeed"
+    with Appender(path, chunk_rows=4) as appender:
+        appender.append(rows(0, 10))
+    (tmp_path / "other.npz").write_bytes(b"precious")
+    journal = side / "journal.json"
+    journal.write_text(json.dumps(json.loads(journal.read_text()) | change))
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match=r"journal\.json: is no journal of this version"):
+        Appender(path, chunk_rows=4)
+    assert {name: content for name, content in tree(tmp_path).items() if name in before} == before
+    assert stored(path) == list(range(10))
+
+
+def test_files_of_others_beside_a_store_are_neither_swept_nor_followed(tmp_path: Path) -> None:
+    path, side, home = tmp_path / "s.zarr", tmp_path / "s.zarr.zarrfeed", tmp_path / "home"
+    Appender(path, chunk_rows=4).close()
+    home.mkdir()
+    (home / "thesis.tex").write_text("years of work")
+    for name in ("thesis.tex", "1-2", "0-0123456789abcdef.txt"):
+        (side / "writers" / name).write_text("not a writer's")
+    (side / "writers" / "1-0123456789abcdef").symlink_to(home / "thesis.tex")
+    (side / "lock").unlink()
+    with Appender(path, chunk_rows=4) as appender:
+        appender.append(rows(0, 10))
+    assert stored(path) == list(range(10))
+    assert (home / "thesis.tex").read_text() == "years of work"
+    assert {"thesis.tex", "1-2", "0-0123456789abcdef.txt"} <= {one.name for one in (side / "writers").iterdir()}
+    (side / "lock").unlink()
+    (side / "lock").symlink_to(home / "made")
+    with pytest.raises(OSError, match="symbolic links"):
+        Appender(path, chunk_rows=4)
+    assert not (home / "made").exists()
+    for moved in (side / "writers", side):
+        moved.rename(tmp_path / f"moved {moved.name}")
+        moved.symlink_to(home)
+        with pytest.raises(ConfigError, match="is a link, must be a folder that zarrfeed made"):
+            Appender(path, chunk_rows=4)
+        moved.unlink()
+        (tmp_path / f"moved {moved.name}").rename(moved)
+    assert tree(home) == {"thesis.tex": b"years of work"}
+
+
+@two_users
+def test_the_side_of_a_new_store_that_another_user_made_is_refused() -> None:
+    with folder_of_all() as folder:
+        path, side = folder / "s.zarr", folder / "s.zarr.zarrfeed"
+        as_user(OTHER, lambda: Journal(side).leave())
+        side.chmod(0o777)
+        before = tree(folder)
+
+        def append() -> None:
+            with pytest.raises(ConfigError, match=rf"s\.zarr\.zarrfeed: belongs to uid {OTHER}"):
+                Appender(path, chunk_rows=4)
+
+        as_user(VICTIM, append)
+        assert tree(folder) == before
+
+
+@two_users
+def test_two_users_of_a_group_append_to_one_store() -> None:
+    with folder_of_all() as folder:
+        team = folder / "team"
+        team.mkdir()
+        os.chown(team, VICTIM, GROUP)
+        team.chmod(0o2775)
+
+        def append(begin: int, end: int) -> None:
+            os.umask(0o002)
+            with Appender(team / "s.zarr", chunk_rows=4) as appender:
+                appender.append(rows(begin, end))
+
+        as_user(VICTIM, lambda: append(0, 10), [GROUP])
+        as_user(OTHER, lambda: append(10, 25), [GROUP])
+        as_user(VICTIM, lambda: append(25, 30), [GROUP])
+        assert stored(team / "s.zarr") == list(range(30))

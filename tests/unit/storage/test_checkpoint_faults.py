@@ -23,6 +23,7 @@ import torch
 from obstore.store import LocalStore, MemoryStore
 
 from benchmarks.harness.object_server import Act, ObjectServer, Request
+from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, tree, two_users
 from zarrfeed import checkpoint
 from zarrfeed.base.errors import (
     ClosedError,
@@ -537,3 +538,46 @@ def test_file_urls_and_paths_name_a_file(tmp_path: Path) -> None:
         assert place.path == tmp_path / "a b"
     with pytest.raises(ConfigError, match="storage_options"):
         find_place(tmp_path / "a", None, {"anon": True}, Faults())
+
+
+def test_a_pipe_or_a_link_with_the_name_of_a_leftover_neither_holds_a_writer_up_nor_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "step.pt"
+    (tmp_path / "thesis.tex").write_text("years of work")
+    os.mkfifo(tmp_path / f".step.pt.{'0' * 16}.partial")
+    (tmp_path / f".step.pt.{'1' * 16}.partial").symlink_to(tmp_path / "thesis.tex")
+    (tmp_path / f".step.pt.{'2' * 16}.partial").mkdir()
+    with checkpoint.writer(path) as file:
+        file.write(b"new")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    assert len(list(tmp_path.glob(".*.partial"))) == 3
+
+
+@two_users
+def test_a_checkpoint_is_not_written_through_a_link_that_another_user_made() -> None:
+    with folder_of_all() as folder:
+        home = folder / "home"
+
+        def make_home() -> None:
+            home.mkdir(mode=0o755)
+            (home / "bashrc").write_text("export PATH")
+            (folder / f".step.pt.{'0' * 16}.partial").write_bytes(b"a leftover of this user")
+
+        def attack() -> None:
+            (folder / "step.pt").symlink_to(home / "bashrc")
+            (folder / "last.pt").symlink_to(home / "made.pt")
+            (folder / f".mine.pt.{'1' * 16}.partial").write_bytes(b"of the other user")
+
+        def save() -> None:
+            for name in ("step.pt", "last.pt"):
+                with pytest.raises(StoreWriteError, match=rf"{name}: cannot be written: is a link that uid {OTHER}"):
+                    checkpoint.writer(folder / name)
+            assert tree(home) == {"bashrc": b"export PATH"}
+            with checkpoint.writer(folder / "mine.pt") as file:
+                file.write(b"new")
+            with checkpoint.reader(folder / "mine.pt") as reading:
+                assert reading.read() == b"new"
+
+        as_user(VICTIM, make_home)
+        as_user(OTHER, attack)
+        as_user(VICTIM, save)
+        assert (folder / f".mine.pt.{'1' * 16}.partial").exists(), "what another user left is theirs to remove"

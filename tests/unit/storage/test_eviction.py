@@ -16,6 +16,7 @@ import pytest
 import zarr
 
 import zarrfeed
+from tests.support.users import OTHER, as_user, folder_of_all, tree, two_users
 from zarrfeed import Appender, ConfigError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.storage.append_journal import side_directory
 from zarrfeed.storage.eviction import DisposableStore
@@ -225,3 +226,79 @@ def test_a_store_whose_side_cannot_be_written_is_not_read_while_it_may_lose_samp
     side.write_text("")
     with pytest.raises(StoreReadError, match="readers of a disposable store must be able to write there"):
         values(make(path))
+
+
+def declare_disposable(path: Path, depth: int, store: str = "made up") -> None:
+    """Write by hand what an Appender writes, as anybody can who makes a store for others."""
+    document = json.loads((path / "zarr.json").read_text())
+    marks = {"appender": 1, "store": store, "disposable": True, "depth": depth, "first": 0}
+    (path / "zarr.json").write_text(json.dumps(document | {"attributes": {"zarrfeed": marks}}))
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("has_side", [False, True])
+def test_an_attribute_alone_makes_no_reader_write_or_delete_anything(
+    tmp_path: Path, depth: int, has_side: bool
+) -> None:
+    path = tmp_path / "data" / "y"
+    zarr.create_array(path, data=np.arange(32), chunks=(4,))
+    declare_disposable(path, depth)
+    side = side_directory(path.parent if depth else path)
+    if has_side:  # with the journal of another store
+        with Appender(tmp_path / "other", chunk_rows=4, disposable=True) as appender:
+            appender.append(np.arange(8))
+        side_directory(tmp_path / "other").rename(side)
+    before = tree(tmp_path)
+    assert sorted(int(v) for batch in ZarrIterableDataset(path, batch_size=4) for v in batch) == list(range(32))
+    assert [int(v) for v in ZarrDataset(path)[[0, 31]]] == [0, 31]
+    growing = zarrfeed.open(path, refresh="epoch", window=16)
+    assert sorted(int(v) for batch in ZarrIterableDataset(growing, batch_size=4) for v in batch) == list(range(16, 32))
+    assert tree(tmp_path) == before
+    evicting = ZarrIterableDataset(zarrfeed.open(path, refresh="epoch", window=16, evict=True), batch_size=4)
+    with pytest.raises(ConfigError, match=r"no Appender keeps a journal of .*, so nothing of it is deleted"):
+        list(evicting)
+    assert tree(tmp_path) == before
+
+
+def test_eviction_follows_no_link_out_of_the_store(tmp_path: Path) -> None:
+    path, home = tmp_path / "a", tmp_path / "home"
+    append(path, 0, 32)
+    (path / "y" / "c").rename(home)
+    (path / "y" / "c").symlink_to(home)
+    before = tree(home)
+    assert values(make(path)) == list(range(16, 32))
+    assert chunks(path, "x") == [4, 5, 6, 7]
+    assert tree(home) == before
+
+
+def test_only_leases_are_swept(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    append(path, 0, 32)
+    leases = side_directory(path) / "leases"
+    leases.mkdir()
+    (leases / "thesis.tex").write_text("mine")
+    (leases / "1-0123456789abcdef").write_text("0")
+    assert values(make(path)) == list(range(16, 32))
+    assert chunks(path) == [4, 5, 6, 7]
+    assert (leases / "thesis.tex").read_text() == "mine"
+    assert not (leases / "1-0123456789abcdef").exists()
+
+
+@two_users
+def test_a_reader_writes_nothing_beside_the_store_of_another_user() -> None:
+    with folder_of_all() as folder:
+        path = folder / "a"
+
+        def make_it() -> None:
+            append(path, 0, 32)
+            for one in (folder / "a.zarrfeed").rglob("*"):
+                one.chmod(0o777 if one.is_dir() else 0o666)
+            (folder / "a.zarrfeed").chmod(0o777)
+
+        as_user(OTHER, make_it)
+        before = tree(folder)
+        with pytest.warns(UserWarning, match=rf"belongs to another user \({OTHER}\) and is disposable: no lease"):
+            assert values(ZarrIterableDataset(path, batch_size=4)) == list(range(32))
+        assert tree(folder) == before
+        assert values(make(path)) == list(range(16, 32)), "who evicts was asked to"
+        assert chunks(path) == [4, 5, 6, 7]

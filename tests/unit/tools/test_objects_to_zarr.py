@@ -79,3 +79,15 @@ def test_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
 def test_bad_options(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         to_zarr(write_objects(tmp_path / "in", 3), tmp_path / "out.zarr", **options)
+
+
+def test_a_link_at_the_unfinished_store_leads_nothing_out(tmp_path: Path) -> None:
+    source, home = tmp_path / "in", tmp_path / "home"
+    source.mkdir()
+    home.mkdir()
+    (source / "a.bin").write_bytes(b"abc")
+    (home / "thesis.tex").write_text("years of work")
+    (tmp_path / ".out.zarr.unfinished").symlink_to(home)
+    with pytest.raises(zarrfeed.ConfigError, match=r"\.out\.zarr\.unfinished: is a link, must be a folder"):
+        zarrfeed.objects.to_zarr(source, tmp_path / "out.zarr")
+    assert [one.name for one in home.iterdir()] == ["thesis.tex"]

@@ -19,6 +19,7 @@ import xarray
 import zarr
 
 import zarrfeed
+from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.spec.statistics import Statistics
 from zarrfeed.tools import cli, stats_command
 from zarrfeed.tools.stats import Progress
@@ -385,3 +386,25 @@ def test_missing_categories_and_masked_values_are_no_values(tmp_path: Path) -> N
     check(found["obs/kind"], np.where(codes == -1, np.nan, codes))
     check(found["obs/age"], np.where(mask, np.nan, values))
     check(found["obs/age/mask"], mask)
+
+
+@two_users
+def test_the_partial_result_of_another_user_is_not_believed() -> None:
+    with folder_of_all() as folder:
+        partial = folder / "stats.json.partial"
+
+        def interrupt(_: Progress) -> None:
+            raise _KilledError
+
+        def attack() -> None:
+            with pytest.raises(_KilledError):
+                zarrfeed.stats(np.arange(40.0), output=folder / "stats.json", on_progress=interrupt)
+
+        def measure() -> None:
+            before = partial.read_bytes()
+            with pytest.raises(zarrfeed.ConfigError, match=rf"stats\.json\.partial: belongs to uid {OTHER}"):
+                zarrfeed.stats(np.arange(40.0), output=folder / "stats.json")
+            assert partial.read_bytes() == before
+
+        as_user(OTHER, attack)
+        as_user(VICTIM, measure)

@@ -26,8 +26,10 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import zarrfeed
+from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.tools import cli
 from zarrfeed.tools.verify import Progress
+from zarrfeed.tools.verify.progress import ProgressFile
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::zarr.errors.ZarrUserWarning", "ignore::zarr.errors.UnstableSpecificationWarning"
@@ -524,3 +526,27 @@ def test_several_stores_are_checked_and_those_with_problems_are_shown(
     assert cli.main(["verify", f"{tmp_path}/s*.zarr", "--progress-file", str(tmp_path / "p.json")]) == cli.EXIT_ERROR
     assert "one file for 3 stores" in capsys.readouterr().err
     assert cli.main(["verify", f"{tmp_path}/nothing-*.zarr", *none]) == cli.EXIT_ERROR
+
+
+@two_users
+def test_the_progress_file_of_another_user_is_not_believed_and_not_replaced() -> None:
+    with folder_of_all() as folder:
+        zarr.create_array(folder / "a.zarr", data=np.arange(40), chunks=(4,))
+        file, link = folder / "progress.json", folder / "link.json"
+
+        def attack() -> None:
+            ProgressFile(file, str(folder / "a.zarr")).save({})
+            link.symlink_to(folder / "not there")
+
+        def check() -> None:
+            before = file.read_bytes()
+            for restart in (False, True):
+                with pytest.raises(zarrfeed.ConfigError, match=rf"progress file .*: belongs to uid {OTHER}"):
+                    zarrfeed.verify(folder / "a.zarr", progress_file=file, restart=restart)
+                with pytest.raises(zarrfeed.ProgressFileError, match=rf"is a link that uid {OTHER} made"):
+                    zarrfeed.verify(folder / "a.zarr", progress_file=link, restart=restart)
+            assert file.read_bytes() == before
+            assert not (folder / "not there").exists()
+
+        as_user(OTHER, attack)
+        as_user(VICTIM, check)

@@ -11,6 +11,7 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.own_files import check_side_folder
 
 _ATTRIBUTE = "zarrfeed_demo"
 #: How often, and how far apart, what was written in part is removed until nothing is left.
@@ -46,6 +47,7 @@ def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.G
             )
         return True
     partial = path.with_name(path.name + ".partial")
+    check_side_folder(partial)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         group = zarr.create_group(store=partial, attributes={_ATTRIBUTE: description})

@@ -5,6 +5,8 @@ What holds, whichever process is killed when, and whatever fills the disk:
   - A file appears under its name as a whole: it is written under `tmp/`, and renamed.
   - A unit's record appears after all files of the unit. So what has a record is there, and what has none is done again.
   - The store gets its path when all of it is there, by one rename. What is at the path is never half of a store.
+  - The folder, and the plan and the records in it, are this user's own (`base/own_files.py`): nothing that another user
+    put beside the store is believed, followed, written to or deleted.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.own_files import check_side_folder, make_side_folder, read_side_file
 from zarrfeed.tools.pack.digest import as_text
 
 _PLAN = "plan.json"
+_FOLDERS = ("store", "tmp", "done", "rows", "spill")
 #: A disk has many writes under way at once.
 _SYNCED_AT_ONCE = 16
 
@@ -71,9 +75,15 @@ class WorkFolder:
         """Make the folder, and return its plan: this one, or that of a process which was faster.
 
         The plan is written last, so that a folder without one can be made again.
+
+        Raises
+        ------
+        ConfigError
+            If the folder or one in it is a link, or another user's.
         """
-        for name in ("store", "tmp", "done", "rows", "spill"):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
+        make_side_folder(self.path)
+        for name in _FOLDERS:
+            make_side_folder(self.path / name)
         name = f"tmp/{secrets.token_hex(12)}.plan"
         self.write(name, [json.dumps(plan, indent=1).encode()])
         with contextlib.suppress(FileExistsError):
@@ -87,12 +97,16 @@ class WorkFolder:
         Raises
         ------
         ConfigError
-            If the file is something else.
+            If the file is something else, or the folder is a link or another user's.
         """
+        for folder in (self.path, *(self.path / name for name in _FOLDERS)):
+            check_side_folder(folder)
         try:
-            known = json.loads((self.path / _PLAN).read_bytes())
+            content = read_side_file(self.path / _PLAN)
         except FileNotFoundError:
             return None
+        try:
+            known = json.loads(content)
         except ValueError as error:
             raise ConfigError(f"{self.path / _PLAN}: is no plan: {error}") from error
         if not isinstance(known, dict):
@@ -136,9 +150,11 @@ class WorkFolder:
     def record(self, stage: str, number: int) -> UnitRecord | None:
         """Return the record of a unit; None if it is not done, or not all of its files are there."""
         try:
-            known = json.loads((self.path / _record_name(stage, number)).read_bytes())
+            known = json.loads(read_side_file(self.path / _record_name(stage, number)))
             record = UnitRecord.from_json(known)
-            is_whole = all((self.path / name).stat().st_size == size for name, size in record.files.items())
+            is_whole = all((self.path / name).lstat().st_size == size for name, size in record.files.items())
+        except ConfigError:
+            raise
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
         return record if is_whole else None
@@ -169,8 +185,10 @@ class WorkFolder:
         self.forget()
 
     def forget(self) -> None:
-        """Remove the folder; another process may do the same."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder, if it is this user's; another process may do the same."""
+        with contextlib.suppress(ConfigError):
+            if check_side_folder(self.path):
+                shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _record_name(stage: str, number: int) -> str:

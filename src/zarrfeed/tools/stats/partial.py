@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.own_files import read_side_file
 from zarrfeed.tools.stats.moments import Moments
 
 _MARK = "zarrfeed stats, partial, 2"
@@ -40,9 +41,18 @@ class PartialFile:
         """Return how many samples were measured, and the moments of whole ranges and of the range that is not whole.
 
         None if there is nothing to go on from.
+
+        Raises
+        ------
+        ConfigError
+            If the file is another user's.
         """
         try:
-            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as content:
+            stored = read_side_file(self.path)
+        except OSError:
+            return None
+        try:
+            with np.load(io.BytesIO(stored), allow_pickle=False) as content:
                 header = json.loads(str(content["header"]))
                 if header["what"] != _MARK or header["fingerprint"] != self._fingerprint:
                     return None
@@ -51,8 +61,6 @@ class PartialFile:
                     Moments(*(content[f"{field}/{number}"] for number in range(6))) for field in range(2 * count)
                 ]
                 return int(header["done"]), moments[:count], moments[count:]
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None  # damaged, or none of ours: the work is done again
 

@@ -2,7 +2,8 @@
 
 What holds: a file is replaced as a whole or not at all, so that whatever ends the process leaves one that can be read.
 What stands in it was checked: the chunks [0, next) of each array, with what was found of them. It counts for the same
-store and the same metadata of the array alone. A file that is none of ours, or of another store, is never written to.
+store and the same metadata of the array alone. A file that is none of ours, of another store or another user's is never
+believed, and never written to.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import zarr
 
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.errors import ConfigError, ProgressFileError
+from zarrfeed.base.own_files import followed, read_side_file
 from zarrfeed.tools.verify.chunks import Part
 from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Finding
 
@@ -118,16 +120,19 @@ class ProgressFile:
         Raises
         ------
         ConfigError
-            If the file is no progress file, or that of another store.
+            If the file is no progress file, that of another store, or another user's.
         ProgressFileError
             If it cannot be read.
         """
         try:
-            content = json.loads(self.path.read_text())
+            text = read_side_file(followed(self.path))
+            content = json.loads(text)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise self._failed("read", error) from error
+        except ConfigError as error:
+            raise ConfigError(f"progress file {error}") from error
         except ValueError:
             content = None
         if not isinstance(content, dict) or content.get("what") != _MARK:

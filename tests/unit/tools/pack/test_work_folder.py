@@ -6,8 +6,11 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import zarrfeed
+from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, give_to, tree, two_users
 from zarrfeed import ConfigError
 from zarrfeed.tools.pack.work_folder import UnitRecord, WorkFolder
 
@@ -81,3 +84,58 @@ def test_publishing_never_replaces_what_is_there(folder: WorkFolder, tmp_path: P
         folder.publish(tmp_path / "out.zarr")
     assert (folder.path / "store/x").exists()
     assert [path.name for path in (tmp_path / "out.zarr").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["", "store", "tmp", "done", "rows", "spill"])
+def test_a_link_in_place_of_a_folder_leads_nothing_out(tmp_path: Path, name: str) -> None:
+    home, folder = tmp_path / "home", WorkFolder(tmp_path / "out.zarr")
+    home.mkdir()
+    (home / "zarr.json").write_text("precious")
+    folder.make({"a": 1})
+    moved = folder.path / name if name else folder.path
+    moved.rename(tmp_path / "moved")
+    moved.symlink_to(home)
+    for call in (folder.plan, lambda: folder.make({"a": 1})):
+        with pytest.raises(ConfigError, match="is a link, must be a folder that zarrfeed made"):
+            call()
+    folder.forget()
+    assert tree(home) == {"zarr.json": b"precious"}
+
+
+def test_a_plan_or_a_record_that_is_a_link_is_not_believed(folder: WorkFolder, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"digests": [], "files": {}}')
+    (folder.path / "done/write-0.json").symlink_to(tmp_path / "other.json")
+    (folder.path / "plan.json").unlink()
+    (folder.path / "plan.json").symlink_to(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match=r"write-0\.json: is a link"):
+        folder.record("write", 0)
+    with pytest.raises(ConfigError, match=r"plan\.json: is a link"):
+        folder.plan()
+
+
+@two_users
+def test_a_pack_that_another_user_prepared_is_refused() -> None:
+    with folder_of_all() as place:
+        np.save(place / "in.npy", np.arange(40).reshape(20, 2))
+        work = place / ".out.zarr.packing"
+
+        def attack() -> None:
+            WorkFolder(place / "out.zarr").make({"a": 1})
+            (work / "done" / "write-0.json").write_text('{"digests": ["0"], "files": {}}')
+            (work / "store").chmod(0o777)
+            work.chmod(0o777)
+
+        as_user(OTHER, attack)
+        before = tree(place)
+
+        def pack() -> None:
+            for resume in (False, True):
+                with pytest.raises(ConfigError, match=rf"\.out\.zarr\.packing: belongs to uid {OTHER}"):
+                    zarrfeed.pack(place / "in.npy", place / "out.zarr", resume=resume, jobs=1)
+
+        as_user(VICTIM, pack)
+        pack()  # root does not believe another user either
+        assert tree(place) == before
+        give_to(VICTIM, work)
+        as_user(VICTIM, lambda: WorkFolder(place / "out.zarr").forget())
+        assert not work.exists()
