@@ -68,7 +68,7 @@ class Pass(CountedPass):
     def settle(self) -> None:
         """Take an epoch, before the first batch; an error in that is kept for `next()`."""
         try:
-            self.cursor = self._session.settle(self._name, self._resumed)
+            self.cursor = self._session.settle(self._name, self._resumed, self._positions)
             self._leases = self._session.hold(self.cursor.begin.version)
         except ZarrfeedError as error:
             self._failure = error

@@ -11,6 +11,9 @@ that inherit it, by fork or by being spawned with it. It holds
           same name, and nobody else does (`torch/pass_names.py`). The first worker to ask settles the pass; the last
           one removes its name.
 
+A state that a loader loaded is not in the table but belongs to that loader, in its process, until its next pass begins.
+For others the table holds the beginning of the same epoch, so that their passes are whole.
+
 Every access holds a lock on the file, which the system releases if its holder is killed.
 """
 
@@ -38,12 +41,16 @@ State: TypeAlias = dict[str, Any]
 #: once. Workers that were killed or interrupted never ask.
 _MAX_PASSES = 1000
 
+#: The claim that no loader has made.
+_NOBODY: tuple[Callable[[], object], State] = (lambda: None, {})
+
 
 class EpochTable:
     """The shared document. Safe for threads and processes; pickling one outside of spawning a process copies it."""
 
     _descriptor: int
     _lock: ProcessLock
+    _claim: tuple[Callable[[], object], State]  # finds the loader that loaded a state; the state
 
     def __init__(self, begin: State) -> None:
         descriptor = anonymous_file()
@@ -51,19 +58,33 @@ class EpochTable:
         self._adopt(descriptor)
 
     def next(self) -> State:
-        """Return the state in which the next pass of this process begins."""
+        """Return the state in which the next pass of this process begins: of the loader that claimed it, if one did."""
         with self._document() as document:
-            return self._next(document)
+            return self._claimed_by(self._claim[0]()) or self._next(document)
 
     def name_next(self, state: State, *, named: bool = True) -> None:
         """Say in which state the next pass begins; `named` tells whether a user named its epoch."""
         with self._document() as document:
             document["owners"][_owner()] = state | {"named": True} if named else state
+            if named:
+                self._claim = _NOBODY
 
     def is_named(self) -> bool:
         """Return whether a user named the state of the next pass, and no pass has taken it."""
         with self._document() as document:
             return bool(self._next(document).get("named", False))
+
+    def claim_next(self, loader: object) -> None:
+        """Keep the state of the next pass for a loader of this process, and leave the whole epoch to others."""
+        with self._document() as document:
+            state = self._next(document)
+            self._claim = weakref.ref(loader), state
+            document["owners"][_owner()] = _whole(state) | {"named": True}
+
+    def next_of(self, loader: object) -> State:
+        """Return the state in which the next pass of a loader begins; None: of nobody who could have claimed it."""
+        with self._document() as document:
+            return self._claimed_by(loader) or self._next(document)
 
     def moved_by_workers(self) -> bool:
         """Return whether it was workers that began the last pass, by themselves."""
@@ -76,12 +97,16 @@ class EpochTable:
             asked, document["asked"] = document.get("asked", False), True
         return not asked
 
-    def begin(self, name: str | None = None, *, store: State | None = None) -> State:
+    def begin(self, name: str | None = None, *, store: State | None = None, loader: object = None) -> State:
         """Begin a pass: return its state, and name the next epoch. Under `name`, workers can join it.
 
-        `store` is the version of a growing store that the pass reads, where its state names none.
+        `store` is the version of a growing store that the pass reads, where its state names none. `loader` begins the
+        pass, in the state that it has claimed.
         """
         with self._document() as document:
+            claimed = self._claimed_by(loader)
+            if claimed is not None:
+                document["owners"][_owner()], self._claim = claimed, _NOBODY
             state = self._begin(document)
             if store is not None:
                 state = {"store": store, **state}
@@ -114,6 +139,10 @@ class EpochTable:
             joined: State = found["state"]
             return joined
 
+    def _claimed_by(self, loader: object) -> State | None:
+        claimant, state = self._claim
+        return state if loader is not None and claimant() is loader else None
+
     def _next(self, document: dict[str, Any]) -> State:
         owners = document["owners"]
         inherited = owners.get(document["creator"], document["begin"])
@@ -122,9 +151,7 @@ class EpochTable:
 
     def _begin(self, document: dict[str, Any], *, by_workers: bool = False) -> State:
         state = self._next(document)
-        following = {"epoch": state["epoch"] + 1, "by_workers": by_workers}
-        if "offsets" in state:
-            following["offsets"] = state["offsets"]  # they hold until others are named
+        following = _whole(state) | {"epoch": state["epoch"] + 1, "by_workers": by_workers}
         document["owners"][_owner()] = following
         return state
 
@@ -155,6 +182,7 @@ class EpochTable:
     def _adopt(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = ProcessLock()
+        self._claim = _NOBODY
         # Not when the interpreter exits: a daemon thread may still use the number, which may be another file's then.
         weakref.finalize(self, os.close, descriptor).atexit = False
 
@@ -168,6 +196,11 @@ class EpochTable:
             self._adopt(state["shared"].detach())
         else:
             self.__init__(state["begin"])  # type: ignore[misc]
+
+
+def _whole(state: State) -> State:
+    """Return the beginning of the epoch of a state; offsets of windows hold until others are named."""
+    return {name: state[name] for name in ("epoch", "offsets") if name in state}
 
 
 def _owner() -> str:

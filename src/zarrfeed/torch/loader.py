@@ -145,11 +145,13 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         others, it delivers the same samples in other batches.
         """
         self.session.check_process()
-        state = self.session.state_of(self._positions.latest()) or self.session.upcoming()
+        state = self.session.state_of(self._positions.latest()) or self.session.upcoming(self._positions)
         return self.session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`.
+        """Let the next pass of this loader deliver what was left of the epoch of `state`.
+
+        A pass that somebody else begins over the dataset before that reads a whole epoch.
 
         Raises
         ------
@@ -157,6 +159,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             If the state is of another dataset, selection or order.
         """
         self._stream.load_state_dict(state)
+        self.session.epochs.claim_next(self._positions)
         self._positions.forget()
 
     @property
@@ -192,7 +195,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
                 self.multiprocessing_context = with_flags(self.multiprocessing_context)
             name = cast(_WorkerInit, self.worker_init_fn).name_pass()
-            cursor = self.session.settle_for_workers(name, self.num_workers)
+            cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
             try:
                 batches = super().__iter__()
             except BaseException:  # some of the workers may know of the pass

@@ -6,6 +6,7 @@ Invariants:
   device or for accelerate, is not counted before the consumer gets it.
   The state of a loader is the position of the pass under way that handed out a batch last. If no pass is under way, it
   is that of the pass that did so last. Passes of other loaders over the same dataset do not move it.
+  The state that a loader loaded is for its own next pass. A pass that anybody else begins before that is whole.
   Threads may share a pass: each batch goes to one of them, and every thread learns of the end.
 """
 
@@ -44,15 +45,16 @@ class Positions(Generic[P]):
         self._order: dict[int, P] = {}  # by id(); reading and writing an entry are atomic, for threads
         self.last: P | None = None
 
-    def put_last(self, position: P) -> None:
-        """Make a pass the last one."""
+    def put_last(self, position: P) -> P:
+        """Make a pass the last one, and return it."""
         if position is self.last:
-            return
+            return position
         self.last = position
         for key, one in list(self._order.items()):
             if one is position or not one.under_way:
                 self._order.pop(key, None)
         self._order[id(position)] = position
+        return position
 
     def under_way(self) -> list[P]:
         """Return the passes under way, the last one at the end."""
@@ -127,8 +129,8 @@ class CountedPass(Iterator[Batch]):
         self._report()
 
     def count_end(self) -> None:
-        """Note that the consumer asked for more than there is."""
-        if self.cursor is not None:
+        """Note that the consumer asked for more than there is. A pass that was left has more, and stays where it is."""
+        if self.cursor is not None and not self.cursor.closed:
             self.cursor.ended = True
             self._report()
 

@@ -249,9 +249,9 @@ class Session:
         """Return what keeps the samples of a version from being deleted, as long as it is referred to."""
         return () if self._versions is None or version is None else self._versions.hold(version)
 
-    def _found(self) -> State | None:
+    def _found(self, loader: object) -> State | None:
         """Look at the store for the next pass, on all ranks; None: it does not grow, or the pass has its version."""
-        return None if self._versions is None or "store" in self.epochs.next() else self._look()
+        return None if self._versions is None or "store" in self.epochs.next_of(loader) else self._look()
 
     def _look(self) -> State:
         assert self._versions is not None
@@ -307,11 +307,9 @@ class Session:
 
     # Which epoch comes next
 
-    def upcoming(self) -> EpochState:
-        """Return the state in which the next pass begins."""
-        if self.resumed is not None:
-            return self.resumed
-        return self._parsed(self.epochs.next())
+    def upcoming(self, loader: object = None) -> EpochState:
+        """Return the state in which the next pass of a loader begins; None: of the loader that loaded one, if any."""
+        return self.resumed or self._parsed(self.epochs.next() if loader is None else self.epochs.next_of(loader))
 
     def name_next(self, state: EpochState) -> None:
         """Let the next pass begin in a state."""
@@ -394,7 +392,7 @@ class Session:
             warn_of_launcher(self.epochs.is_first)
         return self._place()
 
-    def settle(self, name: str | None, loaded: EpochState | None) -> Cursor:
+    def settle(self, name: str | None, loaded: EpochState | None, loader: Positions[Cursor] | None = None) -> Cursor:
         """Settle in which state a pass begins, and remember it as the pass under way.
 
         Parameters
@@ -403,6 +401,8 @@ class Session:
             In a DataLoader worker, what all workers of the pass call it.
         loaded
             The state that was loaded for this pass; None: the dataset's next.
+        loader
+            The loader that begins the pass, by its positions; None: no loader of ours does.
         """
         place = self._place_of_pass()  # before an epoch is taken: an error takes none
         consumer = place.consumer(*worker_and_count())
@@ -411,7 +411,7 @@ class Session:
             self.epochs.name_next(EpochState(begin.epoch + 1, offsets=begin.offsets).to_json(), named=False)
         else:
             if name is None:
-                json = self.epochs.begin(store=self._found())
+                json = self.epochs.begin(store=self._found(loader), loader=loader)
             else:
                 look = None if self._versions is None else self._look
                 json = self.epochs.join(name, consumer.worker, consumer.num_workers, look)
@@ -423,21 +423,17 @@ class Session:
         self._adopt(begin.version)
         self._adopt_offsets(begin.offsets)
         check_resumed_epoch(begin.epoch)
-        return self._begun(Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker()))
+        return self.passes.put_last(Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker()))
 
-    def settle_for_workers(self, name: str, num_workers: int) -> Cursor:
+    def settle_for_workers(self, name: str, num_workers: int, loader: object) -> Cursor:
         """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
         self.check_open()
         place = self._place_of_pass()
-        state = self._parsed(self.epochs.begin(name, store=self._found()))
+        state = self._parsed(self.epochs.begin(name, store=self._found(loader), loader=loader))
         self._adopt(state.version)
         self._adopt_offsets(state.offsets)
         consumer = place.consumer(num_workers=num_workers)
-        return self._begun(Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker()))
-
-    def _begun(self, cursor: Cursor) -> Cursor:
-        self.passes.put_last(cursor)
-        return cursor
+        return self.passes.put_last(Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker()))
 
     def readers_for(self, cursor: Cursor) -> ReaderPool:
         """Return the readers of the version that a pass reads."""

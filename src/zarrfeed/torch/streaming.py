@@ -87,14 +87,17 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         ConfigError
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
-        state, passes = self._session.state(), self._session.passes
-        if any(one is not passes.last for one in passes.under_way()) and not saves_iterator_too():
+        session = self._session
+        if saves_iterator_too():  # what the loader goes on with is the iterator's state
+            return session.make_state_dict(session.state_of(session.passes.last) or session.upcoming())
+        state = session.state()
+        if any(one is not session.passes.last for one in session.passes.under_way()):
             warnings.warn(
                 "a dataset's state_dict() is the position of the pass that was begun last, and an earlier pass is "
                 "still under way: save the state_dict() of the ZarrDataLoader whose batches are trained on",
                 stacklevel=2,
             )
-        return self._session.make_state_dict(state)
+        return session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.

@@ -1,0 +1,486 @@
+"""Positions: each pass is whole, and each state is that of the pass that handed the batches out."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tests.support.flat import iterable_dataset
+from tests.unit.torch.test_prefetch import LateDevice, on
+from zarrfeed import ConfigError, ZarrDataLoader
+from zarrfeed.device import prefetch
+from zarrfeed.engine.reader import Reader
+from zarrfeed.objects import ObjectIterableDataset
+
+#: torch warns where there are more workers than cores.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.timeout(300),
+]
+
+N, BATCH = 240, 10
+BATCHES = N // BATCH
+AN_EARLIER_PASS = "an earlier pass is still under way"
+
+
+def make(**options: Any) -> Any:
+    return iterable_dataset(np.arange(N), **{"batch_size": BATCH, "shuffle": True, "seed": 3} | options)
+
+
+def values(batches: Any) -> list[int]:
+    return [int(value) for batch in batches for value in batch]
+
+
+def take(batches: Iterator[Any], count: int) -> list[int]:
+    return values(itertools.islice(batches, count))
+
+
+def is_whole(delivered: list[int]) -> bool:
+    return sorted(delivered) == list(range(N))
+
+
+# One loader is saved while others read
+
+
+def _read_whole(dataset: Any) -> None:
+    list(ZarrDataLoader(dataset))
+
+
+def _read_some(dataset: Any) -> None:
+    take(iter(ZarrDataLoader(dataset)), 2)
+
+
+def _read_some_with_workers(dataset: Any) -> None:
+    take(iter(ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork")), 2)
+
+
+def _read_with_a_plain_loader(dataset: Any) -> None:
+    list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+
+
+def _read_the_dataset(dataset: Any) -> None:
+    list(dataset)
+
+
+def _read_another_epoch(dataset: Any) -> None:
+    dataset.set_epoch(7)
+    _read_whole(dataset)
+
+
+def _name_another_epoch(dataset: Any) -> None:
+    dataset.set_epoch(7)
+
+
+def _read_ahead(dataset: Any) -> None:
+    take(iter(on(LateDevice(), ZarrDataLoader(dataset))), 2)
+
+
+def _read_in_a_fork(dataset: Any) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if is_whole(values(dataset)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+OTHERS = [
+    _read_whole,
+    _read_some,
+    _read_some_with_workers,
+    _read_with_a_plain_loader,
+    _read_the_dataset,
+    _read_another_epoch,
+    _name_another_epoch,
+    _read_ahead,
+    _read_in_a_fork,
+]
+LOADERS: dict[str, Callable[[Any], Any]] = {
+    "own": ZarrDataLoader,
+    "worker": lambda dataset: ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork"),
+    "device": lambda dataset: on(LateDevice(), ZarrDataLoader(dataset)),
+    "device of a dataset": lambda dataset: on(LateDevice(), dataset),
+    "cpu": lambda dataset: prefetch(ZarrDataLoader(dataset), "cpu"),
+    "cpu of a dataset": lambda dataset: prefetch(dataset, "cpu"),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_what_others_read_of_the_dataset_does_not_move_the_state_of_a_loader(kind: str) -> None:
+    whole = values(LOADERS["worker" if kind == "worker" else "own"](make()))
+    for other in OTHERS:
+        dataset = make()
+        loader = LOADERS[kind](dataset)
+        running = iter(loader)
+        for _ in range(3):
+            next(running)
+        other(dataset)
+        state = loader.state_dict()
+        assert (state["epoch"], state["position"]) == (0, 3 * BATCH), other.__name__
+        for _ in running:
+            pass
+        again = ZarrDataLoader(make(), num_workers=int(kind == "worker"))
+        again.load_state_dict(state)
+        assert values(again) == whole[3 * BATCH :], other.__name__
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_others_read_does_not_move_the_state_of_a_stateful_loader(num_workers: int) -> None:
+    def load(dataset: Any) -> Any:
+        context = "fork" if num_workers else None
+        return StatefulDataLoader(dataset, None, num_workers=num_workers, multiprocessing_context=context)
+
+    whole = values(load(make()))
+    for other in OTHERS:
+        dataset = make()
+        loader = load(dataset)
+        running = iter(loader)
+        take(running, 3)
+        other(dataset)
+        again = load(make())
+        again.load_state_dict(loader.state_dict())
+        assert values(again) == whole[3 * BATCH :], other.__name__
+        assert values(running) == whole[3 * BATCH :], other.__name__
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_state_of_a_pass_that_was_left_stays_until_the_loader_begins_another_one(kind: str) -> None:
+    dataset = make()
+    loader = LOADERS[kind](dataset)
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    _read_some(dataset)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 3 * BATCH)
+    dataset.set_epoch(5)  # of the next pass, and nobody has begun it
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 0)
+    next(iter(loader))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, BATCH)
+
+
+@pytest.mark.parametrize("kind", [name for name in LOADERS if not name.startswith("device of")])
+def test_what_a_loader_loaded_is_for_its_own_next_pass(kind: str) -> None:
+    saved = ZarrDataLoader(make())
+    whole = values(ZarrDataLoader(make()))
+    take(iter(saved), 4)
+    for other in OTHERS[:5]:
+        dataset = make()
+        loader = LOADERS[kind](dataset)
+        loader.load_state_dict(saved.state_dict())
+        assert loader.state_dict()["position"] == 4 * BATCH
+        evaluated = ZarrDataLoader(dataset)
+        if kind != "cpu of a dataset":  # what the dataset loads is for whoever comes next
+            assert evaluated.state_dict()["position"] == 0
+            other(dataset)
+            assert is_whole(values(evaluated)), other.__name__
+            assert loader.state_dict()["position"] == 4 * BATCH, other.__name__
+        assert sorted(_arrived(loader)) == sorted(whole[4 * BATCH :]), other.__name__
+        assert loader.state_dict()["epoch"] == 1
+
+
+def _arrived(loader: Any) -> list[int]:
+    got = list(loader)
+    device = getattr(loader, "_streams", None)
+    if device is not None:
+        device.run(device.given)
+    return values(got)
+
+
+def test_naming_another_epoch_ends_what_a_loader_loaded() -> None:
+    saved = ZarrDataLoader(make())
+    take(iter(saved), 4)
+    dataset = make()
+    loader = ZarrDataLoader(dataset)
+    loader.load_state_dict(saved.state_dict())
+    dataset.set_epoch(0)  # that of the state
+    assert loader.state_dict()["position"] == 4 * BATCH
+    dataset.set_epoch(2)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
+    assert is_whole(values(loader))
+
+
+def test_a_loader_that_is_gone_keeps_nothing_for_itself() -> None:
+    dataset = make()
+    saved = ZarrDataLoader(make())
+    take(iter(saved), 4)
+    ZarrDataLoader(dataset).load_state_dict(saved.state_dict())
+    assert is_whole(values(dataset))
+    assert dataset.state_dict()["epoch"] == 1
+
+
+def test_objects_have_the_same_positions(tmp_path: Any) -> None:
+    for number in range(12):
+        (tmp_path / f"{number:02}").write_bytes(bytes([number]))
+    dataset = ObjectIterableDataset(tmp_path, batch_size=2, shuffle=True)
+    loader = ZarrDataLoader(dataset)
+    running = iter(loader)
+    got = [next(running) for _ in range(2)]
+    _read_whole(dataset)
+    dataset.set_epoch(4)
+    again = ZarrDataLoader(ObjectIterableDataset(tmp_path, batch_size=2, shuffle=True))
+    again.load_state_dict(loader.state_dict())
+    assert sorted(int(one[0]) for batch in [*got, *again] for one in batch) == list(range(12))
+
+
+def test_a_subclass_with_an_iter_of_its_own_has_a_position_too() -> None:
+    base = type(make())
+
+    class Every(base):  # type: ignore[misc, valid-type]
+        def __iter__(self) -> Iterator[Any]:
+            for number, batch in enumerate(super().__iter__()):
+                if number % 2 == 0:  # of two batches it hands out one
+                    yield batch
+
+    dataset = Every(np.arange(N), batch_size=BATCH)
+    for loader in (ZarrDataLoader(dataset), on(LateDevice(), ZarrDataLoader(dataset))):
+        dataset.set_epoch(1)
+        running = iter(loader)
+        for _ in range(3):
+            next(running)
+        _read_whole(make())
+        assert loader.state_dict()["position"] == 5 * BATCH
+        running.close()  # type: ignore[attr-defined]
+
+
+# Ahead of the consumer
+
+
+def test_what_is_fetched_ahead_for_a_device_is_counted_by_nobody() -> None:
+    dataset = make()
+    loader = ZarrDataLoader(dataset)
+    device = on(LateDevice(), loader)
+    running = iter(device)
+    for number in range(1, BATCHES + 1):
+        next(running)
+        for asked in (device, loader, dataset):
+            state = asked.state_dict()
+            assert (state["epoch"], state["position"]) == ((0, number * BATCH) if number < BATCHES else (1, 0))
+
+
+def test_a_prepared_loader_that_was_resumed_counts_from_there() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    got: list[int] = []
+    state = None
+    for part in (3, 4, BATCHES):  # saved, resumed, saved, resumed
+        loader = accelerator.prepare(ZarrDataLoader(make()))
+        if state is not None:
+            loader.load_state_dict(state)
+        got += take(iter(loader), part)
+        state = loader.state_dict()
+    assert got == values(ZarrDataLoader(make()))
+    assert (state["epoch"], state["position"]) == (1, 0)
+
+
+# Two passes at once
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_passes_of_one_loader_are_both_whole(num_workers: int, persistent_workers: bool) -> None:
+    loader = ZarrDataLoader(
+        make(),
+        num_workers=num_workers,
+        persistent_workers=persistent_workers and num_workers > 0,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+    for _ in range(2):
+        both = list(zip(loader, loader, strict=True))
+        assert is_whole(values(first for first, _ in both))
+        assert is_whole(values(second for _, second in both))
+    outer = iter(loader)
+    got = take(outer, 5)
+    assert is_whole(values(loader))  # a loop within a loop
+    assert loader.state_dict()["position"] == 5 * BATCH  # that of the pass under way
+    take(iter(loader), 2)  # one that is left
+    assert loader.state_dict()["position"] == 5 * BATCH
+    assert is_whole(got + values(outer))
+    assert is_whole(values(loader))
+
+
+def test_persistent_workers_serve_the_next_pass_of_whoever_has_not_asked_for_the_end() -> None:
+    """A framework that counts batches never asks, and may still have the iterator."""
+    loader = ZarrDataLoader(make(), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
+    earlier = iter(loader)
+    assert is_whole(take(earlier, BATCHES))
+    workers = loader._iterator._workers  # type: ignore[union-attr]
+    assert is_whole(values(loader))
+    assert loader._iterator._workers is workers  # type: ignore[union-attr]
+    assert list(earlier) == []
+
+
+def test_a_loader_whose_start_was_interrupted_reads_a_whole_pass_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    for persistent in (False, True):
+        loader = ZarrDataLoader(
+            make(), num_workers=2, persistent_workers=persistent, multiprocessing_context="fork", prefetch_factor=1
+        )
+        start = DataLoader.__iter__
+
+        def interrupted(self: Any, start: Any = start) -> Any:
+            start(self)
+            raise KeyboardInterrupt
+
+        for _ in range(2):
+            running = iter(loader)
+            with monkeypatch.context() as patch:
+                patch.setattr(DataLoader, "__iter__", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    next(running)
+            assert is_whole(values(loader))
+
+
+def test_a_dataset_says_that_its_state_is_that_of_the_pass_begun_last() -> None:
+    dataset = make()
+    first = iter(dataset)
+    take(first, 3)
+    assert dataset.state_dict()["position"] == 3 * BATCH
+    second = iter(dataset)
+    take(second, 1)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=AN_EARLIER_PASS):
+            assert dataset.state_dict()["position"] == BATCH
+        take(first, 1)
+    list(second)
+    with pytest.warns(UserWarning, match=AN_EARLIER_PASS):
+        assert dataset.state_dict()["epoch"] == 2
+    del first
+    assert dataset.state_dict()["epoch"] == 2
+
+
+def test_a_dataset_knows_what_the_workers_of_its_loader_handed_out() -> None:
+    dataset = make()
+    running = iter(ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork"))
+    take(running, 3)
+    assert dataset.state_dict()["position"] == 3 * BATCH
+    del running
+
+
+def test_a_dataset_does_not_take_an_earlier_pass_of_its_own_for_that_of_workers() -> None:
+    dataset = make()
+    list(dataset)
+    next(iter(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")))
+    with pytest.raises(ConfigError, match="ask a ZarrDataLoader"):
+        dataset.state_dict()
+
+
+def test_a_pass_that_was_interrupted_is_not_over_for_a_loop_that_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make()
+    loader = ZarrDataLoader(dataset)
+    running = iter(loader)
+    take(running, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "next", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(running)
+    assert list(running) == []
+    for asked in (loader, dataset):
+        assert (asked.state_dict()["epoch"], asked.state_dict()["position"]) == (0, 3 * BATCH)
+
+
+def _interrupted(_: Reader) -> None:
+    raise KeyboardInterrupt
+
+
+def test_set_epoch_keeps_the_position_of_a_dataset_that_is_being_read() -> None:
+    dataset = make()
+    running = iter(dataset)
+    take(running, 3)
+    dataset.set_epoch(7)
+    assert dataset.state_dict()["position"] == 3 * BATCH
+    list(running)
+    assert dataset.state_dict()["epoch"] == 7
+
+
+# Threads that share an iterator
+
+
+@pytest.mark.parametrize("batch_size", [BATCH, None])
+@pytest.mark.parametrize("kind", ["dataset", *LOADERS])
+def test_threads_share_an_iterator(kind: str, batch_size: int | None) -> None:
+    if batch_size is None and kind not in ("dataset", "cpu of a dataset"):
+        pytest.skip("loaders have batches")
+    for _ in range(1 if kind == "worker" else 8):
+        dataset = make(batch_size=batch_size)
+        loader = dataset if kind == "dataset" else LOADERS[kind](dataset)
+        running, go = iter(loader), threading.Barrier(4)
+        got: list[Any] = []
+        ends: Counter[str] = Counter()
+
+        def pull(running: Any = running, go: Any = go, got: Any = got, ends: Any = ends) -> None:
+            go.wait(60)
+            try:
+                while True:
+                    got.append(next(running))
+            except BaseException as error:  # noqa: BLE001 - StopIteration, and whatever else there is
+                ends[repr(error)] += 1
+
+        threads = [threading.Thread(target=pull) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert ends == {"StopIteration()": 4}
+        device = getattr(loader, "_streams", None)
+        if device is not None:
+            device.run(device.given)
+        assert is_whole(values(got) if batch_size else [int(one) for one in got])
+        assert loader.state_dict()["epoch"] == 1
+
+
+def test_an_interrupt_ends_the_wait_for_another_thread() -> None:
+    """As Ctrl-C does in a notebook whose feeder threads are stuck in a read."""
+    waiting, stuck = threading.Event(), threading.Event()
+
+    def slow(batch: Any) -> Any:
+        waiting.set()
+        stuck.wait(60)
+        return batch
+
+    running = iter(iterable_dataset(np.arange(N), batch_size=BATCH, transform=slow))
+    thread = threading.Thread(target=lambda: next(running))
+    thread.start()
+    assert waiting.wait(60)
+    main = threading.get_ident()
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):  # before the wait, or in it
+        next(running)
+    assert not stuck.is_set()
+    assert thread.is_alive()
+    stuck.set()
+    thread.join(60)
+    timer.join(60)
+
+
+def test_a_child_forked_while_a_thread_waits_for_a_batch_reads_passes_of_its_own() -> None:
+    waiting, stuck = threading.Event(), threading.Event()
+
+    def slow(batch: Any) -> Any:
+        if os.getpid() == parent:
+            waiting.set()
+            stuck.wait(60)
+        return batch
+
+    parent = os.getpid()
+    dataset = iterable_dataset(np.arange(N), batch_size=BATCH, transform=slow)
+    loader = ZarrDataLoader(dataset)
+    running = iter(loader)
+    thread = threading.Thread(target=lambda: next(running))
+    thread.start()
+    assert waiting.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if is_whole(values(loader)) and loader.state_dict()["epoch"] == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    stuck.set()
+    thread.join(60)
