@@ -92,7 +92,8 @@ class ZarrIterableDataset(StreamingDataset):
         pass begins, and carried into DataLoader workers.
     even
         What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
-        ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more.
+        ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more. An epoch
+        in which no rank has a batch is refused.
     affinity
         "node": each node reads the same part of the blocks in every epoch. So W nodes whose caches (`zarrfeed.open(...,
         cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. This gives up that

@@ -22,6 +22,7 @@ from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.metadata.array_watch import ArrayWatch
 from zarrfeed.metadata.data import Data
 from zarrfeed.plan.cursor import Cursor
+from zarrfeed.plan.empty_epoch import check_has_batches
 from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
@@ -87,6 +88,8 @@ class Session:
         self.check_memory()
         place = self._place()
         warn_of_sharing(self._schedule_of(place), place)
+        if versions is None:  # a store that grows may have too few samples yet
+            check_has_batches(self._schedule_of(place), EpochState(0), place.consumer())
         self.epochs = EpochTable(EpochState(0).to_json())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""Refuse an epoch that has no batch on any rank, so that a loop over nothing is not taken for training.
+
+Only a whole epoch is refused. What is left of an epoch that was begun may be nothing, and a rank or a DataLoader worker
+may have no batch where others have one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.partition import Consumer
+from zarrfeed.plan.runs import RunDivision
+from zarrfeed.plan.state import EpochState
+
+
+def check_has_batches(schedule: Schedule, state: EpochState, consumer: Consumer) -> None:
+    """Check that some rank has a batch in an epoch.
+
+    Parameters
+    ----------
+    schedule
+        What is read.
+    state
+        The beginning of the epoch.
+    consumer
+        One of those that share it.
+
+    Raises
+    ------
+    ConfigError
+        If no rank has a batch. The message says why, and what helps.
+    """
+    division = schedule.division(state, consumer)
+    if division.batches(0) > 0:  # rank 0 of node 0 has most
+        return
+    length, ranks = division.length, consumer.num_receivers
+    counts = f"{length} sample{'s' * (length != 1)} on {ranks} rank{'s' * (ranks != 1)}"
+    share = replace(division, drop_last=False).samples(0)
+    if share:
+        workers = division.num_workers if isinstance(division, RunDivision) else 1
+        each = "each worker of a rank" if workers > 1 else "a rank"
+        share = -(-share // workers)
+        fewer = ", or fewer workers" * (workers > 1)
+        raise ConfigError(
+            f"batch_size = {division.batch_size}, drop_last = True: an epoch has no batch. Of {counts}, {each} has "
+            f"{share}, which is less than a batch: give batch_size={share} or less{fewer}, or drop_last=False"
+        )
+    if ranks == 1:
+        raise ConfigError("an epoch has no batch: there is no sample to read")
+    helps = (
+        "" if isinstance(division, RunDivision) else ", or even='repeat', or even='off', which leaves some ranks idle"
+    )
+    raise ConfigError(
+        f"world_size = {ranks}: an epoch has no batch. With {counts}, no rank has one, since all ranks must have as "
+        f"many: use at most {max(1, length)} rank{'s' * (length > 1)}{helps}"
+    )
