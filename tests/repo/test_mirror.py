@@ -45,6 +45,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/array_changes.py": ("unit/metadata/test_array_watch.py", "unit/metadata/test_growth.py"),
     "metadata/field_sources.py": ("unit/metadata/test_fields.py",),
     "storage/metadata_documents.py": ("unit/metadata/test_array_watch.py",),
+    "torch/lightning_loops.py": ("integration/test_lightning_states.py",),
     "torch/stitched.py": ("unit/metadata/test_stitching.py",),
     "plan/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patching.py": ("parity/test_patches.py",),

@@ -75,7 +75,7 @@ def check_length(reads: Reads) -> None:
     ConfigError
         If it is torch's `random_split`.
     """
-    frame = next(_frames(), None)
+    frame = next(outer_frames(), None)
     random_split = _found("torch.utils.data", "random_split")
     if frame is not None and random_split is not None and frame.f_code is random_split.__code__:
         raise ConfigError(
@@ -94,7 +94,7 @@ def check_resumed_epoch(epoch: int) -> None:
     accelerate's own, that makes one which cannot be told the epoch.
     """
     if any(_is_a(reader, *_classes(_SHARD_MODULES[0], "SkipDataLoader")) for _, reader in _readers_of_hugging_face()):
-        for frame in _frames():
+        for frame in outer_frames():
             if (frame.f_globals.get("__name__"), frame.f_code.co_name) == ("transformers.trainer", "_run_epoch"):
                 resumed = frame.f_locals.get("epoch", epoch)
                 if resumed != epoch:
@@ -112,15 +112,15 @@ def find_fetcher() -> Any:
     """
     module = "torch.utils.data._utils.fetch"
     for stack in (None, sys._current_frames().get(threading.main_thread().ident or 0)):  # noqa: SLF001 - documented
-        for frame in _frames(stack):
+        for frame in outer_frames(stack):
             if frame.f_globals.get("__name__") == module:
-                return _self_of(frame)
+                return self_of(frame)
     return None
 
 
 def saves_iterator_too() -> bool:
     """Return whether torchdata asks for a dataset's state: it also saves the iterator's, and goes on by that."""
-    frame = next(_frames(), None)
+    frame = next(outer_frames(), None)
     asking = _found("torchdata.stateful_dataloader.worker", "try_to_serialize")
     return frame is not None and frame.f_code is getattr(asking, "__code__", None)
 
@@ -186,8 +186,8 @@ def _pass_whole_share(shard: Any, place: RankInfo) -> None:
 def _refuse_second_batching(batch_size: int) -> None:
     fetchers = _classes("torch.utils.data._utils.fetch", "_IterableDatasetFetcher")
     passing_on = (*_classes("torch.utils.data", "ChainDataset"), *_shards())
-    for frame in _frames():
-        reader = _self_of(frame)
+    for frame in outer_frames():
+        reader = self_of(frame)
         if not _is_a(reader, *fetchers, *passing_on):
             return
         if _is_a(reader, *fetchers):
@@ -239,12 +239,12 @@ def _process() -> tuple[int, int]:
 def _readers_of_hugging_face() -> Iterator[tuple[FrameType, Any]]:
     """Yield the objects of accelerate's and transformers' loading that are on the stack, innermost first."""
     if "accelerate" in sys.modules or "transformers" in sys.modules:
-        for frame in _frames():
+        for frame in outer_frames():
             if frame.f_globals.get("__name__") in _SHARD_MODULES:
-                yield frame, _self_of(frame)
+                yield frame, self_of(frame)
 
 
-def _frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
+def outer_frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
     """Yield the frames of a stack, by default of the caller's, from the innermost one that is not of this package."""
     frame: FrameType | None = innermost or sys._getframe(1)  # noqa: SLF001 - the documented name has an underscore
     while frame is not None:
@@ -253,7 +253,7 @@ def _frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _self_of(frame: FrameType) -> Any:
+def self_of(frame: FrameType) -> Any:
     """Return the object whose method a frame runs; None, where it runs a function."""
     code = frame.f_code
     return frame.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None

@@ -16,8 +16,16 @@ from zarrfeed.base.process_lock import ProcessLock
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.cursor import Cursor
+from zarrfeed.plan.state import EpochState
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.batch import Batch
+from zarrfeed.torch.lightning_loops import (
+    batches_before,
+    calling_loop,
+    hand_over_state,
+    reads_same_batches,
+    warn_of_lost_state,
+)
 from zarrfeed.torch.loader_passes import OverriddenPass, WorkerPass
 from zarrfeed.torch.pass_names import pass_name
 from zarrfeed.torch.positions import CountedPass, Positions, SharedIterator
@@ -48,11 +56,13 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         an accelerator. Without workers the dataset's own `pin_memory` decides.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
         As in torch's DataLoader.
+    sampler, batch_sampler
+        None. Lightning's Trainer makes a loader anew with these arguments, to predict or with `overfit_batches`.
 
     Raises
     ------
     ConfigError
-        If the dataset is neither of these, or has no batch size.
+        If the dataset is neither of these, or has no batch size; if a sampler is given.
 
     Examples
     --------
@@ -85,7 +95,13 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         persistent_workers: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
+        sampler: None = None,
+        batch_sampler: None = None,
     ) -> None:
+        if sampler is not None or batch_sampler is not None:
+            raise ConfigError("sampler, batch_sampler: must be None, as the dataset's order decides which samples come")
+        if isinstance(worker_init_fn, _WorkerInit):
+            worker_init_fn = worker_init_fn.function
         if not isinstance(dataset, StreamingDataset):
             raise ConfigError(f"dataset is a {type(dataset).__name__}, must be a ZarrIterableDataset")
         check_int("num_workers", num_workers, 0)
@@ -161,6 +177,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._stream.load_state_dict(state)
         self.session.epochs.claim_next(self._positions)
         self._positions.forget()
+        cast(_EpochHint, self.sampler).is_told = True
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -217,10 +234,12 @@ class _EpochHint(torch.utils.data.Sampler[None]):
     Lightning tells a loader's sampler before each epoch. It does not load the loader's state from a checkpoint of the
     end of an epoch, and may make loaders anew for every epoch: the hint keeps such a loader from beginning with the
     order of epoch 0 again. Others count from 0 after resuming, so a hint never leads back, and never ends a rest.
+    With a hint of Lightning, the loader also gets a state that Lightning did not hand over (`lightning_loops.py`).
     """
 
     def __init__(self, dataset: StreamingDataset) -> None:
         self._dataset = dataset
+        self.is_told = False  # whether the loader was given a state since the last hint
 
     def __iter__(self) -> Iterator[None]:
         """Ask for a batch without an index, as often as wanted."""
@@ -228,6 +247,14 @@ class _EpochHint(torch.utils.data.Sampler[None]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass read this epoch, if it would read an earlier one."""
+        loop = calling_loop()
+        if loop is not None:
+            if reads_same_batches(loop):
+                epoch = 0
+                self._dataset.session.name_next(EpochState(epoch, offsets=self._dataset.session.upcoming().offsets))
+            elif not hand_over_state(loop, self) and not self.is_told and (batches := batches_before(loop)):
+                warn_of_lost_state(epoch, batches)
+        self.is_told = False
         if self._dataset.session.upcoming().epoch < epoch:
             self._dataset.set_epoch(epoch)
 
@@ -239,13 +266,13 @@ class _WorkerInit:
     """
 
     def __init__(self, function: Callable[[int], None] | None) -> None:
-        self._function = function
+        self.function = function
         self._group = uuid.uuid4().hex
         self._passes = 0
 
     def for_new_group(self) -> _WorkerInit:
         """Return the same for a new group of workers."""
-        return _WorkerInit(self._function)
+        return _WorkerInit(self.function)
 
     def name_pass(self) -> str:
         """Return the name of the group's next pass."""
@@ -259,5 +286,5 @@ class _WorkerInit:
         if self._passes and isinstance(info.dataset, StreamingDataset):  # else another loader's workers call this
             info.dataset.session.check_process()  # the names of a forked worker are its own
             info.dataset.session.names.join_group(self._group)
-        if self._function is not None:
-            self._function(worker)
+        if self.function is not None:
+            self.function(worker)
