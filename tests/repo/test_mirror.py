@@ -25,7 +25,9 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/window.py": ("unit/plan/test_windows.py",),
     "spec/layout.py": ("parity/test_many_stores.py",),
     "spec/array_parts.py": ("parity/test_many_stores.py",),
-    **{f"tools/pack/{name}.py": ("unit/tools/pack/test_pack.py",) for name in ("finish", "manifest", "units")},
+    **{
+        f"tools/pack/{name}.py": ("unit/tools/pack/test_pack.py",) for name in ("finish", "manifest", "report", "units")
+    },
     "tools/pack/__init__.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
     "tools/advise/chunk_lengths.py": ("unit/tools/advise/test_layout.py",),
     "tools/pack/verify_pack.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),

@@ -28,7 +28,7 @@ from zarrfeed.metadata.coordinates import Coordinates
 from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.field_sources import arrays_in, checked_mapping, leaves, naming
 from zarrfeed.metadata.host_memory import field_in_memory
-from zarrfeed.metadata.known_groups import episodes_of, refusal, without_arrays
+from zarrfeed.metadata.known_groups import episodes_of, refusal, segments_of, without_arrays
 from zarrfeed.metadata.multiscale import first_level, is_image, levels_of, with_levels
 from zarrfeed.metadata.open import check_storage_options, is_url, open_source
 from zarrfeed.metadata.own_metadata import read_own, with_own
@@ -190,7 +190,7 @@ def open_fields(
     )
     if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
         stored = []
-    if segment_ends is not None:
+    if segment_ends is not None and not any(one.sample_axis for one in items):
         segment_ends = check_segment_ends(segment_ends, arrays[0].num_samples)
     return OpenedFields(
         tuple(arrays),
@@ -285,6 +285,7 @@ class _PartReader:
         source = open_source(source, self._access)
         of_group = isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None
         self._is_fresh = of_group or (source is not given and isinstance(source, zarr.Array))
+        self.segment_ends = segments_of(source)
         if multiscale is not None or (isinstance(source, zarr.Group) and variables is None and is_image(source)):
             return self._read_image(source, variables, multiscale)
         coordinates: set[str] = set()

@@ -14,10 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import zarr
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, ZarrfeedError, printable
+from zarrfeed.metadata.values import read_values
 from zarrfeed.storage.key_urls import url_of
 from zarrfeed.storage.local_files import check_members, check_metadata_files
 from zarrfeed.storage.urls import UrlStore
@@ -26,6 +29,10 @@ from zarrfeed.storage.urls import UrlStore
 _MOST_PATHS, _MOST_CHARS = 6, 200
 #: Groups between an OME-Zarr plate, or the like, and the arrays of its first image.
 _MOST_LEVELS = 4
+
+#: The attribute of packed stores that says what was packed, and what in it has the path of the ends of segments.
+PACK_MANIFEST = "zarrfeed_pack"
+PACK_SEGMENTS = "segment_ends"
 
 NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 
@@ -209,6 +216,25 @@ def episodes_of(group: zarr.Group) -> tuple[zarr.Group, zarr.Array[Any]] | None:
     if not isinstance(data, zarr.Group) or not isinstance(ends, zarr.Array):
         return None
     return data, ends
+
+
+def segments_of(node: object) -> npt.NDArray[Any] | None:
+    """Return the ends of the segments that a packed store names, such as recordings; None for any other object.
+
+    Raises
+    ------
+    ConfigError
+        If it names them, and they are not there.
+    """
+    manifest = dict(node.attrs).get(PACK_MANIFEST) if isinstance(node, zarr.Array | zarr.Group) else None
+    named = manifest.get(PACK_SEGMENTS) if isinstance(manifest, dict) else None
+    if named is None or isinstance(named, list):
+        return None if named is None else np.asarray(named, dtype=np.int64)
+    ends = member_of(node, str(named)) if isinstance(node, zarr.Group) else None
+    if not isinstance(ends, zarr.Array):
+        where = printable(str(getattr(node, "store_path", node)))
+        raise ConfigError(f"{where}: names {named!r} as the ends of its segments, and lacks that array")
+    return read_values(ends)
 
 
 def _examples(group: zarr.Group, members: list[str]) -> str:

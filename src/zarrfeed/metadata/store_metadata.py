@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.metadata.known_groups import PACK_MANIFEST, PACK_SEGMENTS
 from zarrfeed.storage.local_files import MOST_METADATA_BYTES
 
 #: The attributes of arrays and groups that decide how they are read; of others stores may have any.
@@ -76,6 +77,10 @@ class StoreMetadata:
         cls, group: dict[str, Any] | None, arrays: dict[str, dict[str, Any]], *, is_copy: bool
     ) -> StoreMetadata | None:
         shapes, described = {}, {}
+        attributes = {} if group is None else group
+        of_all = [attributes, *(document.get("attributes", {}) for document in arrays.values())]
+        if any(_has_segments(one) for one in of_all):
+            return None  # of its own, which another store has not
         for name, document in arrays.items():
             if _MARKED in document.get("attributes", {}):
                 return None
@@ -85,7 +90,6 @@ class StoreMetadata:
             shapes[name] = shape
         if not shapes:
             return None
-        attributes = {} if group is None else group
         text = json.dumps([group is not None, _heeded(attributes), described], sort_keys=True)
         copied = {name: (shapes[name], described[name]) for name in shapes} if is_copy else {}
         return cls(group is not None, shapes, text, copied)
@@ -104,6 +108,11 @@ def _own_document(path: Path) -> tuple[tuple[int, ...], list[Any]] | None:
     if document is None and (document := _parsed(path / ".zarray")) is not None:
         document["attributes"] = _parsed(path / ".zattrs") or {}
     return None if document is None else _divided(document)
+
+
+def _has_segments(attributes: dict[str, Any]) -> bool:
+    """Return whether a packed store names the ends of its segments."""
+    return PACK_SEGMENTS in attributes.get(PACK_MANIFEST, {})
 
 
 def _heeded(attributes: dict[str, Any]) -> dict[str, Any]:

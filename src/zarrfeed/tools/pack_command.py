@@ -34,8 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument("-o", "--out", required=True, metavar="STORE", help="the store, which must not exist")
     parser.add_argument("--kind", metavar="KIND", help="what SOURCE is (default: as its name tells)")
     parser.add_argument("--variables", nargs="+", metavar="NAME", help="arrays or columns (default: all)")
-    parser.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
+    parser.add_argument("--sample-axis", type=int, metavar="AXIS", help="axis of samples (default: 0)")
     parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
+    parser.add_argument(
+        "--files-are",
+        choices=["samples", "runs"],
+        help="what each of several files is: a sample, or a run of samples (default: what alone is possible)",
+    )
     parser.add_argument("--targets", metavar="FILE", help="of images: a CSV or JSON file with more values for each")
     parser.add_argument(
         "--resize", type=_size, metavar="HxW", help="decode images to uint8 of this size (default: keep their bytes)"
@@ -79,6 +84,7 @@ def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None
             variables=arguments.variables,
             sample_dim=arguments.sample_dim,
             sample_axis=arguments.sample_axis,
+            files_are=arguments.files_are,
             targets=arguments.targets,
             resize=arguments.resize,
             storage_options=storage_options,

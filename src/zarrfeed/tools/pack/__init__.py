@@ -8,25 +8,25 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from zarrfeed.base.errors import ConfigError, printable
-from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes, parse_bytes
-from zarrfeed.base.validate import check_counts, check_flags, check_int
+from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
 from zarrfeed.tools.executors import open_executor, run_all
 from zarrfeed.tools.pack.finish import finish
 from zarrfeed.tools.pack.job import PackJob, cut_parts, share_of
 from zarrfeed.tools.pack.layout import FieldLayout, LayoutWish, plan_layout, unit_rows
 from zarrfeed.tools.pack.manifest import MANIFEST, read_manifest
+from zarrfeed.tools.pack.report import PackProgress, PackReport
 from zarrfeed.tools.pack.sources.detect import call_of
-from zarrfeed.tools.pack.sources.source import Source, SourceCall, SourceOptions
+from zarrfeed.tools.pack.sources.kept_runs import runs_note
+from zarrfeed.tools.pack.sources.source import FilesAre, Source, SourceCall, SourceOptions
 from zarrfeed.tools.pack.sparse_rows import with_elements
 from zarrfeed.tools.pack.units import UnitWorker, do_unit, drop_worker, make_worker
 from zarrfeed.tools.pack.verify_pack import Proof, prove
@@ -39,101 +39,6 @@ Paths: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 _DEAL_BYTES = 128 << 20
 
 
-@dataclass(frozen=True)
-class PackProgress:
-    """How far `pack` is.
-
-    Attributes
-    ----------
-    stage
-        "deal", "write", "gather" or "verify".
-    done, total
-        Units of work; of "verify", samples of both sides.
-
-    Examples
-    --------
-    >>> import numpy as np, tempfile, zarrfeed
-    >>> folder, seen = tempfile.mkdtemp(), []
-    >>> np.save(f"{folder}/x.npy", np.arange(10))
-    >>> report = zarrfeed.pack(f"{folder}/x.npy", f"{folder}/x.zarr", on_progress=seen.append)
-    >>> seen[1]
-    PackProgress(stage='write', done=1, total=1)
-    """
-
-    stage: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True)
-class PackReport(Page):
-    """What became of a pack. `str()` is a page.
-
-    Attributes
-    ----------
-    out
-        Path of the store.
-    num_samples
-        Of the source.
-    units, done
-        Units of work, and how many of them are done, by this run or others.
-    complete
-        Whether the store is at its path. False: other parts have not done theirs.
-    layout
-        A line for each array.
-    proof
-        What `verify` found. None: it was not asked for, or the store is not complete.
-    notes
-        What was left out of the source, such as files that are no images.
-
-    Examples
-    --------
-    >>> import numpy as np, tempfile, zarrfeed
-    >>> folder = tempfile.mkdtemp()
-    >>> np.save(f"{folder}/x.npy", np.zeros((1000, 4), "f4"))
-    >>> zarrfeed.pack(f"{folder}/x.npy", f"{folder}/x.zarr", sample_chunk=16).layout
-    ('data: float32, chunks of 16 samples, shards of 1008, lz4-5-shuffle',)
-    """
-
-    out: str
-    num_samples: int
-    units: int
-    done: int
-    complete: bool
-    layout: tuple[str, ...] = ()
-    proof: Proof | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong: a store that is not complete yet is not wrong."""
-        return self.proof is None or self.proof.ok
-
-    def rows(self) -> list[Row]:
-        """Return the rows of the page."""
-        rows: list[Row] = [("store", self.out), ("samples", f"{self.num_samples}")]
-        rows += [("arrays" if not number else "", line) for number, line in enumerate(self.layout)]
-        rows += [("note", note) for note in self.notes]
-        if not self.complete:
-            rows.append(
-                ("result", f"{self.done} of {self.units} units are done; the last part to end finishes the store")
-            )
-            return rows
-        if self.proof is None:
-            rows.append(("result", "complete; --verify proves that it has each sample of the source"))
-        elif self.proof.ok:
-            rows.append(
-                ("result", f"complete, and proved: {self.proof.samples} samples, the digests of both sides agree")
-            )
-        else:
-            for what, differing in (("the digests of ", self.proof.by_digest), ("", self.proof.by_meaning)):
-                names = ", ".join(name or "the array" for name in differing)
-                rows += [("result", f"WRONG: {what}source and store differ in {names}")] * bool(names)
-        for line in () if self.proof is None else self.proof.not_compared:
-            rows.append(("not proved", line))
-        return rows
-
-
 def pack(
     source: Paths,
     out: str | PathLike[str],
@@ -141,7 +46,8 @@ def pack(
     kind: str | None = None,
     variables: Sequence[str] | None = None,
     sample_dim: str | None = None,
-    sample_axis: int = 0,
+    sample_axis: int | None = None,
+    files_are: FilesAre | None = None,
     targets: str | PathLike[str] | None = None,
     resize: tuple[int, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -179,7 +85,12 @@ def pack(
     variables
         Names of the arrays or columns that are packed; of AnnData paths, such as "X" and "obs/cell_type". None: all.
     sample_dim, sample_axis
-        What counts samples, by its name or its number; it becomes the first axis.
+        The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: what the
+        source says, else axis 0.
+    files_are
+        What each of several files of NumPy, HDF5 or NetCDF is: one of the "samples", or one of the "runs" of samples
+        along their axis, such as recordings. None: what alone is possible, or what `sample_axis` or `sample_dim` says;
+        files that could be either are refused. Names and ends of files are kept in the group `meta` of the store.
     targets
         Of a folder of images: a CSV or JSON file with further values for each image.
     resize
@@ -250,6 +161,7 @@ def pack(
     """
     check_counts(sample_chunk=sample_chunk, jobs=jobs)
     check_flags(resume=resume, verify=verify)
+    files_are = _checked_reading(files_are, sample_axis, sample_dim)
     _check_part(part)
     path = _checked_out(out)
     if shuffle is not None:
@@ -258,7 +170,8 @@ def pack(
     options = SourceOptions(
         variables=None if variables is None else tuple(variables),
         sample_dim=sample_dim,
-        sample_axis=sample_axis,
+        sample_axis=sample_axis or 0,
+        files_are=files_are,
         targets=None if targets is None else str(targets),
         size=None if resize is None else (int(resize[0]), int(resize[1])),
         storage_options=storage_options,
@@ -301,6 +214,7 @@ class _Run:
             "dtype": dict(wish.dtypes or {}),
             "shuffle": seed,
             "split": None if shares is None else dict(shares),
+            **({} if call.options.files_are is None else {"files_are": call.options.files_are}),
         }
 
     def job(self, *, resume: bool, joins: bool) -> tuple[PackJob, Source]:
@@ -437,7 +351,8 @@ class _Run:
             + f", {layout.encoding}"
             for layout in job.layouts
         )
-        notes = tuple(getattr(make_worker(job).source, "notes", ()))
+        source = make_worker(job).source
+        notes = (*getattr(source, "notes", ()), *runs_note(source.runs, shuffled=job.seed is not None))
         return PackReport(printable(self._out), job.num_samples, len(job.units), done, complete, lines, proof, notes)
 
 
@@ -472,6 +387,16 @@ def _check_part(part: tuple[int, int] | None) -> None:
         raise ConfigError(f"part = {part!r}, must be two numbers (i, n)")
     check_int("n of part", part[1], 1)
     check_int("i of part", part[0], 0, part[1] - 1)
+
+
+def _checked_reading(files_are: FilesAre | None, axis: int | None, dim: str | None) -> FilesAre | None:
+    """Return what files are; runs, where an axis is named."""
+    if files_are is not None:
+        check_choice("files_are", files_are, get_args(FilesAre))
+    if files_are == "samples" and not axis is dim is None:
+        named = f"sample_axis = {axis}" if dim is None else f"sample_dim = {dim!r}"
+        raise ConfigError(f"files_are = 'samples' and {named}: of files that are samples, no axis counts samples")
+    return "runs" if axis is not None else files_are
 
 
 def _checked_out(out: str | PathLike[str]) -> Path:

@@ -9,15 +9,18 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy.typing as npt
 import zarr
 from zarr.storage import MemoryStore
 
 from zarrfeed.base.errors import printable
+from zarrfeed.tools.advise.chunk_lengths import CHUNK_BYTES
 from zarrfeed.tools.pack.digest import MODULUS, as_text
 from zarrfeed.tools.pack.job import PackJob, PartOfStore
 from zarrfeed.tools.pack.layout import FieldLayout, SparseLayout
 from zarrfeed.tools.pack.manifest import MANIFEST
-from zarrfeed.tools.pack.sources.source import Constant, SourceField
+from zarrfeed.tools.pack.sources.kept_runs import GROUP, kept_arrays, manifest_of
+from zarrfeed.tools.pack.sources.source import Constant, Source, SourceField
 from zarrfeed.tools.pack.units import UnitWorker, fill_of
 
 #: How the manifest names the order; `RandomBijection` of another version would have another name.
@@ -55,15 +58,18 @@ def finish(worker: UnitWorker, job: PackJob, request: Mapping[str, Any], version
 def _write_metadata(worker: UnitWorker, job: PackJob, part: PartOfStore, manifest: Mapping[str, Any]) -> None:
     """Write the metadata of a part and its constants: zarr-python makes them in memory."""
     source, length = worker.source, part.end - part.begin
+    is_array = [layout.name for layout in job.layouts] == [""]
+    runs = runs_of_part(source, job, part)
+    own = {**manifest, **manifest_of(runs, inline=is_array)}
     made: dict[str, Any] = {}
     store = MemoryStore(made)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=zarr.errors.UnstableSpecificationWarning)
-        if [layout.name for layout in job.layouts] == [""]:
-            attributes = {**source.fields[0].attributes, MANIFEST: dict(manifest)}
+        if is_array:
+            attributes = {**source.fields[0].attributes, MANIFEST: own}
             _create(store, part.name, source.fields[0], job.layouts[0], length, attributes)
         else:
-            zarr.create_group(store, path=part.name, attributes={**source.attributes, MANIFEST: dict(manifest)})
+            zarr.create_group(store, path=part.name, attributes={**source.attributes, MANIFEST: own})
             groups: Mapping[str, Mapping[str, Any]] = getattr(source, "groups", {})
             for name, of_group in groups.items():
                 zarr.create_group(store, path=f"{part.name}/{name}".strip("/"), attributes=dict(of_group))
@@ -72,12 +78,23 @@ def _write_metadata(worker: UnitWorker, job: PackJob, part: PartOfStore, manifes
                     _create_sparse(store, job, part, f, layout.sparse)
                     continue
                 _create(store, f"{part.name}/{layout.name}", f, layout, length, f.attributes)
-            for constant in source.constants:
+            if runs:
+                zarr.create_group(store, path=f"{part.name}/{GROUP}".strip("/"))
+            kept = [Constant(f"{GROUP}/{name}", values) for name, values in runs.items()]
+            for constant in (*source.constants, *kept):
                 _copy(store, f"{part.name}/{constant.name}", constant)
         if part.name:
             zarr.open_group(store, mode="a").attrs.put({MANIFEST: dict(manifest)})
     for key, content in made.items():
         worker.folder.write(f"store/{key}", [content.to_bytes()])
+
+
+def runs_of_part(source: Source, job: PackJob, part: PartOfStore) -> dict[str, npt.NDArray[Any]]:
+    """Return what a part of the store keeps of the files of the source, by the names of arrays."""
+    if source.runs is None:
+        return {}
+    numbers = None if job.order is None else job.numbers(part.begin, part.end)
+    return kept_arrays(source.runs, part.begin, part.end, numbers)
 
 
 def _create(
@@ -119,9 +136,16 @@ def _copy(store: MemoryStore, path: str, constant: Constant) -> None:
         name=path.strip("/"),
         shape=values.shape,
         dtype="string" if values.dtype == object else values.dtype,
-        chunks=tuple(max(1, length) for length in values.shape) or "auto",
+        chunks=_chunks_of(values),
         attributes=dict(constant.attributes),
         dimension_names=constant.dims,
     )
     if values.size:
         made[...] = values
+
+
+def _chunks_of(values: npt.NDArray[Any]) -> Any:
+    """Return the chunks of an array without samples: all of it, but of one axis no more than `CHUNK_BYTES`."""
+    if values.ndim == 1 and values.dtype != object:
+        return (max(1, min(len(values), CHUNK_BYTES // max(1, values.dtype.itemsize))),)
+    return tuple(max(1, length) for length in values.shape) or "auto"

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.metadata.known_groups import PACK_MANIFEST
+
 #: The attribute's name: of the group at the root, or of the array there.
-MANIFEST = "zarrfeed_pack"
+MANIFEST = PACK_MANIFEST
 
 
 def read_manifest(store: Path) -> dict[str, Any] | None:

@@ -27,7 +27,9 @@ from zarrfeed.metadata.coordinate_values import decode_values
 from zarrfeed.metadata.meaning import difference, meaning_of
 from zarrfeed.tools.executors import run_all
 from zarrfeed.tools.pack.digest import MODULUS, as_text, digest_rows
+from zarrfeed.tools.pack.finish import runs_of_part
 from zarrfeed.tools.pack.job import PackJob
+from zarrfeed.tools.pack.sources.kept_runs import GROUP
 from zarrfeed.tools.pack.sources.same_meaning import differing_values
 from zarrfeed.tools.pack.sources.source import Constant, Source, SourceCall, SourceOptions
 from zarrfeed.tools.pack.units import as_packed, make_worker
@@ -134,7 +136,9 @@ def _described_otherwise(job: PackJob) -> list[str]:
                 values = decode_values(np.asarray(packed[...]), attributes, f.name)
                 if differing_values(decoded[f.name][numbers], values):
                     found[f.name] = None
-        for constant in source.constants:
+        of_runs = runs_of_part(source, job, part) if source.fields[0].name else {}
+        kept = [Constant(f"{GROUP}/{name}", values) for name, values in of_runs.items()]
+        for constant in (*source.constants, *kept):
             packed = _packed_node(job, part.name, constant.name)
             if not isinstance(packed, zarr.Array) or not _is_same(constant, packed):
                 found[constant.name] = None

@@ -102,7 +102,7 @@ class AnnDataSource(FileSource):
             **first.groups,
         }
         several = ["var, varm, varp and uns are those of the first file"] if len(self.files) > 1 else []
-        self.notes: tuple[str, ...] = (*dict.fromkeys(note for one in found for note in one.left_out), *lost, *several)
+        self.not_proved = ("var, varm, varp and uns of later files",) if len(self.files) > 1 else ()
         self._describe(
             self.files,
             [next(iter(one.elements.values())).rows for one in found],
@@ -112,6 +112,7 @@ class AnnDataSource(FileSource):
             constants=constants,
             layout=[[(path, [_digest(one.elements[path]) for one in found]) for path in first.elements]],
         )
+        self.notes = (*dict.fromkeys(note for one in found for note in one.left_out), *lost, *several)
         with self._open.use(0):  # which each text would open again
             self.fields = tuple(self._measured(f, n) for n, f in enumerate(self.fields))
 

@@ -19,7 +19,7 @@ from zarrfeed.tools.pack.sources.anndata_elements import is_anndata
 from zarrfeed.tools.pack.sources.encoded_images import SUFFIXES
 from zarrfeed.tools.pack.sources.files import some_of
 from zarrfeed.tools.pack.sources.path_patterns import expanded
-from zarrfeed.tools.pack.sources.source import KINDS, SourceCall, SourceOptions
+from zarrfeed.tools.pack.sources.source import KINDS, READ_WHOLE, SourceCall, SourceOptions
 
 _KIND_OF_SUFFIX: dict[str, str] = {
     **dict.fromkeys((".zarr", ".zip"), "zarr"),
@@ -106,6 +106,11 @@ def call_of(paths: Sequence[str], kind: str | None = None, options: SourceOption
         if kind != "images":
             raise ConfigError(f"targets are for folders of images, and the source is of the kind {kind}")
         options = replace(options, targets=_existing(options.targets))
+    if options.files_are == "samples" and kind not in READ_WHOLE:
+        raise ConfigError(
+            f"files_are = 'samples' is for files of {', '.join(READ_WHOLE)}, and the source is of the kind {kind}, "
+            "which says itself what its samples are"
+        )
     return SourceCall(kind, tuple(found), options)
 
 

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
+from zarrfeed.tools.pack.sources.file_reading import Reading, runs_of, segments_by
 from zarrfeed.tools.pack.sources.files import check_field_name
 from zarrfeed.tools.pack.sources.same_meaning import OF_FIRST_STORE, Stored, as_one_axis, decoded_together
-from zarrfeed.tools.pack.sources.source import Constant, Int64, Rows, SourceField
+from zarrfeed.tools.pack.sources.source import Constant, Int64, Rows, Runs, SourceField
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,10 @@ class FileSource(ABC):
 
     Attributes
     ----------
-    kind, fields, num_samples, block_samples, attributes, constants, fingerprint, by_value, not_proved
+    kind, fields, num_samples, block_samples, attributes, constants, fingerprint, by_value, not_proved, runs
         As of `Source`.
+    notes
+        Sentences for the report.
     files
         In the order of their samples.
     """
@@ -103,6 +106,8 @@ class FileSource(ABC):
     #: Whether names of fields are paths, such as "obs/age".
     is_nested = False
     not_proved: tuple[str, ...] = ()
+    runs: Runs | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.by_value: dict[str, Callable[[], Rows]] = {}
@@ -120,11 +125,14 @@ class FileSource(ABC):
         constants: Sequence[Constant] = (),
         layout: object = None,
         stored: Mapping[str, Sequence[Stored]] | None = None,
+        reading: Reading | None = None,
+        dim: str | None = None,
     ) -> None:
         """Set the attributes of `Source`.
 
         `layout` is JSON: what else decides which samples these are. `stored` has fields as each file has them; times
-        that files count from dates of their own become one axis, by value.
+        that files count from dates of their own become one axis, by value. `reading` is what files are, and `dim` the
+        name of the dimension of samples, of which a coordinate may say where runs go on.
 
         Raises
         ------
@@ -145,15 +153,27 @@ class FileSource(ABC):
             raise ConfigError(f"{files[0]}: holds no samples" + (", nor do the others" if len(files) > 1 else ""))
         self.files = tuple(files)
         self.fields = tuple(self._on_one_axis(field, (stored or {}).get(field.name, ())) for field in fields)
-        self.not_proved = (OF_FIRST_STORE,) if stored and len(files) > 1 else ()
+        if stored and len(files) > 1:
+            self.not_proved = (OF_FIRST_STORE,)
         self.block_samples = max(1, min(block_samples, self.num_samples))
         self.attributes, self.constants = dict(attributes or {}), tuple(constants)
+        if not self.is_nested:
+            self.runs = runs_of(files, lengths, segments=self._segments(reading, (stored or {}).get(dim or "")))
+        self.notes = (reading.note,) if reading is not None and reading.note else ()
         told = [[(str(file.path), file.size, file.mtime_ns) for file in files], list(map(int, lengths))]
         shapes = [(field.name, field.dtype.str, field.shape, field.kind) for field in self.fields]
         digest = hashlib.sha256(json.dumps([told, shapes, layout]).encode()).hexdigest()
         self.fingerprint = json.dumps(
             {"kind": self.kind, "files": len(files), "samples": self.num_samples, "sha256": digest}
         )
+
+    def _segments(self, reading: Reading | None, coordinate: Sequence[Stored] | None) -> Int64 | None:
+        """Return the numbers of the files whose last sample ends a segment; None if none does."""
+        if reading is None or reading.files_are == "samples" or len(reading.lengths) == 1:
+            return None
+        values = None if coordinate is None else [one.decoded() for one in coordinate]
+        is_of_samples = values is not None and all(one.ndim == 1 for one in values)
+        return segments_by(values if is_of_samples else None, len(reading.lengths))
 
     def _on_one_axis(self, field: SourceField, stored: Sequence[Stored]) -> SourceField:
         """Return a field as it is packed: as the first file has it, or as times that are counted alike."""

@@ -45,8 +45,10 @@ class Part:
     item: Item
     shape: tuple[int, ...]
 
-    def rows(self, dataset: Any, axis: int, begin: int, end: int) -> Rows:
-        """Return the samples [begin, end) of a dataset of h5py."""
+    def rows(self, dataset: Any, axis: int | None, begin: int, end: int) -> Rows:
+        """Return the samples [begin, end) of a dataset of h5py; with `axis` = None, all of it is one sample."""
+        if axis is None:
+            return self._whole(dataset)[begin:end]
         key = (*(slice(None),) * axis, slice(begin, end))
         if self.item.kind == "text":
             return np.asarray(dataset.asstr()[key], object)
@@ -54,6 +56,15 @@ class Part:
             return objects_of([bytes(one) if isinstance(one, bytes) else one.tobytes() for one in dataset[key]])
         rows = dataset[key] if self.member is None else dataset.fields(self.member)[key]
         return np.moveaxis(converted(rows, self.item), axis, 0)
+
+    def _whole(self, dataset: Any) -> Rows:
+        """Return all of a dataset as one sample."""
+        if self.item.kind == "text":
+            return objects_of([dataset.asstr()[()]])
+        value = (dataset if self.member is None else dataset.fields(self.member))[()]
+        if self.item.kind == "bytes":
+            return objects_of([bytes(value) if isinstance(value, bytes) else value.tobytes()])
+        return converted(np.asarray(value), self.item)[None]
 
 
 def datasets_in(group: Any, file: DataFile, options: SourceOptions) -> dict[str, Any]:
@@ -110,6 +121,36 @@ def dims_of(dataset: Any) -> tuple[str | None, ...]:
     return tuple(names)
 
 
+def _names(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> list[str]:
+    """Return the names of the datasets that are chosen: without `variables`, all that are no scales of others."""
+    names = chosen(list(datasets), options, str(file))
+    if options.variables is None:
+        names = [name for name in names if not datasets[name].is_scale] or names
+    return names
+
+
+def _largest(datasets: dict[str, Any], names: Sequence[str], file: DataFile) -> str:
+    arrays = [name for name in names if datasets[name].shape]
+    if not arrays:
+        raise ConfigError(f"{file}: has no dataset with an axis")
+    return max(arrays, key=lambda name: math.prod(datasets[name].shape) * datasets[name].dtype.itemsize)
+
+
+def sample_dim(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> str | None:
+    """Return the name of the dimension of samples; None if dimensions have no names."""
+    arrays = [name for name in _names(datasets, file, options) if datasets[name].shape]
+    if options.sample_dim is not None or not arrays:
+        return options.sample_dim
+    dims = dims_of(datasets[_largest(datasets, arrays, file)])
+    return dims[options.sample_axis] if -len(dims) <= options.sample_axis < len(dims) else None
+
+
+def whole_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> dict[str, int | None]:
+    """Return the datasets of a file that is one sample, and its scales; none of them has an axis of samples."""
+    names = _names(datasets, file, options)
+    return {name: None for name, dataset in datasets.items() if name in names or dataset.is_scale}
+
+
 def sample_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> dict[str, int | None]:
     """Return along which axis chosen datasets have samples; None: along no axis, they are constants.
 
@@ -121,13 +162,8 @@ def sample_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions
     ConfigError
         If a dataset has neither the name nor the length.
     """
-    names = chosen(list(datasets), options, str(file))
-    if options.variables is None:
-        names = [name for name in names if not datasets[name].is_scale] or names
-    arrays = [name for name in names if datasets[name].shape]
-    if not arrays:
-        raise ConfigError(f"{file}: has no dataset with an axis")
-    largest = max(arrays, key=lambda name: math.prod(datasets[name].shape) * datasets[name].dtype.itemsize)
+    names = _names(datasets, file, options)
+    largest = _largest(datasets, names, file)
     axis, shape = options.sample_axis, datasets[largest].shape
     dim, length = options.sample_dim, None
     if dim is None and -len(shape) <= axis < len(shape):
@@ -154,15 +190,19 @@ def sample_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions
     return found
 
 
-def parts_of(name: str, dataset: Any, axis: int, file: DataFile) -> list[Part]:
+def parts_of(name: str, dataset: Any, axis: int | None, file: DataFile) -> list[Part]:
     """Return the fields that a dataset makes: one, or one for each member of compound items.
+
+    Samples lie along an axis, or, with None, the dataset is one.
 
     Raises
     ------
     ConfigError
         If its items have no place in Zarr.
     """
-    dtype, shape = dataset.dtype, (*dataset.shape[:axis], *dataset.shape[axis + 1 :])
+    dtype, shape = dataset.dtype, tuple(dataset.shape)
+    if axis is not None:
+        shape = (*shape[:axis], *shape[axis + 1 :])
     if dtype.names is None:
         return [Part(name, None, _item(dtype, shape, f"{file}: {name!r}"), shape)]
     made = []

@@ -60,6 +60,7 @@ class ImageFolder:
     constants: tuple[Constant, ...] = ()
     by_value = NONE_BY_VALUE
     not_proved: tuple[str, ...] = ()
+    runs = None
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
         self._encoded = EncodedImages(options)

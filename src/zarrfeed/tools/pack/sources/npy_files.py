@@ -80,19 +80,19 @@ class NpyArray:
         return rows.transpose(0, *range(rows.ndim - 1, 0, -1)) if self.fortran else rows
 
     def whole(self) -> npt.NDArray[Any]:
-        """Return the array of one item without axes."""
+        """Return all of the array; nobody writes it."""
         if self.kept is not None:
             return self.kept
-        item = np.empty(1, self.dtype)
-        self._read_into(item, self.offset)
-        return item.reshape(())
+        items = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)
+        self._read_into(items, self.offset)
+        return items.T if self.fortran else items
 
     def _in_c_order(self, axis: int) -> tuple[tuple[int, ...], int]:
         """Return the shape, and the axis of samples of the array in C order whose items lie at the same places."""
         return (self.shape[::-1], len(self.shape) - 1 - axis) if self.fortran else (self.shape, axis)
 
     def _read_into(self, rows: npt.NDArray[Any], offset: int) -> None:
-        left = rows.reshape(-1).view(np.uint8).data
+        left = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
         descriptor = os.open(self.file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while len(left):

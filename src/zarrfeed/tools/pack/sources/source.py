@@ -21,6 +21,8 @@ from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
 
 #: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
 Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]
+#: What a file of a source is.
+FilesAre: TypeAlias = Literal["samples", "runs"]
 #: The samples of one field: an array of shape (samples, *shape of a sample); of bytes and text, of dtype object; of a
 #: sparse matrix, of dtype object as well: the bytes of the columns of a row, and then of its values.
 Rows: TypeAlias = npt.NDArray[Any]
@@ -108,6 +110,26 @@ class SourceField:
             object.__setattr__(self, "mean_bytes", bytes_of(self.shape, self.dtype))
 
 
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Samples of several files, one file after the other.
+
+    Attributes
+    ----------
+    names
+        A key for each file: its path below the folder that all are in.
+    ends
+        The number of the sample after the last one of each file, shape (files,).
+    segment_ends
+        The same of what windows must not leave: of files, but not where a coordinate goes on from one file to the next.
+        None: nothing.
+    """
+
+    names: tuple[str, ...]
+    ends: Int64
+    segment_ends: Int64 | None = None
+
+
 @dataclass(frozen=True)
 class Constant:
     """An array that is the same for all samples, such as the latitudes of a grid: it is copied as it is."""
@@ -142,6 +164,8 @@ class Source(Protocol):
         what reads the decoded values of all samples anew, by the attributes of each store.
     not_proved
         Sentences that say what of the source a comparison with the packed store does not compare.
+    runs
+        Names and ends of the files that samples lie in. None: there is one file, or nobody asks for them.
     """
 
     kind: str
@@ -153,6 +177,7 @@ class Source(Protocol):
     fingerprint: str
     by_value: ByValue
     not_proved: tuple[str, ...]
+    runs: Runs | None
 
     def read(self, begin: int, end: int) -> list[Rows]:
         """Return the samples [begin, end), of each field an array that nobody else writes.
@@ -182,6 +207,9 @@ class SourceOptions:
         The dimension, by its name, that counts samples.
     sample_axis
         The axis that counts samples, of arrays without names.
+    files_are
+        What each of several files is: one of the "samples", or one of the "runs" of samples. None: what alone is
+        possible.
     targets
         A CSV or JSON file with further fields of image folders.
     size
@@ -199,6 +227,7 @@ class SourceOptions:
     size: tuple[int, int] | None = None
     storage_options: Mapping[str, Any] | None = None
     timeout: float = DEFAULT_TIMEOUT_S
+    files_are: FilesAre | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +262,10 @@ KINDS: dict[str, tuple[str, str]] = {
     "webdataset": ("webdataset_source", "WebDatasetSource"),
     "anndata": ("anndata_source", "AnnDataSource"),
 }
+
+
+#: Kinds of files that may be one sample each.
+READ_WHOLE = ("npy", "hdf5", "xarray")
 
 
 def library(name: str, kind: str, install: str | None = None) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.cf_times import is_time_unit
+from zarrfeed.tools.pack.sources.file_reading import Reading, check_no_grid, run_note, samples_note
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.tools.pack.sources.items import (
     Item,
@@ -30,6 +31,8 @@ from zarrfeed.tools.pack.sources.source import Constant, Rows, SourceField, Sour
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 _SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf", *_GRIB)
 _OPEN_FILES = 8
+#: The name of the dimension of samples where each file is one, and has no coordinate that says which.
+_OF_FILES = "file"
 
 
 class _Field(NamedTuple):
@@ -82,7 +85,9 @@ class XarraySource(FileSource):
         for number, file in enumerate(self.files):
             with self._open.use(number) as dataset:
                 if not number:
-                    dim = options.sample_dim or _sample_dim(file, dataset, options.sample_axis)
+                    dim = options.sample_dim or _OF_FILES
+                    if options.sample_dim is None and options.files_are != "samples":
+                        dim = _sample_dim(file, dataset, options.sample_axis)
                 sampled = _sampled(file, dataset, dim)
                 names = chosen(list(dataset.variables), options, str(file))
                 found = [_field(file, dataset, name, dim) for name in sampled if name in names or name == dim]
@@ -114,8 +119,27 @@ class XarraySource(FileSource):
             constants=constants,
             layout=dim,
             stored=stored,
+            reading=self._reading(lengths, dim, stored.get(dim), options),
+            dim=dim,
         )
         self._dim = dim
+
+    def _reading(
+        self, lengths: list[int], dim: str, coordinate: Sequence[Stored] | None, options: SourceOptions
+    ) -> Reading:
+        """Return what files are: runs of samples, or one sample each, where all variables are taken as a whole.
+
+        Raises
+        ------
+        ConfigError
+            If nobody named the dimension, and all files have the same places along it, such as latitudes.
+        """
+        count = len(self.files)
+        if dim == _OF_FILES or all(field.axis is None for field in self._fields):
+            return Reading("samples" if dim == _OF_FILES else "runs", lengths, samples_note(count))
+        if options.sample_dim is None and options.files_are is None and count > 1:
+            check_no_grid(self.files, dim, lengths, coordinate or ())
+        return Reading("runs", lengths, run_note(count, repr(dim)) if count > 1 else "")
 
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
         with self._open.use(number) as dataset:
@@ -206,7 +230,7 @@ def _sampled(file: DataFile, dataset: Any, dim: str) -> list[str]:
     variables = dataset.variables
     if dim in dataset.sizes:
         return [name for name, one in variables.items() if dim in one.dims]
-    if dim not in variables or variables[dim].ndim:
+    if dim != _OF_FILES and (dim not in variables or variables[dim].ndim):
         raise ConfigError(f"{file}: sample_dim = {dim!r}, must be one of its dimensions: {', '.join(dataset.sizes)}")
     told = (str({**one.encoding, **one.attrs}.get("coordinates", "")).split() for one in variables.values())
     named = {name for names in told for name in names}

@@ -30,7 +30,9 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.codec_configs import as_meant
+from zarrfeed.tools.pack.sources.file_reading import check_no_grid, run_note, runs_of, segments_by
 from zarrfeed.tools.pack.sources.items import float_fill
+from zarrfeed.tools.pack.sources.kept_runs import nested_runs, runs_in
 from zarrfeed.tools.pack.sources.same_meaning import (
     OF_FIRST_STORE,
     OneAxis,
@@ -39,7 +41,7 @@ from zarrfeed.tools.pack.sources.same_meaning import (
     check_same_constants,
     decoded_together,
 )
-from zarrfeed.tools.pack.sources.source import Constant, Int64, Kind, Rows, SourceField, SourceOptions, chosen
+from zarrfeed.tools.pack.sources.source import Constant, Int64, Kind, Rows, Runs, SourceField, SourceOptions, chosen
 
 #: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
 _LAYOUT_ATTRIBUTES = ("_ARRAY_DIMENSIONS",)
@@ -74,6 +76,8 @@ class ZarrSource:
         self.num_samples = first.num_samples(names)
         self.by_value: dict[str, Callable[[], Rows]] = {}
         self.not_proved: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self.runs = first.runs()
         axes: dict[str, OneAxis] = {}
         if len(paths) > 1:
             stores = [first, *(first.like(path, open_source(path, access), names) for path in paths[1:])]
@@ -85,6 +89,9 @@ class ZarrSource:
                     axes[name] = axis
                     self.by_value[name] = partial(decoded_together, of_stores)
             self.not_proved = (OF_FIRST_STORE,)
+            self.runs = self._runs_of(stores, names, options)
+            along = f"axis {options.sample_axis}" if first.dim is None else repr(first.dim)
+            self.notes = (run_note(len(stores), along, "stores"),)
         dim = first.dim
         copied = [name for name in names if name not in axes]
         self._reads = bool(copied) or not names
@@ -121,6 +128,24 @@ class ZarrSource:
         digests = [hashlib.sha256(axis.values.tobytes()).hexdigest() for axis in axes.values()]
         text = json.dumps(described + digests, default=str)
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
+
+    def _runs_of(self, stores: Sequence[_ArraysOfStore], names: Sequence[str], options: SourceOptions) -> Runs | None:
+        """Return the names and ends of several stores; of packed stores, those of the files that they were made of.
+
+        Raises
+        ------
+        ConfigError
+            As of `check_no_grid`.
+        """
+        first, lengths = stores[0], [store.num_samples(names) for store in stores]
+        of_dim = [store.stored(str(first.dim)) for store in stores] if first.dim in first.sampled else None
+        if first.dim is not None and options.sample_dim is None and options.files_are is None:
+            check_no_grid([printable(store.path) for store in stores], first.dim, lengths, of_dim or ())
+        values = None if of_dim is None else [one.decoded() for one in of_dim]
+        is_of_samples = values is not None and all(one.ndim == 1 for one in values)
+        segments = segments_by(values if is_of_samples else None, len(stores))
+        whole = runs_of([store.path for store in stores], lengths, segments=segments)
+        return None if whole is None else nested_runs(whole, [store.runs() for store in stores])
 
     def _samples_together(self) -> int:
         """Return the samples of a chunk that is too large to be decoded again and again."""
@@ -265,6 +290,10 @@ class _ArraysOfStore:
     def _rows(self, name: str) -> Rows:
         """Return all samples of an array."""
         return np.moveaxis(np.asarray(self._read(name)), self.axis_of(name), 0)
+
+    def runs(self) -> Runs | None:
+        """Return the files that a packed store was made of; None for any other store, or if it does not know them."""
+        return runs_in(self.node)
 
     def _read(self, name: str) -> Any:
         named = printable(f"{self.path}/{name}")

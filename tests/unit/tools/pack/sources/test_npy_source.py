@@ -17,7 +17,7 @@ from zarrfeed.tools.pack.sources import npy_source
 from zarrfeed.tools.pack.sources.npy_source import NpySource
 from zarrfeed.tools.pack.sources.source import SourceCall, SourceOptions
 
-PLAIN = SourceOptions()
+PLAIN, RUNS, WHOLE = SourceOptions(), SourceOptions(files_are="runs"), SourceOptions(files_are="samples")
 
 
 def numbered(count: int, shape: tuple[int, ...] = (3, 4), first: int = 0, dtype: str = "f4") -> npt.NDArray[Any]:
@@ -99,7 +99,7 @@ def test_the_fingerprint_is_that_of_the_samples(tmp_path: Path) -> None:
     source = NpySource([path], PLAIN)
     assert json.loads(source.fingerprint)["samples"] == 4
     assert NpySource([path], PLAIN).fingerprint == source.fingerprint
-    assert NpySource([path, path], PLAIN).fingerprint != source.fingerprint
+    assert NpySource([path, path], RUNS).fingerprint != source.fingerprint
     os.utime(path, ns=(1, 1))
     assert NpySource([path], PLAIN).fingerprint != source.fingerprint
     with pytest.raises(StoreReadError, match=r"x\.npy: has changed"):

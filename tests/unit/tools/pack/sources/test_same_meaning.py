@@ -215,7 +215,7 @@ def test_numbers_that_mean_other_values_are_refused(said: str, suffix: str, tmp_
             zarr.open_group(path, mode="w").create_array("x", data=np.arange(4, dtype="i2"), attributes=attributes)
     paths = [str(tmp_path / f"{number}.{suffix}") for number in (0, 1)]
     with pytest.raises(ConfigError, match=re.escape(f"{paths[1]}: 'x' is stored {said.format(paths[0])}, so equal")):
-        pack(paths, tmp_path / "all.zarr")
+        pack(paths, tmp_path / "all.zarr", files_are="runs")
     assert not (tmp_path / "all.zarr").exists()
     assert pack(paths[:1], tmp_path / "one.zarr").complete
 
