@@ -72,7 +72,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/segments.py": ("parity/test_many_stores.py",),
     "metadata/store_metadata.py": ("parity/test_many_stores.py",),
     "metadata/store_table.py": ("parity/test_many_stores.py",),
-    "metadata/values.py": ("parity/test_many_stores.py",),
     "storage/parted_source.py": ("parity/test_many_stores.py",),
     "engine/vlen_parts.py": ("parity/test_many_stores.py",),
     "spec/row_map.py": ("unit/engine/test_row_maps.py",),

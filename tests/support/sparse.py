@@ -29,6 +29,7 @@ def put_csr(
     data_chunks: int | None = None,
     indices: str = "i4",
     data: str = "f4",
+    indptr_chunks: int = 64,
     **options: Any,
 ) -> zarr.Group:
     """Write a matrix as AnnData does; chunks are elements of `indices`, and of `data`."""
@@ -38,7 +39,7 @@ def put_csr(
     group.create_array("indices", data=columns.astype(indices), chunks=(chunks,), **options)
     group.create_array("data", data=values.astype(data), chunks=(data_chunks or chunks,), **options)
     indptr = np.concatenate(([0], np.cumsum(np.count_nonzero(matrix, axis=1))))
-    group.create_array("indptr", data=indptr, chunks=(64,))
+    group.create_array("indptr", data=indptr, chunks=(indptr_chunks,))
     return group
 
 

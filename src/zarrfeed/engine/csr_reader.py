@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
@@ -30,6 +31,7 @@ from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
 from zarrfeed.plan.selection import Int64, block_of
 from zarrfeed.plan.sparse import keep_batches, plan_loads, split_rows
 from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.spec.dtypes import decode_bfloat16, encode_bfloat16
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sparse import CsrField
 
@@ -93,16 +95,15 @@ class CsrReader:
         self._edges = field.find_edges()
         made = partial(
             BlockMemory,
-            num_columns=field.num_columns,
             num_threads=num_threads,
             spare_bytes=spare_bytes,
             policy=policy,
             make_reader=make_reader,
         )
         sides = list(enumerate(field.sides))
-        self._ahead_of_time = [made(side, is_first=number == 0) for number, side in sides]
+        self._ahead_of_time = [made(side, columns_of=None if number else field) for number, side in sides]
         share = cache_bytes // sum(len(side[0].layouts) for _, side in sides)
-        self._at_once = [made(side, is_first=number == 0, cache_bytes=share) for number, side in sides]
+        self._at_once = [made(side, columns_of=None if number else field, cache_bytes=share) for number, side in sides]
         self._thread: ThreadPoolExecutor | None = None
         self._epoch = 0
         self._order: Int64 = np.empty(0, np.int64)
@@ -277,7 +278,7 @@ class CsrReader:
         if bad:  # blocks that could not be had hold anything
             np.clip(columns, 0, field.num_columns - 1, out=columns)
         columns += np.repeat(np.arange(len(index)) * field.num_columns, lengths)
-        dense.reshape(-1)[columns] = values
+        put_elements(dense.reshape(-1), columns, values, field.data.dtype)
         return _Batch(array, bad)
 
     def _error_of(self, one: BadBlock) -> ZarrfeedError:
@@ -291,6 +292,31 @@ class CsrReader:
         kind: Any = getattr(errors, name)
         made: ZarrfeedError = kind(code, text) if issubclass(kind, StoreReadError) else kind(text)
         return made
+
+
+def put_elements(dense: npt.NDArray[Any], places: Int64, values: npt.NDArray[Any], dtype: str) -> None:
+    """Put values at their places in an array of zeros; those with one place are added in their order, as scipy does.
+
+    Parameters
+    ----------
+    dense
+        Zeros, shape (items,).
+    places, values
+        Of the elements, shape (elements,) both.
+    dtype
+        The name of the dtype of values, which may be bits of it (`raw_dtype`).
+    """
+    if np.all(places[1:] > places[:-1]):  # nearly all matrices: columns ascend, and there is no second value
+        dense[places] = values
+        return
+    with np.errstate(all="ignore"):  # sums may overflow, as scipy's do
+        if dtype != "bfloat16":
+            np.add.at(dense, places, values)
+            return
+        distinct, number = np.unique(places, return_inverse=True)
+        sums = np.zeros(len(distinct), np.float32)
+        np.add.at(sums, number, decode_bfloat16(values))
+        dense[distinct] = encode_bfloat16(sums)
 
 
 def _itself(samples: Int64, offset: int) -> Int64:

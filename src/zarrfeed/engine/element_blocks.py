@@ -6,6 +6,7 @@ The engine delivers blocks in the order of the loads, so each is copied once, fr
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ from zarrfeed.plan.memory import plan_elements
 from zarrfeed.plan.selection import Int64
 from zarrfeed.plan.sparse import BlockLoads, element_fields, plan_chunks
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sparse import Elements
+from zarrfeed.spec.sparse import CsrField, Elements, marked_fill
 
 #: Makes a reader of arrays: `engine.reader.Reader`, which looks rows up with this module.
 MakeReader: TypeAlias = Callable[..., Any]
@@ -43,10 +44,8 @@ class BlockMemory:
     ----------
     sides
         The arrays.
-    is_first
-        Whether the first array has the columns of elements, which are checked.
-    num_columns
-        Of the matrix.
+    columns_of
+        The matrix whose columns the first array has, which are checked; None: the arrays have values alone.
     num_threads
         Threads that decode.
     spare_bytes
@@ -68,8 +67,7 @@ class BlockMemory:
         self,
         sides: Sequence[Elements],
         *,
-        is_first: bool,
-        num_columns: int,
+        columns_of: CsrField | None,
         num_threads: int,
         spare_bytes: int,
         policy: Faults,
@@ -79,8 +77,7 @@ class BlockMemory:
         self.elements = sides[0]
         self.arrays: list[npt.NDArray[Any]] = [np.empty(0, raw_dtype(one.dtype)) for one in sides]
         self._sides = sides
-        self._has_columns = is_first
-        self._num_columns = num_columns
+        self._matrix = columns_of
         self._num_threads = num_threads
         self._spare_bytes = spare_bytes
         self._policy = replace(policy, on_error="skip", max_errors=2**31 - 1)
@@ -141,8 +138,9 @@ class BlockMemory:
             for array, one, side in zip(self.arrays, delivered, self._sides, strict=True):
                 values = one.reshape(-1).view(raw_dtype(side.dtype_of(layout)))
                 array[slot * self._items : slot * self._items + end - first] = values[: end - first]
-            if self._has_columns and skipped is None:
-                self._check_columns(block, layout, slot, end - first)
+            if self._matrix is not None and skipped is None:
+                columns = self.arrays[0][slot * self._items : slot * self._items + end - first]
+                self._check_columns(self._matrix, block, layout, columns)
             self._slot_of[block] = slot
             self._drops.setdefault(int(loads.last_batch[number]), []).append(block)
             self._next_load += 1
@@ -184,17 +182,27 @@ class BlockMemory:
             concurrency=0,
         )
 
-    def _check_columns(self, block: int, layout: int, slot: int, count: int) -> None:
-        """Remember a block as bad if one of its columns is none of the matrix."""
-        columns = self.arrays[0][slot * self._items : slot * self._items + count]
-        low, high = int(columns.min()), int(columns.max())
-        if low >= 0 and high < self._num_columns:
-            return
-        wrong = low if low < 0 else high
+    def _check_columns(self, matrix: CsrField, block: int, layout: int, columns: npt.NDArray[Any]) -> None:
+        """Remember a block as bad if the store lacks its columns, or if one of them is none of the matrix."""
+        spec = self.elements.layouts[layout].spec
+        dtype = np.dtype(spec.dtype.name)
+        first, end = (int(one[0]) for one in self.elements.range_of(np.array([block])))
         chunk = int(self.elements.chunk_of(np.array([block]))[1][0])
-        name = self.elements.layouts[layout].spec.name
-        message = f"{name}: chunk {chunk} has the column {wrong}, must be in [0, {self._num_columns - 1}]"
-        self._bad[block] = BadBlock(self.elements, block, (str(chunk), "CorruptChunkError", 0, message))
+        marker = int(np.frombuffer(spec.fill, dtype)[0])
+        low, high = int(columns.min()), int(columns.max())
+        if low == high == marker:
+            if not matrix.may_be_absent(first, end):
+                message = f"{spec.name}: chunk {chunk} is missing from the store, and says which columns values have"
+                self._bad[block] = BadBlock(self.elements, block, (str(chunk), "StoreReadError", errno.ENOENT, message))
+                return
+            columns[...] = low = high = marked_fill(marker, dtype, matrix.num_columns)
+        if low < 0 or high >= matrix.num_columns:
+            place = int(columns.argmin() if low < 0 else columns.argmax())
+            message = (
+                f"{spec.name}: chunk {chunk}: row {matrix.row_of(first + place)} has the column {columns[place]}, must "
+                f"be in [0, {matrix.num_columns - 1}]"
+            )
+            self._bad[block] = BadBlock(self.elements, block, (str(chunk), "CorruptChunkError", 0, message))
 
     def _reader_of(self, layout: int) -> tuple[Any, int]:
         """Return the reader of a layout, and how many blocks it reads ahead."""

@@ -20,12 +20,12 @@ from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.conversion import Items, by_field
 from zarrfeed.metadata.known_groups import NULLABLE, encoding_of, member_of, refusal
 from zarrfeed.metadata.own_metadata import OwnMetadata, read_own, with_own
-from zarrfeed.metadata.values import read_values
+from zarrfeed.metadata.values import absent_error, find_absent, read_distinct, read_slice, read_values
 from zarrfeed.spec.array import ArraySpec, Documented
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import TENSOR_DTYPES
 from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sparse import CsrField, Elements, Int64
+from zarrfeed.spec.sparse import CsrField, Elements, Int64, absent_marker
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
 
@@ -82,7 +82,7 @@ def elements_by_path(
 
 def categories_in(arrays: Mapping[str, zarr.Array[Any]]) -> Categories:
     """Return the names of the categories of columns."""
-    return {path: tuple(read_values(array).tolist()) for path, array in arrays.items()}
+    return {path: tuple(read_distinct(array).tolist()) for path, array in arrays.items()}
 
 
 def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
@@ -113,11 +113,11 @@ def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
         raise ConfigError(
             f"{path}/indptr: has {arrays['indptr'].shape[0]} numbers, must have {rows + 1}, one more than rows"
         )
-    indptr = read_values(arrays["indptr"]).astype(np.int64)
-    _check_indptr(indptr, count, path)
+    indptr = read_indptr(arrays["indptr"], arrays["indices"], columns, path)
     is_copy = group.metadata.consolidated_metadata is not None
     owns = dict(zip(arrays, read_own(list(arrays.values()), access), strict=True)) if is_copy else {}
     indices, data = (_elements_of(arrays[key], f"{path}/{key}", access, owns.get(key)) for key in ("indices", "data"))
+    indices = _with_marker(indices, columns)
     if data.dtype not in TENSOR_DTYPES:
         raise UnsupportedError(f"{path}/data: has dtype {data.dtype}, which torch lacks")
     return CsrField(name, path, columns, indptr, np.array([0, rows]), indices, data)
@@ -130,7 +130,36 @@ def _shape_of(group: zarr.Group, path: str) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _check_indptr(indptr: Int64, count: int, path: str) -> None:
+def read_indptr(array: zarr.Array[Any], indices: zarr.Array[Any], num_columns: int, path: str) -> Int64:
+    """Return where the elements of rows begin.
+
+    Chunks that the store lacks may have been left out by the writer: they hold the fill value, so that rows in them are
+    empty. Then the rows at their edges have their own elements alone. Else they have those of several rows, and so
+    columns that occur twice.
+
+    Raises
+    ------
+    ConfigError, StoreReadError
+        If it does not lead from 0 to the number of elements, or the store lacks chunks that it needs.
+    """
+    stored = read_values(array)
+    indptr, absent = stored.astype(np.int64), find_absent(array, stored)
+    try:
+        check_indptr(indptr, indices.shape[0], path)
+    except ConfigError as error:
+        if absent.any():
+            raise absent_error(array, absent, f"without it {error}") from error
+        raise
+    edges = np.flatnonzero(np.diff(absent.astype(np.int8)))  # a row begins in a chunk that is there, and ends in none
+    for row in edges.tolist():
+        begin, end = indptr[row], indptr[row + 1]
+        if end - begin > num_columns or len(np.unique(read_slice(indices, begin, end))) < end - begin:
+            raise absent_error(array, absent, f"row {row} would have the {end - begin} values of several rows")
+    return indptr
+
+
+def check_indptr(indptr: Int64, count: int, path: str) -> None:
+    """Raise ConfigError unless the numbers ascend from 0 to the number of elements."""
     if indptr[0] != 0:
         raise ConfigError(f"{path}/indptr: begins with {indptr[0]}, must begin with 0")
     falls = np.flatnonzero(np.diff(indptr) < 0)
@@ -149,6 +178,15 @@ def _elements_of(array: zarr.Array[Any], name: str, access: StoreAccess, own: Ow
     layout = Layout(_in_chunks(spec))
     nothing = np.zeros(1, dtype=np.int64)
     return Elements((layout,), nothing, nothing, np.array([0, spec.shape[0]]))
+
+
+def _with_marker(indices: Elements, num_columns: int) -> Elements:
+    """Return columns whose missing chunks are told apart from stored ones."""
+    (layout,) = indices.layouts
+    dtype = np.dtype(layout.spec.dtype.name)
+    marker = absent_marker(int(np.frombuffer(layout.spec.fill, dtype)[0]), dtype, num_columns)
+    spec = replace(layout.spec, fill=np.array(marker, dtype).tobytes())
+    return replace(indices, layouts=(replace(layout, spec=spec),))
 
 
 def _in_chunks(spec: ArraySpec) -> ArraySpec:

@@ -28,6 +28,7 @@ from zarrfeed.metadata.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.cf_times import together
 from zarrfeed.metadata.coordinate_values import decode_values
 from zarrfeed.metadata.open import open_source
+from zarrfeed.metadata.values import refuse_repeated_fill
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.codec_configs import as_meant
@@ -430,7 +431,10 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> n
         raise StoreReadError(errno_of(error), f"{where}: cannot be read: {reason_of(error)}") from error
     except Exception as error:  # what codecs raise is of any class
         raise CorruptChunkError(f"{where}: cannot be decoded: {reason_of(error)}") from error
-    return decode_values(np.asarray(read), coordinate_attributes(array), where)
+    values = np.asarray(read)
+    if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
+        refuse_repeated_fill(array, values)
+    return decode_values(values, coordinate_attributes(array), where)
 
 
 def _one_of(names: Sequence[str]) -> str:

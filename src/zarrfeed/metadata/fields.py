@@ -34,7 +34,7 @@ from zarrfeed.metadata.open import check_storage_options, is_url, open_source
 from zarrfeed.metadata.own_metadata import read_own, with_own
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.metadata.store_table import StoreTable
-from zarrfeed.metadata.values import read_values
+from zarrfeed.metadata.values import read_stored
 from zarrfeed.metadata.variables import Variables, select_variables, variables_of
 from zarrfeed.plan.windows import check_segment_ends
 from zarrfeed.spec.array import Documented
@@ -368,7 +368,7 @@ class _PartReader:
         if found is None or not arrays:
             with naming(self._part):
                 raise without_arrays(group)
-        self.segment_ends = read_values(found[1])
+        self.segment_ends = read_stored(found[1])
         return found[0], arrays
 
     def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:

@@ -13,7 +13,7 @@ from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.metadata.array import open_array, open_node
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.open import is_url
-from zarrfeed.metadata.values import read_values
+from zarrfeed.metadata.values import read_stored
 from zarrfeed.spec.field import ResidentField
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.location import StoreSource
@@ -44,16 +44,16 @@ def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.Ar
         If there is no such array.
     """
     if isinstance(named, zarr.Array):
-        return read_values(named)
+        return read_stored(named)
     if not isinstance(named, str | Path):
         return named
     if is_url(named) or Path(named).exists():
-        return read_values(open_array(named))
+        return read_stored(open_array(named))
     specs = _specs(opened)
     if opened.stores is None:
-        return read_values(_find(str(named), specs[0]))
+        return read_stored(_find(str(named), specs[0]))
     first = opened.stores.first
-    return np.concatenate([first[i] + read_values(_find(str(named), spec)) for i, spec in enumerate(specs)])
+    return np.concatenate([first[i] + read_stored(_find(str(named), spec)) for i, spec in enumerate(specs)])
 
 
 def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import UnsupportedError
 
@@ -51,16 +52,24 @@ def encode_item(name: str, value: float) -> bytes:
     ValueError
         If the dtype cannot hold the value.
     """
-    if name == "bfloat16":  # the upper half of a float32, rounded to nearest
-        single = np.array(value, np.float32)
-        if np.isnan(single):
-            return np.array(0x7FC0, np.uint16).tobytes()
-        bits = int(single.view(np.uint32))
-        return np.array((bits + 0x7FFF + (bits >> 16 & 1)) >> 16, np.uint16).tobytes()
+    if name == "bfloat16":
+        return encode_bfloat16(np.array(value, np.float32)).tobytes()
     dtype = np.dtype(name)
     if dtype.kind in "iub" and (value != value or int(value) != value or dtype.type(int(value)) != value):
         raise ValueError(f"{value} is no {name}")
     return np.array(int(value) if dtype.kind in "iub" else value, dtype).tobytes()
+
+
+def encode_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Return the bits of numbers in bfloat16: the upper half of a float32, rounded to nearest, ties to even."""
+    bits = values.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def decode_bfloat16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Return the numbers that bits of bfloat16 stand for."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def dlpack_dtype(name: str, item_bytes: int) -> tuple[int, int]:

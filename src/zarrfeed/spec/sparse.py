@@ -3,6 +3,9 @@
 What holds: the elements of all matrices are numbered through, row by row and store by store. An element lies in one
 element block: a read chunk of the array `indices`, or `data`, of one store. `indptr` of all rows is in memory, so which
 element blocks a row needs is known before any of them is read.
+
+A row that names a column twice has the sum of both values there, as in scipy. A chunk of `indices` that the store lacks
+is no data: its fill value would put all its values into one column. `absent_marker` tells such chunks apart.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +117,36 @@ class Elements:
         return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def absent_marker(fill: int, dtype: np.dtype[Any], num_columns: int) -> int:
+    """Return the number that `indices` have in chunks that the store lacks, in place of the fill value.
+
+    It is no column, and `marked_fill` returns the fill value for it. If all numbers of the dtype are columns, it is the
+    fill value itself.
+    """
+    turned = _turn_bits(fill, dtype)
+    if not 0 <= turned < num_columns:
+        return turned
+    if 0 <= fill < num_columns:
+        return fill
+    return -1 if dtype.kind == "i" else num_columns  # the fill value is no column, and neither is what this stands for
+
+
+def marked_fill(marker: int, dtype: np.dtype[Any], num_columns: int) -> int:
+    """Return the column that a marker stands for.
+
+    If the fill value is no column, it is a number that is none, as long as the dtype has room for twice the columns.
+    """
+    return marker if 0 <= marker < num_columns else _turn_bits(marker, dtype)
+
+
+def _turn_bits(number: int, dtype: np.dtype[Any]) -> int:
+    """Return a number with its highest bit turned over; of an unsigned dtype, with all bits."""
+    bounds = np.iinfo(dtype)
+    if dtype.kind == "u":
+        return int(bounds.max) - number
+    return number + int(bounds.min) if number >= 0 else number - int(bounds.min)
+
+
 @dataclass(frozen=True, eq=False)
 class CsrField:
     """Sparse matrices with one sample a row, of several stores one after another.
@@ -201,6 +234,21 @@ class CsrField:
         if self.indices.splits_as(self.data):
             return ((self.indices, self.data),)
         return (self.indices,), (self.data,)
+
+    def may_be_absent(self, first: int, end: int) -> bool:
+        """Return whether a writer may have left out a chunk of `indices` with these elements: all have one column then.
+
+        zarr-python does not store chunks that hold nothing but the fill value. No row names a column twice in a matrix
+        that scipy made canonical, so such a chunk has one element of a row at most.
+        """
+        low = int(np.searchsorted(self.indptr, first, side="right")) - 1
+        high = int(np.searchsorted(self.indptr, end, side="left"))
+        edges = np.clip(self.indptr[low : high + 1], first, end)
+        return int(np.diff(edges).max()) <= 1
+
+    def row_of(self, element: int) -> int:
+        """Return the row that has an element."""
+        return int(np.searchsorted(self.indptr, element, side="right")) - 1
 
     @property
     def primary(self) -> Elements:

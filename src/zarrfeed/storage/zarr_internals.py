@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numcodecs.blosc
@@ -54,6 +55,7 @@ __all__ = [
     "configured",
     "dtype_name",
     "event_loop",
+    "fill_of",
     "fill_scalar",
     "grid_error",
     "has_snappy",
@@ -64,6 +66,7 @@ __all__ = [
     "regular_chunk_shape",
     "sync",
     "unwrapped",
+    "with_fill",
     "with_length",
     "with_metadata",
     "with_store",
@@ -179,6 +182,17 @@ def make_codec(described: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)
         return get_codec_class(described["name"]).from_dict(described)
+
+
+def fill_of(array: zarr.Array[Any]) -> Any:
+    """Return what the items are that an array's store lacks."""
+    metadata = array.metadata
+    return metadata.dtype.default_scalar() if metadata.fill_value is None else metadata.fill_value
+
+
+def with_fill(array: zarr.Array[Any], value: Any) -> zarr.Array[Any]:
+    """Return an array that is read with another fill value; nothing is stored."""
+    return with_metadata(array, replace(array.metadata, fill_value=array.metadata.dtype.cast_scalar(value)))
 
 
 def configured(codec: Any, changes: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 import zarr
 from hypothesis import given
@@ -29,6 +30,7 @@ from zarrfeed import (
     ZarrIterableDataset,
 )
 from zarrfeed.base.native import core
+from zarrfeed.spec.sparse import absent_marker, marked_fill
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -283,6 +285,120 @@ def test_a_missing_chunk_is_an_error_if_that_is_asked_for(tmp_path: Path) -> Non
     (tmp_path / "x.zarr" / "data" / "c" / "2").unlink()
     with pytest.raises(StoreReadError, match="rows"):
         list(ZarrIterableDataset(data, batch_size=8, faults={"missing": "raise"}))
+
+
+def put_elements_of(group: zarr.Group, matrix: scipy.sparse.csr_matrix, chunks: int = 7) -> zarrfeed.Data:
+    """Write a matrix with its elements as they lie: in any order, and several in one place."""
+    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": list(matrix.shape)})
+    for name in ("indices", "data", "indptr"):
+        group.create_array(name, data=getattr(matrix, name), chunks=(chunks if name != "indptr" else 64,))
+    return zarrfeed.open(group)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "u2", "i8", "bool"])
+def test_values_that_a_row_has_in_one_column_are_added_as_scipy_adds_them(dtype: str) -> None:
+    """One of them was delivered, and which one was not said. Sums of integers wrap, as in scipy."""
+    rng = np.random.default_rng(4)
+    lengths = rng.integers(0, 30, N)
+    indptr = np.concatenate(([0], np.cumsum(lengths)))
+    indices = rng.integers(0, COLUMNS, indptr[-1]).astype("i4")  # unsorted, and of many the same
+    values = (rng.integers(0, 2, len(indices)) if dtype == "bool" else rng.integers(1, 100, len(indices)) / 3).astype(
+        dtype
+    )
+    matrix = scipy.sparse.csr_matrix((values, indices, indptr), (N, COLUMNS))
+    assert not matrix.has_canonical_format
+    data = put_elements_of(zarr.create_group(MemoryStore()), matrix)
+    expected = matrix.toarray()
+    for shuffle in (False, True):
+        dataset = ZarrIterableDataset(data.dense(), batch_size=9, shuffle=shuffle, seed=2, return_index=True)
+        for batch, index in dataset:
+            assert np.array_equal(batch.numpy(), expected[index.numpy()]), dtype
+    assert np.array_equal(ZarrDataset(data.dense())[[3, 3, 0]].numpy(), expected[[3, 3, 0]])
+
+
+def test_sums_of_converted_values_are_those_of_the_sparse_batch() -> None:
+    indices, values = np.array([4, 1, 4, 1, 1, 0]), np.array([1, 0.25, 2, 0.5, 100, 7], "f4")
+    matrix = scipy.sparse.csr_matrix((values, indices, np.array([0, 5, 6])), (2, COLUMNS))
+    data = put_elements_of(zarr.create_group(MemoryStore()), matrix)
+    for dtype in ("float64", "float16", "bfloat16"):
+        dense = ZarrDataset(data.cast(dtype).dense())[[0, 1]]
+        assert str(dense.dtype) == f"torch.{dtype}"
+        assert torch.equal(dense, torch.from_numpy(matrix.toarray()).to(dense.dtype)), dtype
+
+
+def missing_columns(path: Path, matrix: Matrix, chunk: int, **options: Any) -> zarrfeed.Data:
+    put_csr(zarr.create_group(path), matrix, chunks=40, **options)
+    (path / "indices" / "c" / str(chunk)).unlink()
+    return zarrfeed.open(path)
+
+
+@pytest.mark.parametrize("indices", ["i4", "u4", "u1", "i8"])
+def test_a_lost_chunk_of_columns_is_an_error_and_can_be_skipped(tmp_path: Path, indices: str) -> None:
+    """Its values were delivered in column 0."""
+    matrix = numbered_rows(N, COLUMNS)
+    begin = np.concatenate(([0], np.cumsum(np.count_nonzero(matrix, axis=1))))
+    for number, data_chunks in enumerate((40, 33)):  # in one engine with the values, and in an engine of its own
+        path = tmp_path / str(number)
+        data = missing_columns(path, matrix, 2, indices=indices, data_chunks=data_chunks)
+        for described in (data, data.dense()):
+            with pytest.raises(StoreReadError, match=f"{number}/indices: chunk 2 is missing from the store"):
+                list(ZarrIterableDataset(described, batch_size=8))
+            dataset = ZarrIterableDataset(
+                described, batch_size=8, shuffle=True, seed=1, return_index=True, faults={"on_error": "skip"}
+            )
+            with pytest.warns(ChunkSkippedWarning):
+                read = check(dataset, matrix)
+            touched = {r for r in range(N) if begin[r] < 120 and begin[r + 1] > 80 and begin[r] < begin[r + 1]}
+            assert len(read) == N
+            assert not touched & set(read)
+
+
+def test_chunks_of_columns_that_the_writer_left_out_are_read(tmp_path: Path) -> None:
+    """zarr-python does not store a chunk in which all columns are 0: each row has one value there, in column 0."""
+    matrix = np.zeros((N, COLUMNS), "f4")
+    matrix[:80, 0] = np.arange(1, 81)
+    matrix[80:] = numbered_rows(40, COLUMNS)
+    for indices in ("i4", "u1"):
+        path = tmp_path / indices
+        put_csr(zarr.create_group(path), matrix, chunks=40, indices=indices)
+        assert not (path / "indices" / "c" / "1").exists()
+        for described in (zarrfeed.open(path), zarrfeed.open(path).dense()):
+            dataset = ZarrIterableDataset(described, batch_size=8, shuffle=True, seed=1, return_index=True)
+            assert sorted(check(dataset, matrix)) == list(range(N))
+            assert np.array_equal(np.asarray(ZarrDataset(described)[5].to_dense()), matrix[5])
+
+
+def test_a_fill_value_other_than_0_is_the_column_of_what_was_left_out(tmp_path: Path) -> None:
+    matrix = np.zeros((N, COLUMNS), "f4")
+    matrix[np.arange(N), np.where(np.arange(N) < 80, 3, 5)] = np.arange(1, N + 1)
+    group = zarr.create_group(tmp_path / "x")
+    put_csr(group, matrix, chunks=40, fill_value=3)
+    assert not (tmp_path / "x" / "indices" / "c" / "0").exists()
+    assert np.array_equal(ZarrDataset(zarrfeed.open(tmp_path / "x").dense())[list(range(N))], matrix)
+
+
+@pytest.mark.parametrize(("indices", "column"), [("i4", COLUMNS), ("i8", -3), ("u4", 2**32 - 9)])
+def test_a_column_that_there_is_not_is_named_with_its_row(tmp_path: Path, indices: str, column: int) -> None:
+    matrix = numbered_rows(N, COLUMNS)
+    stored: Any = put_csr(zarr.create_group(tmp_path / "x"), matrix, chunks=40, indices=indices)["indices"]
+    stored[85] = column
+    row = int(np.searchsorted(np.cumsum(np.count_nonzero(matrix, axis=1)), 85, side="right"))
+    with pytest.raises(CorruptChunkError, match=f"chunk 2: row {row} has the column {column}, must be in \\[0, 16\\]"):
+        list(ZarrIterableDataset(zarrfeed.open(tmp_path / "x").dense(), batch_size=8))
+
+
+def test_the_marker_of_missing_columns_is_no_column_and_leads_back_to_the_fill_value() -> None:
+    for dtype, columns in (("i1", 100), ("i4", 2**31 - 1), ("u1", 120), ("u2", 30_000), ("u8", 2**40), ("i8", 5)):
+        for fill in (0, 3):
+            marker = absent_marker(fill, np.dtype(dtype), columns)
+            assert not 0 <= marker < columns
+            assert marked_fill(marker, np.dtype(dtype), columns) == fill
+        bounds = np.iinfo(dtype)
+        for fill in {int(bounds.min), int(bounds.max), -1 if bounds.min else columns} - {0}:
+            marker = absent_marker(fill, np.dtype(dtype), columns)
+            assert not 0 <= marker < columns
+            assert not 0 <= marked_fill(marker, np.dtype(dtype), columns) < columns, (dtype, fill)
+    assert absent_marker(0, np.dtype("u1"), 256) == marked_fill(0, np.dtype("u1"), 256) == 0  # all are columns
 
 
 def test_runs_are_copied_inside_of_their_memory() -> None:

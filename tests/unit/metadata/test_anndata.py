@@ -13,7 +13,7 @@ import zarr
 import zarrfeed
 from tests.support.oracle import ZARR_FORMATS, ZarrFormat
 from tests.support.sparse import Matrix, numbered_rows, put_column, put_csr
-from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
+from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
 
@@ -198,3 +198,45 @@ def test_what_sparse_matrices_cannot_do_is_refused(tmp_path: Path) -> None:
             wrong()
     with pytest.raises(ConfigError, match="has no shards"):
         ZarrIterableDataset(data, batch_size=4, shuffle=True, mixing={"block": "shard"})
+
+
+def remove_chunks(folder: Path, *chunks: int) -> None:
+    """Delete chunks of an array with one axis, of any format."""
+    for chunk in chunks:
+        (folder / (f"c/{chunk}" if (folder / "zarr.json").exists() else str(chunk))).unlink()
+
+
+@pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
+@pytest.mark.parametrize("chunk", [0, 1, 3])
+def test_a_lost_chunk_of_indptr_is_an_error_at_open(chunk: int, zarr_format: ZarrFormat, tmp_path: Path) -> None:
+    """The first one made the rows in it empty, and gave their values to the row after them."""
+    group = zarr.create_group(tmp_path / "x", zarr_format=zarr_format)
+    put_csr(group, numbered_rows(N, COLUMNS), indptr_chunks=16)
+    remove_chunks(tmp_path / "x" / "indptr", chunk)
+    with pytest.raises(StoreReadError, match=f"x/indptr: chunk {chunk} is missing from the store"):
+        zarrfeed.open(tmp_path / "x")
+
+
+def test_empty_rows_whose_chunks_of_indptr_were_left_out_are_read(tmp_path: Path) -> None:
+    matrix = numbered_rows(N, COLUMNS)
+    matrix[:40] = 0
+    put_csr(zarr.create_group(tmp_path / "x"), matrix, indptr_chunks=16)
+    assert not (tmp_path / "x" / "indptr" / "c" / "0").exists()
+    assert np.array_equal(ZarrDataset(zarrfeed.open(tmp_path / "x").dense())[list(range(N))], matrix)
+
+
+def test_rows_of_two_columns_that_a_lost_chunk_of_indptr_joins_are_an_error(tmp_path: Path) -> None:
+    """The values of the lost rows are fewer than the columns, so that only the columns themselves tell."""
+    matrix = np.zeros((N, 400), "f4")
+    matrix[:, 5] = matrix[:, 9] = np.arange(1, N + 1)
+    put_csr(zarr.create_group(tmp_path / "x"), matrix, indptr_chunks=16)
+    remove_chunks(tmp_path / "x" / "indptr", 0)
+    with pytest.raises(StoreReadError, match="row 15 would have the 32 values of several rows"):
+        zarrfeed.open(tmp_path / "x")
+
+
+def test_a_lost_chunk_of_categories_is_an_error_at_open(tmp_path: Path) -> None:
+    put_cells(tmp_path / "cells", kinds=tuple(map(str, range(20))))
+    remove_chunks(tmp_path / "cells" / "obs" / "cell_type" / "categories", 1)
+    with pytest.raises(StoreReadError, match="cell_type/categories: chunk 1 is missing from the store"):
+        zarrfeed.open(tmp_path / "cells", variables=["obs/cell_type"])

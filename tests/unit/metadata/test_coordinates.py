@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -94,6 +94,24 @@ def test_a_fill_value_of_0_counts_if_an_attribute_says_so(tmp_path: Path, is_sai
     values = values_of(zarrfeed.open(group["x"]))
     assert np.isnat(values).tolist() == [is_said, False, False, False]
     assert values[3] == np.datetime64("2020-01-04")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_lost_chunk_of_the_index_of_a_dimension_is_an_error(tmp_path: Path, zarr_format: Literal[2, 3]) -> None:
+    """Its samples had the date of the fill value, and could be selected by it."""
+    times = np.arange("2001-01-01", "2001-01-21", dtype="M8[D]").astype("M8[ns]")
+    flags = np.zeros(20, "i4")
+    dataset = xr.Dataset({"x": ("time", np.arange(20.0))}, coords={"time": times, "flag": ("time", flags)})
+    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "i8", "chunks": (5,)}, "flag": {"chunks": (5,)}}
+    path = tmp_path / "w.zarr"
+    dataset.to_zarr(path, zarr_format=zarr_format, encoding=encoding, consolidated=False)
+    (path / "time" / ("2" if zarr_format == 2 else "c/2")).unlink()
+    for chunk in range(4):  # of zeros, which a writer may leave out
+        (path / "flag" / (str(chunk) if zarr_format == 2 else f"c/{chunk}")).unlink(missing_ok=True)
+    data = zarrfeed.open(path, variables=["x"], sample_dim="time")
+    with pytest.raises(StoreReadError, match="time: chunk 2 is missing from the store"):
+        values_of(data, "time")
+    assert values_of(data, "flag").tolist() == flags.tolist()
 
 
 def test_a_coordinate_is_read_once_and_not_pickled(store: Path) -> None:

@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedError
+from zarrfeed.metadata.anndata import check_indptr, read_indptr
 from zarrfeed.metadata.known_groups import NULLABLE
+from zarrfeed.metadata.values import read_distinct
+from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.csr_rows import to_items
 from zarrfeed.tools.pack.sources.file_source import DataFile
 from zarrfeed.tools.pack.sources.files import some_of
+from zarrfeed.tools.pack.sources.index_arrays import check_whole, is_zarr, read_columns
 from zarrfeed.tools.pack.sources.items import json_attributes
 from zarrfeed.tools.pack.sources.source import Constant, Int64, Kind, Rows, bytes_of, library
 
@@ -74,13 +78,15 @@ class Element:
         ------
         CorruptChunkError
             If a sparse matrix names a column that it lacks.
+        StoreReadError
+            If the store lacks columns.
         """
         node = root[self.path]
         if self.indptr is None:
             return _values(node, slice(begin, end)).astype(_OBJECT if self.kind == "text" else self.dtype, copy=False)
         begins = self.indptr[begin : end + 1]
-        elements = slice(int(begins[0]), int(begins[-1]))
-        columns, data = (np.asarray(node[name][elements]) for name in ("indices", "data"))
+        columns = read_columns(node["indices"], begins, self.shape[0])
+        data = _values(node["data"], slice(int(begins[0]), int(begins[-1])))
         if len(columns) and (columns.min() < 0 or columns.max() >= self.shape[0]):
             raise CorruptChunkError(f"{self.path}: has a column that is not in [0, {self.shape[0]})")
         return to_items(begins - begins[0], columns.astype(index), data.astype(self.dtype, copy=False))
@@ -250,7 +256,7 @@ def _walk(root: Any, path: str, file: DataFile, found: Contents, is_chosen: Any)
         for name in ("codes",) if kind == "categorical" else ("values", "mask"):
             found.elements[f"{path}/{name}"] = _array(node[name], f"{path}/{name}", file, _attributes(node[name]))
         if kind == "categorical":
-            found.categories[path] = _values(node["categories"], slice(None))
+            found.categories[path] = _categories(node["categories"], f"{file}: {path}/categories")
         return
     if kind not in (None, "dict", "dataframe"):
         found.left_out.append(f"{path}: is a {kind}, which is not packed")
@@ -308,11 +314,16 @@ def _matrix(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) ->
             "(in scipy: X.tocsr()) and write the file anew, or leave it out with `variables`"
         )
     rows, columns = (int(n) for n in attributes["shape"])
-    data, indices, stored = node["data"], node["indices"], np.asarray(node["indptr"][:])
-    indptr = stored.astype(np.int64)
-    is_whole = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == data.shape[0] == indices.shape[0]
-    if not is_whole or (np.diff(indptr) < 0).any():
-        raise ConfigError(f"{file}: {path}/indptr does not ascend from 0 to the {data.shape[0]} stored values")
+    data, indices, stored = node["data"], node["indices"], node["indptr"]
+    if stored.shape != (rows + 1,) or data.shape != indices.shape:
+        raise ConfigError(f"{file}: {path!r} has {stored.shape}, {indices.shape} and {data.shape} numbers, {rows} rows")
+    if is_zarr(stored):
+        indptr = read_indptr(stored, indices, columns, f"{file}: {path}")
+    else:
+        for name, array in (("indptr", stored), ("indices", indices)):
+            check_whole(array, f"{file}: {path}/{name}")
+        indptr = np.asarray(stored[:]).astype(np.int64)
+        check_indptr(indptr, data.shape[0], f"{file}: {path}")
     if data.dtype.kind not in "biufc" or indices.dtype.kind not in "iu":
         raise ConfigError(f"{file}: {path!r} has the dtypes {data.dtype} and {indices.dtype}, which are not packed")
     del attributes["shape"]  # that of the packed store is another one
@@ -321,6 +332,14 @@ def _matrix(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) ->
     value, index = data.dtype.newbyteorder("="), indices.dtype.newbyteorder("=")
     pointer = stored.dtype.newbyteorder("=")
     return Element(path, "csr", value, (columns,), attributes, rows, together, indptr, index, pointer)
+
+
+def _categories(node: Any, where: str) -> Rows:
+    if is_zarr(node):
+        values = read_distinct(node)
+        return values.astype(object) if values.dtype.kind in "OTU" else values
+    check_whole(node, where)
+    return _values(node, slice(None))
 
 
 def _values(node: Any, key: Any) -> Rows:
@@ -335,7 +354,7 @@ def _values(node: Any, key: Any) -> Rows:
         if node.shape is None:
             raise TypeError("empty")
         return np.asarray(node.asstr()[key], object)  # TypeError for lists and references
-    values = np.asarray(node[key])
+    values = np.asarray((as_meant(node) if is_zarr(node) else node)[key])
     if values.dtype.kind in "OTU":
         return values.astype(object)
     if values.dtype.kind not in "biufc":
