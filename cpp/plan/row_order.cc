@@ -276,8 +276,8 @@ StepRange find_steps(const EpochPlan& plan, size_t source, int64_t pass, int64_t
     return g < 0 ? -1 : regular_step(plan, g);
   };
   // A column whose steps the consumer never reads need not be looked at row by row.
-  const bool in_columns = mixture.unit() == 1 && plan.run == 0;
-  const int64_t common = std::gcd(plan.stride, columns);
+  const bool in_columns = mixture.unit() == 1;
+  const int64_t common = std::gcd(std::gcd(plan.stride, plan.run > 0 ? plan.period : 0), columns);
   const auto never_read = [&](int64_t row) {
     const int64_t position = begin + lane + lanes * (offset + row);
     return (position - plan.mixture_begin - plan.first) % common != 0;

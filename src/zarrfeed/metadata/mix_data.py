@@ -33,9 +33,10 @@ def mix(
     """Describe a mixture: samples of several sources, in shares that you choose.
 
     A mixture is one endless line of samples. Which source step k takes follows from the weights, the seed and k alone,
-    so it is the same for any number of ranks, DataLoader workers and threads. Each source is read pass after pass, each
-    pass shuffled anew, and goes on in the next epoch where it stopped: no sample is read twice before all others of its
-    source were read once. `ZarrIterableDataset` reads it; `ZarrDataset`, which has no order, does not.
+    so it is the same for any number of ranks, DataLoader workers and threads; and so is which of its samples. Each
+    source is read pass after pass, and goes on in the next epoch where it stopped. A pass has each sample once, in the
+    order of the source, or shuffled anew. Passes overlap at their ends: see Notes. `ZarrIterableDataset` reads a
+    mixture; `ZarrDataset`, which has no order, does not.
 
     Parameters
     ----------
@@ -65,7 +66,10 @@ def mix(
     Notes
     -----
     Of a run of samples, a source has its share to within 8 samples, and to within 2 in each of 24 interleaved columns.
-    So an epoch ends a few samples before, or after, what `stop` says.
+    So an epoch ends a few samples before, or after, what `stop` says. As columns are not in step, samples of a source
+    come up to 44 places early or late: when a sample comes again, up to 44 others of its source have not come as often.
+    This was measured for up to 20 sources; the bound is 92 as long as weights do not change. Batches of one source have
+    one column, and their samples come in order.
 
     Examples
     --------

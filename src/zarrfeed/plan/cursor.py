@@ -89,5 +89,5 @@ class Cursor:
     def state(self) -> EpochState:
         """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""
         if self.at_end:
-            return EpochState(self.begin.epoch + 1, offsets=self.begin.offsets)
+            return self.begin.following()
         return replace(self.begin, run=SavedRun(self.division, self.delivered) if self.delivered else None)

@@ -260,7 +260,7 @@ class Schedule:
     def _settle_mixture(self, order: MixedOrder, state: EpochState, consumer: Consumer) -> EpochState:
         batch = self._global_batch(consumer)
         if state.lanes is None:
-            sources = order.settled(consumer.stride, consumer.world_size, are_chosen=self.lanes_are_chosen)
+            sources = state.sources or order.settled(consumer.world_size, are_chosen=self.lanes_are_chosen)
             return replace(state, lanes=1, mix=1, sources=sources, unit=batch if order.is_per_batch else 1)
         if order.is_per_batch and (state.unit % batch or state.used % state.unit % batch):
             raise ConfigError(
@@ -306,7 +306,7 @@ class Schedule:
         """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
         length, even = self.length(state, consumer) - state.progress.used, self._even(consumer)
         long_nodes = self.part.long_nodes if length else 0
-        whole = isinstance(self.order, MixedOrder) and self.order.is_per_batch
+        whole = isinstance(self.order, MixedOrder) and self.order.deals_batches(consumer.num_workers, state.sources)
         divide: Callable[..., Division | RunDivision] = partial(
             Division, even=even, long_nodes=long_nodes, whole_batches=whole
         )

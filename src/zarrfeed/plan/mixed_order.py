@@ -9,6 +9,9 @@ What holds, and what tests check:
   of the source's endless line is position p mod n of pass p div n.
 - **Ranks.** Nothing here knows of ranks. The columns of `Mixture` see to it that a rank reads a regular stride of each
   pass, as of an order alone.
+- **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
+  shuffling, a source has one lane, or those that the user named, whoever reads it: position p of a pass is its p-th
+  sample. A state names the lanes and the mix of each source, and all epochs after it keep them (`SourceLanes`).
 - **Visits.** A group of a source that is rarely taken serves steps far apart. It is then visited several times,
   each time for some of its steps, so that few batches are open; its chunks are decoded for each visit. Visits change
   what is read, and never the order.
@@ -39,6 +42,11 @@ from zarrfeed.spec.block_edges import Edges
 #: ranks are of one source.
 Batching: TypeAlias = Literal["per_sample", "per_batch"]
 BATCHINGS: tuple[Batching, ...] = get_args(Batching)
+
+#: The version of the order of mixtures, which states name. Up to version 1, a source that was not shuffled had a lane
+#: for each consumer, so passes that spanned epochs depended on ranks and workers, which states between epochs did not
+#: name. Shuffled mixtures have the same order in both versions.
+ORDER_VERSION = 2
 
 #: What a key is for.
 _SOURCE, _TURNS = 0x736F75726365, 0x7475726E73
@@ -129,7 +137,7 @@ class MixedOrder(Order):
         for source, length in enumerate(whole.lengths):
             if not length:
                 raise ConfigError(f"source {source} of the mixture has no sample left; leave it out")
-        wanted = [SourceLanes(lanes or 1 if order.permutes_rows else 1, mix or 1, 1)] * blend.num_sources
+        wanted = [SourceLanes(lanes or 1, mix or 1, 1)] * blend.num_sources
         return whole.with_sources(wanted)
 
     def with_sources(self, wanted: Sequence[SourceLanes]) -> MixedOrder:
@@ -149,6 +157,18 @@ class MixedOrder(Order):
     def is_per_batch(self) -> bool:
         """Whether the samples of a batch of all ranks are of one source."""
         return self.blend.batching == "per_batch"
+
+    def is_in_order(self, sources: Sequence[SourceLanes] | None = None) -> bool:
+        """Whether each source is read in its own order, with the lanes of a state, or with those of this order."""
+        return not self.permutes_rows and all(one.lanes == 1 for one in sources or self.sources)
+
+    def deals_batches(self, num_workers: int, sources: Sequence[SourceLanes] | None) -> bool:
+        """Whether the workers of a rank take whole batches in turn, in an epoch with the lanes of a state.
+
+        They do if batches have one source. They do also if each source is read in order: if each of them took a stride,
+        all of them would decode all chunks.
+        """
+        return self.is_per_batch or (num_workers > 1 and self.is_in_order(sources))
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -243,18 +263,18 @@ class MixedOrder(Order):
         if len(sources) != len(self.sources) or self.with_sources(sources).sources != tuple(sources):
             raise ValueError(f"sources = {[list(one) for one in sources]} of a mixture of {len(self.sources)}")
 
-    def settled(self, consumer_stride: int, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
-        """Return the lanes of sources for a pass: as of an order alone, a lane for each of many ranks.
+    def settled(self, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
+        """Return the lanes of sources for a run that begins: as of an order alone, a lane for each of many ranks.
 
         If the lanes are chosen, and ranks have regular strides of each source, many ranks divide them. No lane is added
-        for that, as sources with few lanes are visited less often.
+        for that, as sources with few lanes are visited less often. Without shuffling, nothing depends on the ranks.
         """
+        if not self.permutes_rows:
+            return self.sources
         made, regular = [], self.is_per_batch or self.mixture.columns % world_size == 0
         for one in self.sources:
             lanes = one.lanes
-            if not self.permutes_rows:
-                lanes = consumer_stride
-            elif are_chosen and regular:
+            if are_chosen and regular:
                 lanes = lanes_for_ranks(lanes, world_size)
             elif world_size > max(lanes, FEW_RANKS):
                 lanes = world_size
@@ -270,6 +290,7 @@ class MixedOrder(Order):
             "changes": [[step, list(weights)] for step, weights in blend.changes],
             "stop": blend.stop,
             "batching": blend.batching,
+            "version": ORDER_VERSION,
         }
 
     def plan(

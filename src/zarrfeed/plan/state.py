@@ -107,7 +107,8 @@ class EpochState:
     offsets
         Of the windows of the epoch, by the names of arrays. None: those that the dataset was made with.
     sources
-        Of a mixture: lanes, mix and strip of each source, in place of those above.
+        Of a mixture: lanes, mix and strip of each source, in place of those above; they hold for later epochs, too.
+        None: the pass that begins here decides.
     unit
         Of a mixture: steps in a row that are of one source.
     sweep
@@ -142,6 +143,14 @@ class EpochState:
     def batches(self) -> int:
         """Batches of the saved run that each rank has had."""
         return 0 if self.run is None else self.run.batches
+
+    def following(self) -> EpochState:
+        """Return the state in which the next epoch begins."""
+        return self.at_epoch(self.epoch + 1)
+
+    def at_epoch(self, epoch: int) -> EpochState:
+        """Return the state in which another epoch begins: with what lasts longer than an epoch."""
+        return EpochState(epoch, offsets=self.offsets, sources=self.sources)
 
     def for_division(self, division: Division | RunDivision) -> EpochState:
         """Return the same state for a pass that would share out by `division` what earlier runs left."""
@@ -200,7 +209,7 @@ class EpochState:
         epoch = whole_number(json["epoch"], 2**63)
         version, offsets = version_in(json), json.get("offsets")
         if "lanes" not in json:
-            return cls(epoch, version=version, offsets=offsets)
+            return cls(epoch, version=version, offsets=offsets, sources=_sources_in(json))
         worker = None
         if "worker" in json:
             share = {name: whole_number(value) for name, value in json["worker"].items()}
@@ -290,11 +299,15 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
     """
     if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
         raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
-    order = _with_listed_digest(_describe(part), state.get("order"), part.whole)
+    theirs = state.get("order")
+    order = _with_listed_digest(_describe(part), theirs, part.whole)
+    is_of_earlier = isinstance(part.whole, MixedOrder) and _names_no_version(theirs)
+    if is_of_earlier:
+        order["mixture"] = {name: value for name, value in order["mixture"].items() if name != "version"}
     differences = [
-        f"{name} was {theirs!r}, is {ours!r}"
+        f"{name} was {was!r}, is {ours!r}"
         for about, described in (("order", order), ("layout", describe_layout(fields)))
-        for name, theirs, ours in _compare(state.get(about), described)
+        for name, was, ours in _compare(state.get(about), described)
         if not (any_mix and about == "order" and name == "mix")
     ]
     if differences:
@@ -316,7 +329,7 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
             raise ValueError(f"combs = {made.combs} of blocks that are not permuted one by one")
         if not 1 <= made.strip <= part.fewest_blocks:
             raise ValueError(f"strip = {made.strip}, must be in [1, {part.fewest_blocks}]")
-        if isinstance(part.whole, MixedOrder) and made.lanes is not None:
+        if isinstance(part.whole, MixedOrder) and (made.lanes is not None or made.sources is not None):
             part.whole.check_sources(made.sources or ())
         if isinstance(part.whole, SweptOrder) and made.lanes is not None:
             dimensions = part.whole.epochs.tiling.num_dimensions
@@ -326,7 +339,21 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
             raise ValueError(f"first_block = {made.first_block}, must be below {part.fewest_blocks}")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the state is damaged: {error!r}") from error
+    if is_of_earlier and not part.whole.permutes_rows and made.epoch and made.sources is None:
+        raise ConfigError(
+            f"the state is of the beginning of epoch {made.epoch} of a mixture without shuffling, and an earlier "
+            "release saved it: the samples of an epoch depended on the number of ranks and workers then, and the state "
+            "does not name that number. If it was one rank without workers, the order is the same now: call "
+            f"set_epoch({made.epoch}), and do not load the state. Else load a state of the middle of an epoch, or "
+            "begin anew"
+        )
     return made
+
+
+def _names_no_version(described: object) -> bool:
+    """Whether a description of a mixture's order is one of an earlier release."""
+    mixture = described.get("mixture") if isinstance(described, Mapping) else None
+    return isinstance(mixture, Mapping) and "version" not in mixture
 
 
 def _with_listed_digest(described: dict[str, Any], theirs: object, order: Order) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from zarrfeed.base.page import Row
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.mixed_order import MixedOrder
+from zarrfeed.plan.mixture import COLUMNS
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.rank_lanes import nearest_multiple, ranks_of_chunk
@@ -35,12 +36,15 @@ class RankSharing:
         lanes.
     better
         The nearest number of lanes that the ranks divide; None if no number helps.
+    in_order
+        Whether it is so because the sources of a mixture are read in their own order.
     """
 
     ranks: int
     lanes: int
     readers: int
     better: int | None
+    in_order: bool = False
 
     @classmethod
     def of(cls, order: Order, ranks: int) -> RankSharing:
@@ -52,9 +56,17 @@ class RankSharing:
             ((min(one.max_rows, ranks_of_chunk(ranks, math.gcd(one.lanes, columns))), one) for one in order.orders),
             key=lambda found: found[0],
         )
+        if isinstance(order, MixedOrder) and order.is_in_order():
+            better = COLUMNS if COLUMNS % ranks == 0 else ranks
+            return cls(ranks, one.lanes, readers, None if columns else better, in_order=True)
         return cls(ranks, one.lanes, readers, None if columns else nearest_multiple(one.lanes, ranks))
 
     def __str__(self) -> str:
+        if self.in_order and self.better is not None:
+            return (
+                f"each chunk is decoded by {self.readers} ranks, since each source of the mixture is read in order: "
+                f'mixing={{"lanes": {self.better}}} reads {self.better} parts of it side by side, each in order'
+            )
         text = f"each chunk is decoded by {self.readers} ranks, since {self.ranks} ranks do not divide "
         if self.better is None:
             return f"{text}the columns of a mixture: worlds of 2, 3, 4, 6, 8, 12 and 24 ranks do"

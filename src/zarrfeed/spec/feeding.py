@@ -27,7 +27,8 @@ class Mixing:
     ----------
     lanes
         The interleave width: how many blocks are open side by side. Consecutive samples come from that many blocks, at
-        most as many as there are samples. None: chosen from the layout and the memory budget.
+        most as many as there are samples. None: chosen from the layout and the memory budget. Without shuffling they
+        are for mixtures alone: so many parts of each source are read side by side, each in order; None: one.
     mix
         The shuffle window: how many consecutive blocks of a lane are permuted together. None: chosen if `lanes` is,
         else 1.

@@ -37,6 +37,9 @@ from zarrfeed.torch.distributed import in_worker
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
 State: TypeAlias = dict[str, Any]
 
+#: What holds for the epochs after a state as well: offsets until others are named, and the orders of sources.
+LASTING = ("offsets", "sources")
+
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
 #: once. Workers that were killed or interrupted never ask.
 _MAX_PASSES = 1000
@@ -199,8 +202,8 @@ class EpochTable:
 
 
 def _whole(state: State) -> State:
-    """Return the beginning of the epoch of a state; offsets of windows hold until others are named."""
-    return {name: state[name] for name in ("epoch", "offsets") if name in state}
+    """Return the beginning of the epoch of a state, with what holds for the epochs after it."""
+    return {name: state[name] for name in ("epoch", *LASTING) if name in state}
 
 
 def _owner() -> str:

@@ -16,7 +16,6 @@ from zarrfeed.base.process_lock import ProcessLock
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.cursor import Cursor
-from zarrfeed.plan.state import EpochState
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.lightning_loops import (
@@ -251,7 +250,7 @@ class _EpochHint(torch.utils.data.Sampler[None]):
         if loop is not None:
             if reads_same_batches(loop):
                 epoch = 0
-                self._dataset.session.name_next(EpochState(epoch, offsets=self._dataset.session.upcoming().offsets))
+                self._dataset.session.name_next(self._dataset.session.upcoming().at_epoch(epoch))
             elif not hand_over_state(loop, self) and not self.is_told and (batches := batches_before(loop)):
                 warn_of_lost_state(epoch, batches)
         self.is_told = False

@@ -24,6 +24,7 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.empty_epoch import check_has_batches
 from zarrfeed.plan.epoch_plan import Resources, Schedule
+from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.partition import RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.plan.swept_order import SweptOrder
@@ -168,7 +169,10 @@ class Session:
 
     def _typical(self, schedule: Schedule) -> EpochState:
         """Return the beginning of an epoch that is like all others; of patches, which differ, of the next one."""
-        return EpochState(self.upcoming().epoch if isinstance(schedule.order, SweptOrder) else 0)
+        if not isinstance(schedule.order, SweptOrder | MixedOrder):
+            return EpochState(0)
+        upcoming = self.upcoming()
+        return upcoming.at_epoch(upcoming.epoch if isinstance(schedule.order, SweptOrder) else 0)
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
@@ -184,7 +188,7 @@ class Session:
         """Return what this rank reads in an epoch, without workers, from its beginning."""
         place = self._place()
         schedule, consumer = self._schedule_of(place), place.consumer()
-        return schedule.reading(schedule.settle(EpochState(epoch), consumer), consumer)
+        return schedule.reading(schedule.settle(self.upcoming().at_epoch(epoch), consumer), consumer)
 
     def explain(self) -> Explanation:
         """Describe how this rank reads an epoch, without workers."""
@@ -351,7 +355,7 @@ class Session:
             self.name_next(loaded)
         else:
             self.resumed = loaded
-            self.epochs.name_next(EpochState(loaded.epoch + 1, offsets=loaded.offsets).to_json())
+            self.epochs.name_next(loaded.following().to_json())
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict, with what its order depends on."""
@@ -411,7 +415,7 @@ class Session:
         consumer = place.consumer(*worker_and_count())
         begin, self.resumed = loaded or self.resumed, None
         if begin is not None:
-            self.epochs.name_next(EpochState(begin.epoch + 1, offsets=begin.offsets).to_json(), named=False)
+            self.epochs.name_next(begin.following().to_json(), named=False)
         else:
             if name is None:
                 json = self.epochs.begin(store=self._found(loader), loader=loader)

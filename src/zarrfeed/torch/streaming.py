@@ -18,7 +18,6 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.state import EpochState
 from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.callers import check_iteration, check_length, hears_accelerate, saves_iterator_too
 from zarrfeed.torch.distributed import end_with_training_process, in_worker, worker_and_count
@@ -72,7 +71,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         loaded = session.upcoming()
         hint = hears_accelerate(session)  # after resuming it counts from 0, so it never leads back
         if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):
-            session.name_next(EpochState(int(epoch), offsets=loaded.offsets))
+            session.name_next(loaded.at_epoch(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass stands that was begun last, or the next one will begin: a small JSON-able dict.

@@ -139,6 +139,29 @@ def test_runs_of_positions_are_taken_whole() -> None:
             np.testing.assert_array_equal(listed(plan), taken.ravel())
 
 
+@pytest.mark.parametrize("number", [5, 1, 6])
+def test_runs_of_positions_are_taken_whole_of_several_columns(number: int) -> None:
+    """Workers take whole batches of sources in order. Steps of a block do not ascend then: each column has its own."""
+    order = CASES[number]
+    for ranks, batch, workers in ((1, 7, 2), (2, 4, 3), (5, 1, 2), (8, 3, 2)):
+        whole, period = definition(order, 1), workers * ranks * batch
+        rounds = order.length // period
+        for rank in range(ranks):
+            for worker in range(workers):
+                first, steps = rank + worker * ranks * batch, rounds * batch
+                plan = order.plan(1, first=first, stride=ranks, steps=steps, run=batch, period=period, most_steps=11)
+                taken = whole[: rounds * period].reshape(rounds, workers, batch, ranks)[:, worker, :, rank]
+                np.testing.assert_array_equal(listed(plan), taken.ravel())
+
+
+def test_lanes_without_shuffling_do_not_depend_on_who_reads() -> None:
+    in_order = CASES[5]
+    assert {in_order.settled(ranks, are_chosen=True) for ranks in (1, 2, 8, 24, 100)} == {in_order.sources}
+    named = in_order.with_sources([SourceLanes(24, 1, 1)] * 2)
+    assert [one.lanes for one in named.settled(5, are_chosen=False)] == [24, 24]
+    assert (in_order.is_in_order(), named.is_in_order(), CASES[0].is_in_order()) == (True, False, False)
+
+
 @pytest.mark.parametrize("number", range(len(CASES)))
 @pytest.mark.parametrize("stride", [1, 2, 5, 24])
 def test_the_bound_on_open_steps_holds(number: int, stride: int) -> None:

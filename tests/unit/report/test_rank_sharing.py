@@ -69,6 +69,25 @@ def test_the_lanes_of_a_state_are_told_while_its_epoch_goes_on(store: str) -> No
     assert "in the epoch that goes on" not in str(dataset(store, 0, 4, mixing={"lanes": 8}).explain())
 
 
+def test_ranks_that_read_a_mixture_in_order_share_its_chunks(store: str) -> None:
+    """Warned of on rank 0; lanes that are named end it."""
+    data = mix([store, store], weights=[1, 1])
+    options: dict[str, Any] = {"batch_size": 4, "rank": 0}
+    said = r'decoded by 4 ranks, since each source of the mixture is read in order: mixing={"lanes": 24} reads 24 parts'
+    with pytest.warns(UserWarning, match=said):
+        ZarrIterableDataset(data, world_size=4, **options)
+    with pytest.warns(UserWarning, match="decoded by 5 ranks, since 5 ranks do not divide the columns of a mixture"):
+        ZarrIterableDataset(data, world_size=5, **options)
+    one_source = mix([store, store], weights=[1, 1], batching="per_batch")
+    with pytest.warns(UserWarning, match=r'decoded by 5 ranks, .* in order: mixing={"lanes": 5}'):
+        ZarrIterableDataset(one_source, world_size=5, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ZarrIterableDataset(data, world_size=1, **options)
+        ZarrIterableDataset(data, world_size=4, mixing={"lanes": 24}, **options)
+        ZarrIterableDataset(one_source, world_size=5, mixing={"lanes": 5}, **options)
+
+
 def test_ranks_that_do_not_divide_the_columns_of_a_mixture_share_its_chunks(store: str) -> None:
     data = mix([store, store], weights=[1, 1])
     orders = {

@@ -52,6 +52,17 @@ def test_every_pass_takes_the_next_epoch_and_a_named_one_comes_next() -> None:
     assert [epoch(shared.begin()) for _ in range(2)] == [7, 8]
 
 
+def test_what_lasts_longer_than_an_epoch_is_handed_on() -> None:
+    """Offsets of windows, and the orders of the sources of a mixture, whose passes span epochs."""
+    shared, lasting = table(), {"offsets": {"x": [0, 1]}, "sources": [[8, 1, 1]]}
+    shared.name_next({"epoch": 3, "lanes": 1, "used": [[40, 0, 1, 0]], **lasting})
+    shared.begin()
+    for number in (4, 5):
+        assert shared.begin() == {"epoch": number, "by_workers": False, **lasting}
+    assert shared.join("a", 0) == {"epoch": 6, "by_workers": False, **lasting}
+    assert shared.next() == {"epoch": 7, "by_workers": True, **lasting}
+
+
 def test_workers_of_a_pass_agree_on_its_epoch_in_whatever_order_they_ask() -> None:
     shared = table()
     assert [epoch(shared.join("a", worker)) for worker in (2, 0, 1)] == [0, 0, 0]
