@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 import zarrfeed
 from tests.support.examples import examples
-from tests.support.mixture_runs import Int64, Run
 from tests.support.mixtures import (
     LENGTHS,
     Sources,
@@ -33,6 +33,7 @@ from tests.support.mixtures import (
     read,
     write_sources,
 )
+from tests.support.runs import Int64, Run
 from zarrfeed import Data, ZarrDataLoader
 from zarrfeed.plan.mixed_order import BATCHINGS
 from zarrfeed.plan.mixture_stop import epoch_steps
@@ -75,7 +76,7 @@ class Runs:
         key = (stop, batching, shuffle, weights, str(options))
         if key not in self._made:
             data = zarrfeed.mix(self.paths, weights, stop=stop, batching=batching)
-            self._made[key] = Run.of(data, 1, **{"shuffle": shuffle, "batch_size": 3} | options)
+            self._made[key] = Run.of(data, **{"shuffle": shuffle, "batch_size": 3} | options)
         return self._made[key]
 
 
@@ -258,6 +259,37 @@ def test_a_run_goes_on_with_exactly_the_samples_that_were_left(runs: Runs, data:
         assert np.sort(found).tolist() == np.sort(line).tolist()
         in_steps &= line is lines[0] or run.workers < 2 or not by_stride
         assert not in_steps or found.tolist() == line.tolist()
+
+
+@examples(80, deadline=None)
+@given(data=st.data())
+def test_any_mixture_is_read_alike_by_any_ranks_and_workers(data: st.DataObject) -> None:
+    """Sources of any lengths and chunks, weights that change, any lanes; each epoch by other ranks and workers."""
+    count, numbers = data.draw(st.integers(1, 4)), st.integers(1, 50)
+    lengths = data.draw(st.lists(numbers, min_size=count, max_size=count))
+    arrays = [
+        zarr.create_array(zarr.storage.MemoryStore(), data=np.zeros(length, dtype="u1"), chunks=(chunk,))
+        for length, chunk in zip(lengths, data.draw(st.lists(numbers, min_size=count, max_size=count)), strict=True)
+    ]
+    shares = st.lists(st.integers(1, 9), min_size=count, max_size=count)
+    weights = {0: data.draw(shares), data.draw(st.integers(1, 300)): data.draw(shares)}
+    shuffle, lanes = data.draw(st.booleans()), data.draw(st.sampled_from([None, 1, 5, 24]))
+    steps, seed = data.draw(st.integers(1, 120)), data.draw(st.integers(0, 2**64 - 1))
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "mixing": {"lanes": lanes}}
+    alone = Run.of(zarrfeed.mix(arrays, weights, stop=steps), **options)
+    alone = alone.on(1, batch_size=data.draw(st.integers(1, 9)))
+    run, line = alone, []
+    for epoch in range(3):
+        line.append(alone.on(1, epoch=epoch).line())
+        ranks, workers = data.draw(st.sampled_from(RANKS)), data.draw(st.sampled_from(WORKERS))
+        run = run.following(ranks, workers) if epoch else alone.on(ranks, workers)
+        found = run.line()
+        assert np.sort(found).tolist() == np.sort(line[-1]).tolist()
+        if workers < 2 or (not shuffle and lanes in (None, 1)):
+            assert found.tolist() == line[-1].tolist()
+    passes = Sources.of(lengths).check(mixture_of(weights, seed, lengths), np.concatenate(line))
+    if not shuffle and lanes in (None, 1):
+        assert all((np.diff(order) > 0).all() for order in passes.orders.values())
 
 
 def test_a_pass_keeps_its_order_when_a_run_resumes_between_epochs(paths: list[str]) -> None:

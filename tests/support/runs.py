@@ -1,4 +1,4 @@
-"""Runs over a mixture on any number of ranks and workers, listed by plans: nothing is read, no process is started.
+"""Runs over epochs on any number of ranks and workers, listed by plans: nothing is read, no process is started.
 
 A run is told apart by its ranks W and by its workers K; 0 workers read as 1 does. Its batches are those that a
 `DataLoader` takes: batch i of a rank comes from worker i mod K.
@@ -33,10 +33,10 @@ class Run:
     state: EpochState
 
     @classmethod
-    def of(cls, data: Data, ranks: int, workers: int = 0, epoch: int = 0, **options: Any) -> Run:
-        """Return a run over a whole epoch; `options` are those of `dataset_of`."""
-        with dataset_of(data, world_size=ranks, **options) as dataset:
-            return cls(dataset.session.schedule, ranks, workers, EpochState(epoch))
+    def of(cls, data: Data, **options: Any) -> Run:
+        """Return the run of one rank over the first epoch; `options` are those of `dataset_of`."""
+        with dataset_of(data, **options) as dataset:
+            return cls(dataset.session.schedule, 1, 0, EpochState(0))
 
     def on(self, ranks: int, workers: int = 0, epoch: int = 0, **changes: Any) -> Run:
         """Return a run over a whole epoch of the same dataset; `changes` are attributes of its `Schedule`."""
