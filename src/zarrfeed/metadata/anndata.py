@@ -16,7 +16,7 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array import check_any_is_stored, read_layout
 from zarrfeed.metadata.conversion import Items, by_field
 from zarrfeed.metadata.known_groups import NULLABLE, encoding_of, member_of, refusal
 from zarrfeed.metadata.own_metadata import OwnMetadata, read_own, with_own
@@ -172,9 +172,9 @@ def check_indptr(indptr: Int64, count: int, path: str) -> None:
 
 def _elements_of(array: zarr.Array[Any], name: str, access: StoreAccess, own: OwnMetadata | None) -> Elements:
     """Return one array of elements, whose rows are its read chunks."""
-    spec = replace(read_layout(array, access=access), name=name)
+    spec = check_any_is_stored(replace(read_layout(array, access=access), name=name))
     if own is not None:
-        spec = with_own(spec, array, own)
+        spec = with_own(spec, own)
     layout = Layout(_in_chunks(spec))
     nothing = np.zeros(1, dtype=np.int64)
     return Elements((layout,), nothing, nothing, np.array([0, spec.shape[0]]))

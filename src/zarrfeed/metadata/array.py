@@ -25,6 +25,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.local_files import check_metadata_files, local_path
@@ -190,9 +191,32 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         metadata_key=location.metadata_key,
         source=location.source,
     )
-    if access is None or location.source is None:
+    if location.source is None:
         return spec
-    return replace(spec, source=with_cache(location.source, spec, access))
+    source = replace(location.source, chunk_keys=chunk_keys(spec))
+    return replace(spec, source=source if access is None else with_cache(source, spec, access))
+
+
+def chunk_keys(spec: ArraySpec) -> ChunkKeys:
+    """Return the keys of an array's stored objects."""
+    axes = spec.num_key_axes
+    counts = [-(-n // c) for n, c in zip(spec.shape[:axes], spec.shard_shape[:axes], strict=True)]
+    return ChunkKeys(spec.key_prefix, spec.key_separator, tuple(counts))
+
+
+def check_any_is_stored(spec: ArraySpec) -> ArraySpec:
+    """Return an array, unless it is in a local store that has other files in place of all of its chunks.
+
+    Chunks of other stores are looked for when the first one is missing.
+
+    Raises
+    ------
+    StoreReadError
+        If so; names an expected key and a file that is there.
+    """
+    if spec.source is None:
+        check_files(spec.name, Path(spec.root), chunk_keys(spec))
+    return spec
 
 
 def list_item_type(dtype: ZDType[Any, Any]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.conversion import Decoding
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.zarr_internals import ArrayMetadata
+from zarrfeed.storage.zarr_internals import ArrayMetadata, dtype_name
 
 
 def _codecs(spec: ArraySpec) -> str:
@@ -97,11 +97,18 @@ _OF_V3 = {
     "dimension_names": "dimension names",
 }
 _SHORT = 100
+#: Kinds of dtypes that have a byte order.
+_ORDERED = "iufcmMU"
 
 
 def _decisive(metadata: ArrayMetadata) -> dict[str, Any]:
     names = _OF_V2 if metadata.zarr_format == 2 else _OF_V3
     known = {what: _plain(getattr(metadata, name, None)) for name, what in names.items()}
+    if metadata.zarr_format == 3:  # a codec says which byte order is stored
+        native = metadata.dtype.to_native_dtype()
+        known["dtype"] = (
+            f"{dtype_name(metadata.dtype)} {native.newbyteorder('=') if native.kind in _ORDERED else native}"
+        )
     attributes = dict(metadata.attributes)
     return known | {f"attribute {name}": _plain(attributes[name]) for name in MEANING if name in attributes}
 
@@ -125,10 +132,13 @@ def _placeless(spec: ArraySpec) -> ArraySpec:
     return replace(spec, name="", root="", metadata_key="", shape=shape)
 
 
-def _decoder(spec: ArraySpec) -> str | None:
-    """Return how Python decodes the chunks; None if the engine does."""
+def _decoder(spec: ArraySpec) -> tuple[bool, dict[str, Any]] | None:
+    """Return what decides how Python decodes the chunks; None if the engine does."""
     source = spec.source
-    return None if not isinstance(source, StoreSource) or source.decoder is None else source.decoder.signature
+    if not isinstance(source, StoreSource) or source.decoder is None:
+        return None
+    decides = _decisive(source.decoder.metadata)
+    return source.decoder.in_shards, {k: v for k, v in decides.items() if k != "shape" and "attribute" not in k}
 
 
 def _in_words(decoding: Decoding | None) -> str:

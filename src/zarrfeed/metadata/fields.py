@@ -21,7 +21,7 @@ from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata import anndata
-from zarrfeed.metadata.array import ArrayLike, check_counts, open_array, open_node, read_layout
+from zarrfeed.metadata.array import ArrayLike, check_any_is_stored, check_counts, open_array, open_node, read_layout
 from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
@@ -333,10 +333,10 @@ class _PartReader:
     def compare_with_own(self) -> None:
         """Compare what is known of arrays from elsewhere, such as consolidated metadata, with their own documents."""
         owns = read_own(list(self._unproved.values()), self._access)
-        for (number, array), own in zip(self._unproved.items(), owns, strict=True):
+        for number, own in zip(self._unproved, owns, strict=True):
             f = self.fields[number]
             assert isinstance(f, _IN_STORE)
-            self.fields[number] = replace(f, spec=with_own(f.spec, array, own))
+            self.fields[number] = replace(f, spec=with_own(f.spec, own))
 
     def _read_image(
         self, source: Any, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None
@@ -418,6 +418,7 @@ class _PartReader:
             spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
             shape, axis = spec.shape, spec.sample_axis
             check_counts(spec)
+            check_any_is_stored(spec)
             if spec.item_type:
                 field, dtype = VlenField(name, spec), None
             else:

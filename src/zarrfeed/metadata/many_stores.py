@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.metadata.array import check_any_is_stored
 from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
@@ -205,8 +206,11 @@ def _run_like(
     root = given.absolute()
     names: list[list[str]] = []
     places: list[list[Place]] = []
-    for key in template.keys:
+    for f, key in zip(template.resolved.opened.fields, template.keys, strict=True):
+        assert isinstance(f, StoredField)
         names.append([f"{root}/{key}" if key else printable(str(source).removeprefix("file://"))])
+        shape = (*metadata.shapes[key], *f.spec.shape[f.spec.num_key_axes :])
+        check_any_is_stored(replace(f.spec, name=names[-1][0], root=str(root / key), shape=shape))
         places.append([f"{root}/{key}" if key else str(root)])
     (length,) = lengths
     unopened = [UnopenedPlace(length, source, coordinates_of)]

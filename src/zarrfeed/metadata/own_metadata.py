@@ -11,7 +11,6 @@ nothing: some writers write consolidated metadata alone, and some servers show n
 from __future__ import annotations
 
 import asyncio
-import errno
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +23,10 @@ from zarr.storage import LocalStore, MemoryStore
 
 from zarrfeed.base.errors import StaleMetadataWarning, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.array import read_layout
-from zarrfeed.metadata.array_changes import metadata_changes
+from zarrfeed.metadata.array_changes import layout_changes, metadata_changes
 from zarrfeed.metadata.cf import find_decoding
 from zarrfeed.spec.array import ArraySpec, Documented
+from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.retry import reading
@@ -109,7 +109,7 @@ async def _documents(array: zarr.Array[Any]) -> dict[str, bytes | None]:
 
 
 def _compared(array: zarr.Array[Any], answer: dict[str, bytes | None] | BaseException) -> OwnMetadata:
-    name = printable(str(array.store_path).removeprefix("file://"))
+    name = name_of(array)
     if isinstance(answer, BaseException):
         cause = answer.__cause__ if isinstance(answer, StoreReadError) and answer.__cause__ is not None else answer
         if says_no_permission(cause):
@@ -126,30 +126,59 @@ def _compared(array: zarr.Array[Any], answer: dict[str, bytes | None] | BaseExce
     except Exception as error:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)
         return OwnMetadata(changes=f"its own document {key} cannot be read: {error!r}")
     read: ArrayMetadata = array.metadata
+    if metadata_changes(read, own.metadata):  # an array that was just made may have other objects for the same codecs
+        read = _as_parsed(read)
     if ".zarray" in answer and ".zattrs" not in answer:  # attributes were not asked for
         read = replace(read, attributes={})  # type: ignore[type-var]
     return OwnMetadata(own, changes="; ".join(metadata_changes(read, own.metadata)))
 
 
-def stale_text(array: zarr.Array[Any], changes: str) -> str:
-    """Return a sentence that says what is stale, by what it was compared with, and what mends it."""
-    name = printable(str(array.store_path).removeprefix("file://"))
-    document = "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
+def _as_parsed(metadata: ArrayMetadata) -> ArrayMetadata:
+    """Return metadata as zarr-python would parse them, if they had been written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of dtypes without a specification, which was said when the array was made
+        written = metadata.to_buffer_dict(cpu.buffer_prototype)
+        try:
+            documents = {key: text.to_bytes() for key, text in written.items()}
+            return array_from(documents, metadata.zarr_format).metadata
+        except Exception:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)
+            return metadata
+
+
+def stale_text(name: str, zarr_format: int, changes: str) -> str:
+    """Return a sentence that says what is stale, what it was compared with, and what mends it."""
+    document = "zarr.json" if zarr_format == 3 else ".zarray"
     return (
         f"{name}: stale metadata: the consolidated metadata that it was opened by, and its own document {document}, "
         f"differ: {changes}. Consolidate them anew (zarr.consolidate_metadata), or open the array by its own path"
     )
 
 
-def with_own(spec: ArraySpec, array: zarr.Array[Any], own: OwnMetadata) -> ArraySpec:
+def name_of(array: zarr.Array[Any]) -> str:
+    """Return what messages call an array: its path or URL."""
+    return printable(str(array.store_path).removeprefix("file://"))
+
+
+def stale_fields(fields: Sequence[object]) -> list[str]:
+    """Return how the arrays of opened fields differ from their own documents, one text for each that does."""
+    texts = []
+    for layout in (layout for f in fields if isinstance(f, StoredField | VlenField) for layout in f.layouts):
+        read, own = layout.spec, layout.spec.as_documented
+        if own is not read:
+            changes = layout_changes(read, own)
+            if own.shape != read.shape:
+                changes.insert(0, f"shape is {own.shape}, was {read.shape}")
+            texts.append(stale_text(read.name, read.zarr_format, "; ".join(changes) or "attributes"))
+    return texts
+
+
+def with_own(spec: ArraySpec, own: OwnMetadata) -> ArraySpec:
     """Return the description of an array with what its own document says; warn if that is something else.
 
     Parameters
     ----------
     spec
         By the metadata that are read.
-    array
-        As it was opened.
     own
         What its own document says.
     """
@@ -161,7 +190,9 @@ def with_own(spec: ArraySpec, array: zarr.Array[Any], own: OwnMetadata) -> Array
     if not own.changes:
         return spec
     warnings.warn(
-        stale_text(array, own.changes) + ". The consolidated metadata are read", StaleMetadataWarning, stacklevel=2
+        stale_text(spec.name, spec.zarr_format, own.changes) + ". The consolidated metadata are read",
+        StaleMetadataWarning,
+        stacklevel=2,
     )
     if own.array is None:
         return spec
@@ -173,10 +204,3 @@ def with_own(spec: ArraySpec, array: zarr.Array[Any], own: OwnMetadata) -> Array
         return spec
     units = str(own.array.metadata.attributes.get("units", "")) if heeds else ""
     return replace(spec, documented=Documented(described, heeds, decoding, units))
-
-
-def refuse_stale(named: Sequence[tuple[zarr.Array[Any], OwnMetadata]]) -> None:
-    """Raise StoreReadError for the first array whose own document says something else."""
-    for array, own in named:
-        if own.changes:
-            raise StoreReadError(errno.ESTALE, stale_text(array, own.changes))

@@ -10,7 +10,7 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.optional_torch import is_tensor
-from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array import check_any_is_stored, read_layout
 from zarrfeed.metadata.cf import dimension_names, find_decoding
 from zarrfeed.metadata.conversion import ConversionOptions, Items, is_number
 from zarrfeed.metadata.dask_arrays import refuse_dask
@@ -104,7 +104,7 @@ def _stored(
             )
     if not shape:
         raise ConfigError(f"static {name!r}: is a scalar; give its value, {name}=...")
-    spec = read_layout(array, access=access)
+    spec = check_any_is_stored(read_layout(array, access=access))
     decoding = find_decoding(array) if decode_cf and not spec.item_type else None
     items = Items("static", name, spec.dtype.name, shape, 0, dimensions, decoding, is_record=spec.record is not None)
     if spec.item_type or not is_number(items) or spec.sample_shape != shape[1:]:

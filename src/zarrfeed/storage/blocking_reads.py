@@ -6,6 +6,7 @@ threads read through this where it can be used. What cannot be told here, such a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.storage import LocalStore, ObjectStore
 
+from zarrfeed.base.errors import printable
+from zarrfeed.storage.chunk_keys import misplaced_listed
 from zarrfeed.storage.errors import array_is_gone, is_transient
 from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.location import StoreSource
@@ -113,6 +116,7 @@ class BlockingReads:
         self._store: Any = source.store.store  # type: ignore[attr-defined]
         self._prefix = source.prefix
         self._metadata_key = source.metadata_key
+        self._chunk_keys = source.chunk_keys
         self._has_suffix_requests = True
 
     @staticmethod
@@ -158,6 +162,7 @@ class BlockingReads:
                 found = self._get_last(path, -begin)
         except FileNotFoundError:
             self._check_array_exists()
+            self._check_any_is_stored()
             return None
         return np.frombuffer(found, np.uint8)
 
@@ -184,3 +189,20 @@ class BlockingReads:
             obstore.head(self._store, path)
         except FileNotFoundError as error:
             raise array_is_gone(path) from error
+
+    def _check_any_is_stored(self) -> None:
+        """Tell, once, a chunk that was never written from chunks that all lie elsewhere."""
+        import obstore
+
+        keys, self._chunk_keys = self._chunk_keys, None
+        if keys is None:
+            return
+
+        def listed(folder: str) -> Iterator[str]:
+            for some in obstore.list(self._store, prefix=self._prefix + folder):
+                yield from (str(one["path"]).removeprefix(self._prefix) for one in some)
+
+        other = misplaced_listed(listed, keys)
+        if other:
+            self._chunk_keys = keys
+            raise keys.misplaced(printable(self._prefix.rstrip("/")) or "the array", other)

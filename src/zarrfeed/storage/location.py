@@ -7,8 +7,10 @@ by the process that this one was forked from is opened anew, or refused.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import ArrayCache
+from zarrfeed.storage.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.local_files import read_chunk_file
 from zarrfeed.storage.request_limiter import RequestLimiter, shared_limiter
@@ -61,6 +64,8 @@ class StoreSource:
         What the array is called in the node cache; None: there is no cache.
     pid
         The process that the store was opened in.
+    chunk_keys
+        The keys that its objects have; None where nobody asks whether there are any.
     """
 
     store: Store
@@ -69,9 +74,10 @@ class StoreSource:
     decoder: ChunkDecoder | None = None
     cached: ArrayCache | None = field(default=None, compare=False)
     pid: int = field(default_factory=os.getpid, compare=False)
+    chunk_keys: ChunkKeys | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "limiter"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, pid=os.getpid())
@@ -162,7 +168,17 @@ class StoreSource:
             return found
         if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
             raise array_is_gone(self.prefix + self.metadata_key)
+        if self.chunk_keys is not None and next(self._misses) == 0:  # once: one object that is stored is enough
+            other = await misplaced_key(self.store, self.prefix, self.chunk_keys)
+            if other:
+                self.__dict__.pop("_misses")  # the next one who asks is told, too
+                raise self.chunk_keys.misplaced(printable(self.prefix.rstrip("/")) or "the array", other)
         return None
+
+    @cached_property
+    def _misses(self) -> Iterator[int]:
+        """Counts the objects that were asked for and are not there."""
+        return itertools.count()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
         return
     from zarrfeed.tools import dry_run
 
-    data = open_data()
+    data, notes = _with_notes(open_data)
     if arguments.patch is not None:
         data = data.patch(
             arguments.patch,
@@ -106,7 +107,23 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
     if arguments.plot is not None:
         _draw(data, schedule, arguments)
         page += f"\n\norder drawn in {arguments.plot}"
-    say(page)
+    say("\n\n".join([page, *notes]))
+
+
+def _with_notes(open_data: Callable[..., Data]) -> tuple[Data, list[str]]:
+    """Open the arrays; return with them what the page has to say of stale metadata."""
+    from zarrfeed.base.errors import StaleMetadataWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", StaleMetadataWarning)
+        data = open_data()
+    notes = []
+    for one in caught:
+        if issubclass(one.category, StaleMetadataWarning):
+            notes.append(f"warning: {one.message}")
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return data, notes
 
 
 def _advise(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Callable[[object], None]) -> None:

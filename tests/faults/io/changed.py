@@ -5,11 +5,18 @@ The change is made by the call of the engine that it is to hit: before it opens 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
+import re
+import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import zarr
+from zarr.codecs import GzipCodec
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.io.common import (
@@ -161,7 +168,80 @@ def overwritten(attempt: Try) -> str:
     return outcome
 
 
+#: What becomes of the array -> what the error says, and its errno.
+_REPLACED: dict[str, tuple[str, int]] = {
+    "shrunk": ("shape is", errno.ESTALE),
+    "grown": ("shape is", errno.ESTALE),
+    "another dtype": ("dtype is", errno.ESTALE),
+    "other chunks": ("chunk shape is|shards is", errno.ESTALE),
+    "other codecs": ("codecs is", errno.ESTALE),
+    "deleted": ("is gone|cannot be opened", errno.ENOENT),
+    "rewritten alike": ("", 0),
+}
+
+
+def _replace_array(path: Path, how: str) -> None:
+    array = zarr.open_array(path, mode="r+")
+    length = array.shape[0]
+    match how:
+        case "shrunk" | "grown":
+            array.resize((length // 2 if how == "shrunk" else length + 64, *array.shape[1:]))
+        case "deleted":
+            shutil.rmtree(path)
+        case "rewritten alike":
+            document = path / "zarr.json"
+            document.write_text(json.dumps(json.loads(document.read_text()), indent=3, sort_keys=True))
+        case _:
+            dtype = "i2" if how == "another dtype" else array.dtype
+            chunks = (array.chunks[0] * 2, *array.chunks[1:]) if how == "other chunks" else array.chunks
+            codecs: Any = GzipCodec() if how == "other codecs" else array.compressors
+            shape, shards = array.shape, array.shards if how == "another dtype" else None
+            made = zarr.create_array(
+                path, shape=shape, chunks=chunks, shards=shards, dtype=dtype, compressors=codecs, overwrite=True
+            )
+            made[:] = 0
+
+
+def metadata(attempt: Try) -> str:
+    """Write another array in the place of one, between two epochs or in the middle of one, or delete it."""
+    path = copied(attempt, attempt.random.choice(sorted(LAYOUTS)))
+    how = attempt.random.choice(sorted(_REPLACED))
+    text, code = _REPLACED[how]
+    in_middle = attempt.random.random() < 0.3
+    with opened(str(path), attempt.random) as dataset:
+        check_right(dataset)
+        if in_middle:  # that epoch reads what is there: old chunks, new ones, or fill values
+            running = iter(dataset)
+            next(running)
+            _replace_array(path, how)
+            with contextlib.suppress(StoreReadError, CorruptChunkError):
+                for _ in running:
+                    pass
+        else:
+            _replace_array(path, how)
+        try:
+            check_right(dataset)
+        except StoreReadError as error:
+            check_errno(error, code)
+            if not text or not re.search(rf"{re.escape(str(path))}.*({text})", str(error)):
+                raise UnspecifiedError(f"{how}: the error says not {text}: {error!r}") from error
+            return "error"
+    if text:
+        raise UnspecifiedError(f"{how}: no error")
+    return "right"
+
+
 ROWS = (
+    Row(
+        "metadata",
+        "another array is written in the place of one that is open, with another length, dtype, chunks or codecs; it "
+        "is deleted; or its document is written again and says the same",
+        "in the next epoch StoreReadError that says what changed; of a document that says the same none, and right",
+        metadata,
+        300,
+        8,
+        variables=preloaded,
+    ),
     Row(
         "truncated",
         "a chunk or shard is cut off while it is read, before open, after it, or before a read",

@@ -18,6 +18,7 @@ from zarrfeed import StaleMetadataWarning, ZarrIterableDataset
 from zarrfeed.metadata.array_watch import ArrayWatch
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.shared_access import SharedAccess
+from zarrfeed.tools import cli
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Consolidated metadata is currently not part:zarr.errors.ZarrUserWarning"
@@ -170,3 +171,55 @@ def test_a_store_in_memory_is_not_compared() -> None:
     group["x"].resize((30,))  # type: ignore[union-attr]
     with pytest.warns(StaleMetadataWarning, match=r"\(20,\), and \(30,\)"):
         zarrfeed.open(consolidated)
+
+
+def test_a_proof_is_given_of_what_old_consolidated_metadata_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for zarr_format in (2, 3):
+        path = tmp_path / f"v{zarr_format}.zarr"
+        _group(path, zarr_format, "xy")
+        out = tmp_path / f"{zarr_format}.packed"
+        assert zarrfeed.verify(path).ok
+        assert cli.main(["verify", str(path)]) == 0
+        _append(path / "x")
+        for source in (path, zarr.open_group(path, mode="r"), zarr.open_group(path, mode="r")["x"]):
+            report = zarrfeed.verify(source)
+            assert report.problems == ("1 array with stale consolidated metadata",)
+            assert r"differ: shape (20,), and (30,)" in str(report)
+            assert [bool(one.stale) for one in report.arrays] == [True, False][: len(report.arrays)]
+        capsys.readouterr()
+        assert cli.main(["verify", str(path)]) == cli.EXIT_FAILED
+        assert "consolidated metadata" in capsys.readouterr().out
+        assert cli.main(["info", str(path)]) == 0
+        assert "x: stale metadata: the consolidated metadata" in capsys.readouterr().out
+        with (
+            pytest.warns(StaleMetadataWarning),
+            pytest.raises(zarrfeed.StoreReadError, match=r"verify = True: .*stale"),
+        ):
+            zarrfeed.pack(path, out, verify=True)
+        assert not list(tmp_path.glob(f"*{out.name}*")), "nothing is left of a refused run"
+        with pytest.warns(StaleMetadataWarning):
+            assert zarrfeed.pack(path, out).complete
+        assert len(zarrfeed.open(out)) == 20
+
+
+def test_a_constant_of_a_packed_store_is_proved_by_old_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "g.zarr"
+    group = zarr.create_group(path)
+    group.create_array("x", data=np.zeros((6, 2)), dimension_names=("time", "lat"), chunks=(2, 2))
+    group.create_array("lat", data=np.arange(2.0), dimension_names=("lat",))
+    zarr.consolidate_metadata(path)
+    assert zarrfeed.pack(path, tmp_path / "good", verify=True).proof
+    zarr.create_array(path / "lat", data=np.arange(2), dimension_names=("lat",), overwrite=True)
+    with pytest.raises(zarrfeed.StoreReadError, match=r"lat: stale metadata: .*dtype"):
+        zarrfeed.pack(path, tmp_path / "out", verify=True)
+
+
+def test_a_group_that_was_consolidated_by_itself_is_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "root.zarr"
+    zarr.create_group(path)
+    _group(path / "inside", 3)
+    _append(path / "inside" / "x")
+    assert zarrfeed.verify(path).problems == ("1 array with stale consolidated metadata",)
+    assert zarrfeed.verify(path, ["inside/x"]).ok, "which was opened by its own document"

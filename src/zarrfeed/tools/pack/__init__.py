@@ -26,7 +26,7 @@ from zarrfeed.tools.pack.manifest import MANIFEST, read_manifest
 from zarrfeed.tools.pack.report import PackProgress, PackReport
 from zarrfeed.tools.pack.sources.detect import call_of
 from zarrfeed.tools.pack.sources.kept_runs import runs_note
-from zarrfeed.tools.pack.sources.source import FilesAre, Source, SourceCall, SourceOptions
+from zarrfeed.tools.pack.sources.source import FilesAre, Source, SourceCall, SourceOptions, refuse_stale
 from zarrfeed.tools.pack.sparse_rows import with_elements
 from zarrfeed.tools.pack.units import UnitWorker, do_unit, drop_worker, make_worker
 from zarrfeed.tools.pack.verify_pack import Proof, prove
@@ -146,7 +146,7 @@ def pack(
     FileExistsError
         If something else is at `out`.
     CorruptChunkError, StoreReadError
-        If the source cannot be read.
+        If the source cannot be read; with `verify`, if its consolidated metadata are older than its arrays.
     OSError
         If a file cannot be written. What was written is kept for `resume`.
 
@@ -185,7 +185,7 @@ def pack(
         {"": dtype} if isinstance(dtype, str) else dict(dtype or {}),
     )
     run = _Run(path, call, wish, shuffle, _named_shares(split))
-    job, opened = run.job(resume=resume, joins=part is not None)
+    job, opened = run.job(resume=resume, joins=part is not None, proves=verify)
     make_worker(job, opened)
     try:
         with open_executor(executor, jobs) as (pool, at_once):
@@ -217,7 +217,7 @@ class _Run:
             **({} if call.options.files_are is None else {"files_are": call.options.files_are}),
         }
 
-    def job(self, *, resume: bool, joins: bool) -> tuple[PackJob, Source]:
+    def job(self, *, resume: bool, joins: bool, proves: bool) -> tuple[PackJob, Source]:
         """Return what is to be done, the plan of a run that began or a new one, and the opened source.
 
         Raises
@@ -226,6 +226,8 @@ class _Run:
             If there is such a run, or a store, and it is not to be gone on with.
         """
         source = self._call.open()
+        if proves:
+            refuse_stale(source)
         identity = self._identity(source)
         known = self._folder.plan()
         finished = read_manifest(self._out)

@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import zarr
 
-from zarrfeed.base.errors import ProgressFileError, ZarrfeedError
+from zarrfeed.base.errors import ProgressFileError, ZarrfeedError, printable
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.open import check_storage_options
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.chunk_keys import keys_of, misplaced_key
 from zarrfeed.tools.executors import open_executor
 from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify.arrays import Found, find_arrays
@@ -103,7 +104,8 @@ def verify(
 
     Returns
     -------
-    The report. Its attribute `ok` is False if a chunk is bad or an array could not be checked.
+    The report. Its attribute `ok` is False if a chunk is bad, an array could not be checked, consolidated metadata say
+    something else than an array's own document, or other files are in the place of all chunks of an array.
 
     Raises
     ------
@@ -167,7 +169,7 @@ class _Run:
         on_progress: Callable[[Progress], None],
         say: Callable[[str], None],
     ) -> None:
-        self._found = found
+        self._found, self._access = found, access
         self._on_progress, self._say = on_progress, say
         self._problems = dict(found.problems)
         self._checks: dict[str, ArrayCheck] = {}
@@ -267,6 +269,20 @@ class _Run:
                 checked.add(stop, part)
                 yield
 
+    def _misplaced(self, path: str) -> str:
+        """Return why nothing is stored of an array that lacks all of its chunks; "" if it may hold nothing else."""
+        array = self._found.arrays[path]
+        keys = keys_of(array)
+        if keys is None:
+            return ""
+        prefix = f"{array.store_path.path}/".lstrip("/")
+        name = printable(str(array.store_path).removeprefix("file://"))
+        try:
+            other = self._access.ask(lambda: misplaced_key(array.store_path.store, prefix, keys), name)
+        except Exception:  # noqa: BLE001 (of any class: a store that cannot be listed)
+            return ""
+        return str(keys.misplaced(name, other).strerror) if other else ""
+
     def _tell(self, path: str) -> None:
         all_checked = self._checked.values()
         self._on_progress(
@@ -290,7 +306,9 @@ class _Run:
         for path in sorted(self._found.arrays.keys() | self._problems.keys()):
             checked, check = self._checked.get(path, Checked("")), self._checks.get(path)
             chunks = 0 if check is None else check.numbering.num_chunks
-            arrays.append(checked.report(path, chunks, self._problems.get(path, "")))
+            report = checked.report(path, chunks, self._problems.get(path, ""))
+            misplaced = self._misplaced(path) if chunks and report.missing == chunks else ""
+            arrays.append(replace(report, stale=self._found.stale.get(path, ""), misplaced=misplaced))
             # what was counted is what there is, or a defect of ours would pass for a good store
             if not arrays[-1].problem and checked.done != chunks:
                 raise AssertionError(f"{path}: {checked.done} chunks were counted of {chunks}")

@@ -8,7 +8,7 @@ entered once, however many links lead to it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,11 @@ from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
+from zarrfeed.metadata.array_changes import metadata_changes
 from zarrfeed.metadata.dask_arrays import refuse_dask
+from zarrfeed.metadata.known_groups import member_of
 from zarrfeed.metadata.open import open_source
+from zarrfeed.metadata.own_metadata import OwnMetadata, name_of, read_own, stale_text
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import reason_of
 from zarrfeed.storage.local_files import METADATA_NAMES, check_metadata_files
@@ -45,6 +48,8 @@ class Found:
         Paths in groups where neither is.
     root
         Directory of a local store; None for others.
+    stale
+        Path of an array that consolidated metadata describe otherwise than its own document -> how they differ.
     """
 
     store: str
@@ -52,6 +57,7 @@ class Found:
     problems: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     root: Path | None = None
+    stale: dict[str, str] = field(default_factory=dict)
 
 
 def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -> Found:
@@ -89,6 +95,8 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
                 f"arrays = {list(names)!r}: {printable(found.store)} is an array, and not a group of some"
             )
         found.arrays[""] = node
+        if source is node:  # it may have been opened by consolidated metadata, or before a change
+            note_stale(found, {"": node}, read_own([node], access))
         return found
     walk = _Walk(node, found, access)
     if names is None:
@@ -98,6 +106,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
         if {"", ".", ".."} & set(segments) or "\\" in name or not walk.visit("/".join(segments)):
             raise ConfigError(f"arrays: {printable(found.store)} has no array or group {name!r}")
     walk.run()
+    walk.compare()
     found.arrays = dict(sorted(found.arrays.items()))
     return found
 
@@ -108,6 +117,7 @@ class _Walk:
         self._store, self._format = root.store, root.metadata.zarr_format
         self._groups: list[tuple[str, zarr.Group]] = []
         self._entered: set[str] = set()
+        self._copies: dict[str, zarr.Group] = {"": root}  # groups with consolidated metadata
         self._lists = self._store.supports_listing and self._can_list()
 
     def run(self) -> None:
@@ -130,7 +140,26 @@ class _Walk:
             if real in self._entered:
                 return
             self._entered.add(real)
+        if group.metadata.consolidated_metadata is not None:
+            self._copies[path] = group
         self._groups.append((path, group))
+
+    def compare(self) -> None:
+        """Note the arrays whose own documents say something else than the consolidated metadata of a group."""
+        if not self._lists:  # consolidated metadata is all that was read
+            note_stale(self._found, self._found.arrays, read_own(list(self._found.arrays.values()), self._access))
+            return
+        for path, group in self._copies.items():
+            if group.metadata.consolidated_metadata is None:
+                continue
+            for name, own in self._found.arrays.items():
+                below = name.removeprefix(f"{path}/") if path else name
+                copy = member_of(group, below) if not path or name.startswith(f"{path}/") else None
+                changes = metadata_changes(copy.metadata, own.metadata) if isinstance(copy, zarr.Array) else []
+                if changes:
+                    self._found.stale.setdefault(
+                        name, stale_text(name_of(own), own.metadata.zarr_format, "; ".join(changes))
+                    )
 
     def visit(self, path: str) -> bool:
         """Note the array or the group at a path below the root; return whether there is one, or was meant to be."""
@@ -195,6 +224,13 @@ class _Walk:
             for name in sorted(self._access.ask(partial(self._names, path), f"{self._found.store}/{path}"))
             if name not in METADATA_NAMES and (directory is None or not (directory / name).is_file())
         )
+
+
+def note_stale(found: Found, arrays: Mapping[str, zarr.Array[Any]], owns: Sequence[OwnMetadata]) -> None:
+    """Note the arrays whose own documents say something else than what they were opened by."""
+    for (path, array), own in zip(arrays.items(), owns, strict=True):
+        if own.changes:
+            found.stale[path] = stale_text(name_of(array), array.metadata.zarr_format, own.changes)
 
 
 async def _keys(group: zarr.Group) -> list[str]:

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -169,7 +169,8 @@ def prepare_check(
     grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
     along = (1,) * axes if spec.shard is None else spec.shard.chunks
     assert isinstance(spec.source, StoreSource)
-    whole = _Stored(Numbering(grid, along), spec.source, spec.decoded_bytes, spec.shard, spec.item_type)
+    source = replace(spec.source, chunk_keys=None)  # what is missing is counted, to the last chunk
+    whole = _Stored(Numbering(grid, along), source, spec.decoded_bytes, spec.shard, spec.item_type)
     return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)
 
 

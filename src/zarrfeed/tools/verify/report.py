@@ -60,6 +60,10 @@ class ArrayReport:
         Of the good ones.
     problem
         Why the array was not checked; "" if it was.
+    stale
+        How consolidated metadata and the array's own document differ; "" if they do not.
+    misplaced
+        Why nothing is stored: the keys by the metadata, and a file that is there in place of all chunks; else "".
     """
 
     path: str
@@ -70,6 +74,8 @@ class ArrayReport:
     stored_bytes: int
     decoded_bytes: int
     problem: str = ""
+    stale: str = ""
+    misplaced: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,8 @@ class VerifyReport:
         """Why `ok` is False, one line each."""
         counts = {
             "could not be checked": ("array", sum(bool(a.problem) for a in self.arrays)),
+            "with stale consolidated metadata": ("array", sum(bool(a.stale) for a in self.arrays)),
+            "of which nothing is stored": ("array", sum(bool(a.misplaced) for a in self.arrays)),
             "bad": ("chunk", sum(a.bad for a in self.arrays)),
             "missing": ("chunk", sum(a.missing for a in self.arrays) if "missing" in self.errors else 0),
             "out of the store": ("link", self.links if "link" in self.errors else 0),
@@ -154,6 +162,8 @@ class VerifyReport:
         ]
         lines = _table([head, *rows], left=1)
         lines += [f"not checked: {a.path or '.'}: {a.problem}" for a in self.arrays if a.problem]
+        lines += [a.stale for a in self.arrays if a.stale]
+        lines += [a.misplaced for a in self.arrays if a.misplaced]
         if self.findings:
             named = [_row(f) for f in self.findings]
             lines += ["", *_table([("finding", "object", "inner chunk", "what"), *named], left=4)]
@@ -169,6 +179,8 @@ class VerifyReport:
         good, missing = sum(a.good for a in self.arrays), sum(a.missing for a in self.arrays)
         parts = [f"{_count(good, 'chunk')} of {_count(len(self.arrays), 'array')} decode"]
         parts += [f"{missing} missing, which read as the fill value"] if missing else []
+        empty = sum(0 < a.chunks == a.missing for a in self.arrays)
+        parts += [f"nothing is stored of {_count(empty, 'array')}"] if empty else []
         parts += [f"{_count(self.links, 'link')} out of the store"] if self.links else []
         return ", ".join(parts)
 

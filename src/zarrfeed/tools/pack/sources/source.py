@@ -6,6 +6,7 @@ process that opens the same paths. Reading changes nothing. `fingerprint` change
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
 
 #: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
@@ -296,3 +297,10 @@ def chosen(names: Sequence[str], options: SourceOptions, what: str) -> list[str]
         if name not in names:
             raise ConfigError(f"variables: {name!r} is not in {what}, which has {', '.join(names)}")
     return [name for name in names if name in options.variables]
+
+
+def refuse_stale(source: Source) -> None:
+    """Raise StoreReadError if a source is read by stale metadata: a proof would compare the copy with itself."""
+    stale: tuple[str, ...] = getattr(source, "stale", ())
+    if stale:
+        raise StoreReadError(errno.ESTALE, f"verify = True: {stale[0]}")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -25,6 +25,7 @@ from zarrfeed.metadata.cf import attributes_of, coordinate_attributes, dimension
 from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.metadata.open import arrays_of_group, open_source
 from zarrfeed.metadata.open_data import open as open_data
+from zarrfeed.metadata.own_metadata import name_of, read_own, stale_fields, stale_text
 from zarrfeed.plan.batch_request import RowRequests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import StoredField, VlenField
@@ -79,8 +80,8 @@ class ZarrSource:
         self.notes: tuple[str, ...] = ()
         self.runs = first.runs()
         axes: dict[str, OneAxis] = {}
+        stores = [first, *(first.like(path, open_source(path, access), names) for path in paths[1:])]
         if len(paths) > 1:
-            stores = [first, *(first.like(path, open_source(path, access), names) for path in paths[1:])]
             self.num_samples = sum(store.num_samples(names) for store in stores)
             for name in names:
                 of_stores = [store.stored(name) for store in stores]
@@ -97,6 +98,13 @@ class ZarrSource:
         self._reads = bool(copied) or not names
         fields: dict[str, SourceField] = {}
         version: object = None
+        unopened = [
+            array
+            for store in stores
+            for name, array in store.arrays.items()
+            if name in axes or (by_name and name not in store.sampled)
+        ]
+        self.stale = tuple(_stale_arrays(unopened, access))
         if self._reads:
             data = open_data(
                 paths[0] if len(paths) == 1 else list(paths),
@@ -108,6 +116,7 @@ class ZarrSource:
                 timeout=options.timeout,
             )
             version = data.version
+            self.stale += stale_fields(data.resolved.opened.fields)
             self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
             self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
             for name, field in zip(copied if by_name else [""], self._set.fields, strict=True):
@@ -196,6 +205,13 @@ class ZarrSource:
     def close(self) -> None:
         """Let go of the memory of the readers."""
         self._local = threading.local()
+
+
+def _stale_arrays(arrays: Sequence[zarr.Array[Any]], access: StoreAccess) -> Iterator[str]:
+    """Yield how arrays without samples differ from what consolidated metadata say of them."""
+    for array, own in zip(arrays, read_own(arrays, access), strict=True):
+        if own.changes:
+            yield stale_text(name_of(array), array.metadata.zarr_format, own.changes)
 
 
 @dataclass(frozen=True)

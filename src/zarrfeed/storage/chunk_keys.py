@@ -1,0 +1,242 @@
+"""The keys of an array's stored objects (chunks, or shards), and the check that there are any.
+
+A chunk that a store lacks reads as the fill value, so an array whose chunks lie under other keys than its metadata say
+reads as zeros without a word. What holds: an array is refused only if none of its objects is stored, and files that may
+be its data are; so an array that nobody has written to is none of these. At least one stored object under an expected
+key is enough for all.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import LocalStore
+
+from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.storage.local_files import METADATA_NAMES
+from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape
+
+#: Arrays of so few objects may well hold nothing but the fill value.
+FEW_OBJECTS = 3
+#: Keys of a store, or names of a folder, that are looked at.
+_MOST_KEYS = 10_000
+#: Files that lie beside chunks and are none: hidden ones, notes, and what a writer has not finished.
+_NO_DATA = re.compile(
+    r"(^|/)[._]|\.(md|txt|rst|html?|json|xml|ya?ml|log|partial|tmp)$|(^|/)(readme|licen[cs]e)[^/]*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class ChunkKeys:
+    """The keys that an array's metadata give to its stored objects.
+
+    Attributes
+    ----------
+    prefix, separator
+        What a key begins with, and what stands between its parts.
+    counts
+        Objects along each axis.
+    """
+
+    prefix: str
+    separator: str
+    counts: tuple[int, ...]
+
+    @property
+    def num_objects(self) -> int:
+        """Objects of the array."""
+        return math.prod(self.counts)
+
+    @property
+    def first(self) -> str:
+        """The key of the first object."""
+        return self.separator.join([*([self.prefix] if self.prefix else []), *("0" for _ in self.counts)])
+
+    @property
+    def folder(self) -> str:
+        """What all keys begin with, as far as it is a folder: "c/", or nothing."""
+        return f"{self.prefix}/" if self.prefix and self.separator == "/" else ""
+
+    def has(self, key: str) -> bool:
+        """Return whether a key is that of an object of the array."""
+        start = f"{self.prefix}{self.separator}" if self.prefix else ""
+        parts = key[len(start) :].split(self.separator)
+        return (
+            key.startswith(start)
+            and len(parts) == len(self.counts)
+            and all(_is_number(part, count) for part, count in zip(parts, self.counts, strict=True))
+        )
+
+    def misplaced(self, name: str, other: str) -> StoreReadError:
+        """Return the error for an array that has another file in place of its objects."""
+        return StoreReadError(
+            errno.ENOENT,
+            f"{name}: nothing is stored: none of its {self.num_objects} objects (chunks or shards) is there, so all "
+            f"samples would be the fill value. By its metadata keys are such as {self.first!r}, but there is "
+            f"{printable(other)!r}: {self._remedy(other)}",
+        )
+
+    def _remedy(self, other: str) -> str:
+        where = "chunk_key_encoding in zarr.json" if self.prefix else "dimension_separator in .zarray"
+        for prefix, separator in itertools.product(dict.fromkeys((self.prefix, "", "c")), "/."):
+            if replace(self, prefix=prefix, separator=separator).has(other):
+                if prefix == self.prefix:
+                    return f"the separator of its keys is {separator!r}; set {where}"
+                return "its keys are those of another encoding, or of another Zarr format; mend the metadata"
+        begins = [i + 1 for i, char in enumerate(other) if char == "/"]
+        inside = next((other[:i] for i in begins if self.has(other[i:])), "")
+        if inside:
+            return f"the chunks lie below {printable(inside)!r}; move them, or the metadata"
+        return "move the chunks to where the metadata have them, or remove what does not belong to the array"
+
+
+def keys_of(array: zarr.Array[Any]) -> ChunkKeys | None:
+    """Return the keys of the stored objects of an array of zarr-python; None if they are made in another way.
+
+    Raises
+    ------
+    UnsupportedError
+        If its chunks differ in shape.
+    """
+    metadata = array.metadata
+    stored = regular_chunk_shape(metadata, str(array.store_path))
+    counts = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, stored, strict=True))
+    if isinstance(metadata, ArrayV2Metadata):
+        return ChunkKeys("", metadata.dimension_separator, counts)
+    encoding: Any = metadata.chunk_key_encoding
+    prefixes = {"default": "c", "v2": ""}
+    return ChunkKeys(prefixes[encoding.name], str(encoding.separator), counts) if encoding.name in prefixes else None
+
+
+@dataclass
+class _Search:
+    """What keys of a store say: whether one is of the array, and one that is not."""
+
+    keys: ChunkKeys
+    other: str = ""
+    seen: int = 0
+    is_over: bool = False
+    found: bool = False
+
+    def add(self, key: str) -> bool:
+        """Look at one key below the array; return whether enough is known."""
+        self.seen += 1
+        self.found |= self.keys.has(key)
+        if not self.other and _may_be_data(key):
+            self.other = key
+        self.is_over |= self.seen >= _MOST_KEYS
+        return self.found or self.is_over
+
+    @property
+    def misplaced(self) -> str:
+        """A file that is there in place of all objects; "" if there is none, or if not all keys are known."""
+        return "" if self.found or self.is_over else self.other
+
+
+def check_files(name: str, root: Path, keys: ChunkKeys) -> None:
+    """Refuse an array in a local directory none of whose objects is there, while other files are.
+
+    Raises
+    ------
+    StoreReadError
+        Names an expected key and a file that is there.
+    """
+    other = misplaced_file(root, keys)
+    if other:
+        raise keys.misplaced(name, other)
+
+
+def misplaced_file(root: Path, keys: ChunkKeys) -> str:
+    """Return a file that is in the directory of an array in place of all of its objects; "" if there is none.
+
+    Costs one look for a file where the first object is stored.
+    """
+    if keys.num_objects <= FEW_OBJECTS or (root / keys.first).exists():
+        return ""
+    try:
+        if _has_object(root / keys.folder, keys, 0):
+            return ""
+        return next(_other_files(root, ""), "")
+    except OSError:  # whoever reads the chunks says what is wrong
+        return ""
+
+
+def _has_object(folder: Path, keys: ChunkKeys, axis: int) -> bool:
+    """Return whether a directory has an object of the array, below its first axes."""
+    if keys.separator != "/":
+        return folder.is_dir() and any(keys.has(entry.name) for entry in _entries(folder))
+    if not folder.is_dir():
+        return False
+    for entry in _entries(folder):
+        if _is_number(entry.name, keys.counts[axis]):
+            is_last = axis + 1 == len(keys.counts)
+            if not entry.is_dir() if is_last else _has_object(Path(entry.path), keys, axis + 1):
+                return True
+    return False
+
+
+def _other_files(folder: Path, below: str) -> Iterator[str]:
+    """Yield files that may be data, and belong to no node below the array."""
+    entries = sorted(islice(_entries(folder), _MOST_KEYS), key=lambda entry: entry.name)
+    if below and any(entry.name in METADATA_NAMES for entry in entries):
+        return
+    for entry in entries:
+        key = below + entry.name
+        if entry.is_dir():
+            yield from () if entry.name.startswith(".") else _other_files(Path(entry.path), f"{key}/")
+        elif _may_be_data(key):
+            yield key
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+async def misplaced_key(store: Store, prefix: str, keys: ChunkKeys) -> str:
+    """Return a key that is below an array in place of all of its objects; "" if there is none, or nobody can tell.
+
+    Costs one listing, of 10,000 keys at most, that ends at the first object of the array.
+    """
+    if keys.num_objects <= FEW_OBJECTS or not store.supports_listing:
+        return ""
+    if type(store) is LocalStore:
+        return misplaced_file(Path(store.root) / prefix, keys)
+    search = _Search(keys)
+    for folder in dict.fromkeys((keys.folder, "")):
+        async for key in store.list_prefix(prefix + folder):
+            if search.add(key.removeprefix(prefix)):
+                break
+        if search.found or search.is_over:
+            break
+    return search.misplaced
+
+
+def misplaced_listed(list_keys: Callable[[str], Iterator[str]], keys: ChunkKeys) -> str:
+    """Return the same of a store that is listed by a function: the keys below a folder of the array, from there."""
+    if keys.num_objects <= FEW_OBJECTS:
+        return ""
+    search = _Search(keys)
+    for folder in dict.fromkeys((keys.folder, "")):
+        if any(search.add(key) for key in list_keys(folder)):
+            break
+    return search.misplaced
+
+
+def _is_number(text: str, count: int) -> bool:
+    return text.isascii() and text.isdecimal() and str(int(text)) == text and int(text) < count
+
+
+def _may_be_data(key: str) -> bool:
+    return _NO_DATA.search(key) is None
