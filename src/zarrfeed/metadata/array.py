@@ -193,8 +193,8 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     )
     if location.source is None:
         return spec
-    source = replace(location.source, chunk_keys=chunk_keys(spec))
-    return replace(spec, source=source if access is None else with_cache(source, spec, access))
+    placed = replace(location.source, chunk_keys=chunk_keys(spec))
+    return replace(spec, source=placed if access is None else with_cache(placed, spec, access))
 
 
 def chunk_keys(spec: ArraySpec) -> ChunkKeys:

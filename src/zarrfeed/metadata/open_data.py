@@ -54,7 +54,7 @@ def open(
     cache_group: str | int | None = None,
     progress: bool | None = None,
 ) -> Data:
-    """Open arrays and describe their samples; metadata are read here, and again only with `refresh`.
+    """Open arrays and describe their samples; metadata are read here, and each epoch looks whether they are the same.
 
     Parameters
     ----------
@@ -94,7 +94,8 @@ def open(
         request to its store takes longer, whatever the `faults` of a dataset allow.
     refresh
         "epoch", for a store that grows: a `ZarrIterableDataset` looks at the store when an epoch begins, and reads the
-        samples that are complete in every array then. None: the samples that there are now, in every epoch.
+        samples that are complete in every array then. None: the samples that there are now, in every epoch; an
+        array whose shape, dtype, chunks or codecs change is then an error of the next epoch.
     complete
         With `refresh`, what tells that samples are complete. "chunks": every chunk exists, counted from the first; only
         whole chunks (shards) count. "shape": the shape of the array, for writers that set it last, and that leave out
@@ -131,7 +132,13 @@ def open(
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        If an array cannot be read, or the arrays have different numbers of samples; the message names the array.
+        If an array cannot be read, or the arrays have different numbers of samples, or other files lie in the place of
+        all chunks of an array; the message names the array.
+
+    Warns
+    -----
+    StaleMetadataWarning
+        If consolidated metadata are older than an array: what they say is read.
 
     Examples
     --------

@@ -6,6 +6,7 @@ threads read through this where it can be used. What cannot be told here, such a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -117,6 +118,7 @@ class BlockingReads:
         self._prefix = source.prefix
         self._metadata_key = source.metadata_key
         self._chunk_keys = source.chunk_keys
+        self._checking = threading.Lock()
         self._has_suffix_requests = True
 
     @staticmethod
@@ -191,18 +193,16 @@ class BlockingReads:
             raise array_is_gone(path) from error
 
     def _check_any_is_stored(self) -> None:
-        """Tell, once, a chunk that was never written from chunks that all lie elsewhere."""
+        """Tell, once, a chunk that was never written from chunks that all lie elsewhere; who asks meanwhile waits."""
         import obstore
-
-        keys, self._chunk_keys = self._chunk_keys, None
-        if keys is None:
-            return
 
         def listed(folder: str) -> Iterator[str]:
             for some in obstore.list(self._store, prefix=self._prefix + folder):
                 yield from (str(one["path"]).removeprefix(self._prefix) for one in some)
 
-        other = misplaced_listed(listed, keys)
-        if other:
-            self._chunk_keys = keys
-            raise keys.misplaced(printable(self._prefix.rstrip("/")) or "the array", other)
+        with self._checking:
+            keys = self._chunk_keys
+            other = "" if keys is None else misplaced_listed(listed, keys)
+            if keys is not None and other:
+                raise keys.misplaced(printable(self._prefix.rstrip("/")) or "the array", other)
+            self._chunk_keys = None

@@ -24,6 +24,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.storage.errors import is_transient
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape
 
@@ -138,6 +139,12 @@ class _Search:
         self.is_over |= self.seen >= _MOST_KEYS
         return self.found or self.is_over
 
+    def folders(self) -> Iterator[str]:
+        """Yield the folders to list, until enough is known: at first that of the objects."""
+        for folder in dict.fromkeys((self.keys.folder, "")):
+            if not (self.found or self.is_over):
+                yield folder
+
     @property
     def misplaced(self) -> str:
         """A file that is there in place of all objects; "" if there is none, or if not all keys are known."""
@@ -208,29 +215,41 @@ async def misplaced_key(store: Store, prefix: str, keys: ChunkKeys) -> str:
     """Return a key that is below an array in place of all of its objects; "" if there is none, or nobody can tell.
 
     Costs one listing, of 10,000 keys at most, that ends at the first object of the array.
+
+    Raises
+    ------
+    Exception
+        Of any class, if another try to list the store may succeed.
     """
     if keys.num_objects <= FEW_OBJECTS or not store.supports_listing:
         return ""
     if type(store) is LocalStore:
         return misplaced_file(Path(store.root) / prefix, keys)
     search = _Search(keys)
-    for folder in dict.fromkeys((keys.folder, "")):
-        async for key in store.list_prefix(prefix + folder):
-            if search.add(key.removeprefix(prefix)):
-                break
-        if search.found or search.is_over:
-            break
+    try:
+        for folder in search.folders():
+            async for key in store.list_prefix(prefix + folder):
+                if search.add(key.removeprefix(prefix)):
+                    break
+    except Exception as error:
+        if is_transient(error):
+            raise
+        return ""  # a server that lists nothing, or not for everybody
     return search.misplaced
 
 
 def misplaced_listed(list_keys: Callable[[str], Iterator[str]], keys: ChunkKeys) -> str:
-    """Return the same of a store that is listed by a function: the keys below a folder of the array, from there."""
+    """Return the same of a store that a function lists: it yields the keys below a folder of the array."""
     if keys.num_objects <= FEW_OBJECTS:
         return ""
     search = _Search(keys)
-    for folder in dict.fromkeys((keys.folder, "")):
-        if any(search.add(key) for key in list_keys(folder)):
-            break
+    try:
+        for folder in search.folders():
+            any(search.add(key) for key in list_keys(folder))
+    except Exception as error:
+        if is_transient(error):
+            raise
+        return ""
     return search.misplaced
 
 

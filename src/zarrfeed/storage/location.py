@@ -7,10 +7,8 @@ by the process that this one was forked from is opened anew, or refused.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -168,17 +166,29 @@ class StoreSource:
             return found
         if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
             raise array_is_gone(self.prefix + self.metadata_key)
-        if self.chunk_keys is not None and next(self._misses) == 0:  # once: one object that is stored is enough
-            other = await misplaced_key(self.store, self.prefix, self.chunk_keys)
-            if other:
-                self.__dict__.pop("_misses")  # the next one who asks is told, too
-                raise self.chunk_keys.misplaced(printable(self.prefix.rstrip("/")) or "the array", other)
+        if self.chunk_keys is not None and not self._misses.is_harmless:
+            await self._check_any_is_stored(self.chunk_keys)
         return None
 
+    async def _check_any_is_stored(self, keys: ChunkKeys) -> None:
+        """Tell, once, a chunk that was never written from chunks that all lie elsewhere; who asks meanwhile waits."""
+        async with self._misses:
+            if self._misses.is_harmless:
+                return
+            other = await misplaced_key(self.store, self.prefix, keys)
+            if other:
+                raise keys.misplaced(printable(self.prefix.rstrip("/")) or "the array", other)
+            self._misses.is_harmless = True
+
     @cached_property
-    def _misses(self) -> Iterator[int]:
-        """Counts the objects that were asked for and are not there."""
-        return itertools.count()
+    def _misses(self) -> _Misses:
+        return _Misses()
+
+
+class _Misses(asyncio.Lock):
+    """Whether it is known that objects which are not there were never written."""
+
+    is_harmless = False
 
 
 @dataclass(frozen=True)

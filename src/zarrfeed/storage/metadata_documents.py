@@ -108,7 +108,7 @@ class DocumentPlace:
             return await self._ask_objects(store.store, mark)  # type: ignore[attr-defined]
         await (source.open() if self.source.is_forked else open_store(store))
         found = [await store.get(source.prefix + key, cpu.buffer_prototype) for key in self.keys]
-        return Seen(tuple(one and one.to_bytes() for one in found), None)
+        return Seen(tuple(None if one is None else one.to_bytes() for one in found), None)
 
     async def _ask_objects(self, store: Any, mark: Hashable) -> Seen:
         """Ask an object store, at first by conditional requests, which bring no bytes of what did not change."""

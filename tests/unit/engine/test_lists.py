@@ -454,7 +454,8 @@ class Recording(WrapperStore[Store]):
         self.asked: list[str] = []
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        self.asked.append(key)
+        if "zarr.json" not in key:  # which each pass looks at
+            self.asked.append(key)
         return await super().get(key, prototype, byte_range)
 
 
@@ -530,7 +531,7 @@ def test_an_array_that_was_deleted_is_an_error_and_never_fill_values(tmp_path: P
     write(tmp_path / "a", words((N,)), "string", chunks=(5,))
     with ZarrIterableDataset(tmp_path / "a", batch_size=4) as dataset:
         (tmp_path / "a").rename(tmp_path / "b")
-        with pytest.raises(StoreReadError, match=r"a chunk c/0: .*zarr\.json is gone"):
+        with pytest.raises(StoreReadError, match=r"a(/| chunk c/0: .*)zarr\.json is gone"):
             list(dataset)
 
 

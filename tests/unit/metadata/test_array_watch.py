@@ -147,9 +147,8 @@ def test_one_of_many_stores_that_changed_is_not_found(tmp_path: Path) -> None:
 def test_arrays_of_groups_sparse_matrices_and_text_are_not_looked_at(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "g.zarr")
     group.create_array("x", data=np.arange(8.0), chunks=(2,))
-    text = zarr.create_array(
-        tmp_path / "t.zarr", shape=(8,), chunks=(2,), dtype=zarr.dtype.VariableLengthUTF8(), zarr_format=2
-    )
+    dtype: Any = zarr.dtype.VariableLengthUTF8()
+    text = zarr.create_array(tmp_path / "t.zarr", shape=(8,), chunks=(2,), dtype=dtype, zarr_format=2)
     text[:] = np.array(list("abcdefgh"), dtype=object)
     matrix = zarr.create_group(tmp_path / "m.zarr")
     matrix.attrs.update({"encoding-type": "csr_matrix", "shape": [2, 3]})

@@ -25,10 +25,10 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def _group(store: Any, zarr_format: int, names: str = "x") -> zarr.Group:
+def _group(store: Any, zarr_format: Any, names: str = "x") -> zarr.Group:
     group = zarr.create_group(store, zarr_format=zarr_format, overwrite=True)
     for name in names:
-        attributes = {"units": "K"}
+        attributes: Any = {"units": "K"}
         group.create_array(name, data=np.arange(20, dtype="f4"), chunks=(5,), attributes=attributes)
     zarr.consolidate_metadata(store)
     return group
@@ -54,13 +54,15 @@ def test_samples_that_consolidated_metadata_do_not_know_are_left_out_without_a_w
 ) -> None:
     path = tmp_path / "g.zarr"
     _group(path, zarr_format)
-    for source in (path, zarr.open_group(path, mode="r"), zarr.open_group(path, mode="r")["x"], {"x": path / "x"}):
+    fresh: tuple[Any, ...] = (path, zarr.open_group(path, mode="r"), {"x": path / "x"})
+    for source in fresh:
         assert _read(zarrfeed.open(source)) == list(range(20)), "a warning here is an error"
     opened_before = zarr.open_array(path / "x", mode="r")
     _append(path / "x")
     consolidated = zarr.open_group(path, mode="r")
     xarray_like = {"x": consolidated["x"]}
-    for source in (path, consolidated, consolidated["x"], opened_before, xarray_like):
+    stale: tuple[Any, ...] = (path, consolidated, consolidated["x"], opened_before, xarray_like)
+    for source in stale:
         with pytest.warns(StaleMetadataWarning, match=r"/x: stale metadata: .*consolidated.*\(20,\), and \(30,\)"):
             data = zarrfeed.open(source)
         for _ in range(2):
