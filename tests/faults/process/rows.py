@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
-from tests.faults.process import consumer, exits, kills, signals
+from tests.faults.process import consumer, exits, kills, parties, signals
 
 ROWS: tuple[Row, ...] = (
     *signals.ROWS,
     *kills.ROWS,
     *exits.ROWS,
     *consumer.ROWS,
+    *parties.ROWS,
 )
 
 
@@ -17,7 +18,7 @@ def _together(rows: tuple[Row, ...]) -> tuple[tuple[Row, int], ...]:
     return tuple((row, number) for row in rows for number in range(row.short_runs))
 
 
-_HERE = _together((*signals.ROWS, *consumer.ROWS))
+_HERE = _together((*signals.ROWS, *consumer.ROWS, *parties.ROWS))
 _ELSEWHERE = _together((*kills.ROWS, *exits.ROWS))
 
 
@@ -53,7 +54,7 @@ SHORT = (
         here,
         len(_HERE),
         len(_HERE),
-        _longest((*signals.ROWS, *consumer.ROWS)),
+        _longest((*signals.ROWS, *consumer.ROWS, *parties.ROWS)),
     ),
     Row(
         "processes",

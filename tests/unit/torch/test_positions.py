@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -107,6 +108,7 @@ OTHERS = [
 LOADERS: dict[str, Callable[[Any], Any]] = {
     "own": ZarrDataLoader,
     "worker": lambda dataset: ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork"),
+    "prepared": lambda dataset: Accelerator(cpu=True).prepare(ZarrDataLoader(dataset)),
     "device": lambda dataset: on(LateDevice(), ZarrDataLoader(dataset)),
     "device of a dataset": lambda dataset: on(LateDevice(), dataset),
     "cpu": lambda dataset: prefetch(ZarrDataLoader(dataset), "cpu"),
@@ -232,26 +234,6 @@ def test_objects_have_the_same_positions(tmp_path: Any) -> None:
     assert sorted(int(one[0]) for batch in [*got, *again] for one in batch) == list(range(12))
 
 
-def test_a_subclass_with_an_iter_of_its_own_has_a_position_too() -> None:
-    base = type(make())
-
-    class Every(base):  # type: ignore[misc, valid-type]
-        def __iter__(self) -> Iterator[Any]:
-            for number, batch in enumerate(super().__iter__()):
-                if number % 2 == 0:  # of two batches it hands out one
-                    yield batch
-
-    dataset = Every(np.arange(N), batch_size=BATCH)
-    for loader in (ZarrDataLoader(dataset), on(LateDevice(), ZarrDataLoader(dataset))):
-        dataset.set_epoch(1)
-        running = iter(loader)
-        for _ in range(3):
-            next(running)
-        _read_whole(make())
-        assert loader.state_dict()["position"] == 5 * BATCH
-        running.close()  # type: ignore[attr-defined]
-
-
 # Ahead of the consumer
 
 
@@ -268,8 +250,7 @@ def test_what_is_fetched_ahead_for_a_device_is_counted_by_nobody() -> None:
 
 
 def test_a_prepared_loader_that_was_resumed_counts_from_there() -> None:
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True)
     got: list[int] = []
     state = None
     for part in (3, 4, BATCHES):  # saved, resumed, saved, resumed
@@ -283,60 +264,6 @@ def test_a_prepared_loader_that_was_resumed_counts_from_there() -> None:
 
 
 # Two passes at once
-
-
-@pytest.mark.parametrize("persistent_workers", [False, True])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_two_passes_of_one_loader_are_both_whole(num_workers: int, persistent_workers: bool) -> None:
-    loader = ZarrDataLoader(
-        make(),
-        num_workers=num_workers,
-        persistent_workers=persistent_workers and num_workers > 0,
-        multiprocessing_context="fork" if num_workers else None,
-    )
-    for _ in range(2):
-        both = list(zip(loader, loader, strict=True))
-        assert is_whole(values(first for first, _ in both))
-        assert is_whole(values(second for _, second in both))
-    outer = iter(loader)
-    got = take(outer, 5)
-    assert is_whole(values(loader))  # a loop within a loop
-    assert loader.state_dict()["position"] == 5 * BATCH  # that of the pass under way
-    take(iter(loader), 2)  # one that is left
-    assert loader.state_dict()["position"] == 5 * BATCH
-    assert is_whole(got + values(outer))
-    assert is_whole(values(loader))
-
-
-def test_persistent_workers_serve_the_next_pass_of_whoever_has_not_asked_for_the_end() -> None:
-    """A framework that counts batches never asks, and may still have the iterator."""
-    loader = ZarrDataLoader(make(), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
-    earlier = iter(loader)
-    assert is_whole(take(earlier, BATCHES))
-    workers = loader._iterator._workers  # type: ignore[union-attr]
-    assert is_whole(values(loader))
-    assert loader._iterator._workers is workers  # type: ignore[union-attr]
-    assert list(earlier) == []
-
-
-def test_a_loader_whose_start_was_interrupted_reads_a_whole_pass_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    for persistent in (False, True):
-        loader = ZarrDataLoader(
-            make(), num_workers=2, persistent_workers=persistent, multiprocessing_context="fork", prefetch_factor=1
-        )
-        start = DataLoader.__iter__
-
-        def interrupted(self: Any, start: Any = start) -> Any:
-            start(self)
-            raise KeyboardInterrupt
-
-        for _ in range(2):
-            running = iter(loader)
-            with monkeypatch.context() as patch:
-                patch.setattr(DataLoader, "__iter__", interrupted)
-                with pytest.raises(KeyboardInterrupt):
-                    next(running)
-            assert is_whole(values(loader))
 
 
 def test_a_dataset_says_that_its_state_is_that_of_the_pass_begun_last() -> None:
@@ -404,11 +331,11 @@ def test_set_epoch_keeps_the_position_of_a_dataset_that_is_being_read() -> None:
 # Threads that share an iterator
 
 
-@pytest.mark.parametrize("batch_size", [BATCH, None])
-@pytest.mark.parametrize("kind", ["dataset", *LOADERS])
+@pytest.mark.parametrize(
+    ("kind", "batch_size"),
+    [*((kind, BATCH) for kind in ["dataset", *LOADERS]), ("dataset", None), ("cpu of a dataset", None)],
+)
 def test_threads_share_an_iterator(kind: str, batch_size: int | None) -> None:
-    if batch_size is None and kind not in ("dataset", "cpu of a dataset"):
-        pytest.skip("loaders have batches")
     for _ in range(1 if kind == "worker" else 8):
         dataset = make(batch_size=batch_size)
         loader = dataset if kind == "dataset" else LOADERS[kind](dataset)
