@@ -48,6 +48,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/field_sources.py": ("unit/metadata/test_fields.py",),
     "storage/metadata_documents.py": ("unit/metadata/test_array_watch.py",),
     "torch/lightning_loops.py": ("integration/test_lightning_states.py",),
+    "torch/session_options.py": ("unit/torch/test_iterable_dataset.py",),
     "torch/stitched.py": ("unit/metadata/test_stitching.py",),
     "plan/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patching.py": ("parity/test_patches.py",),

@@ -42,8 +42,8 @@ from zarrfeed.plan.state import EpochState, describe_layout, describe_order
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.distributed import has_accelerator, in_worker
-from zarrfeed.torch.options import SessionOptions
 from zarrfeed.torch.session import Session
+from zarrfeed.torch.session_options import SessionOptions
 from zarrfeed.torch.versions import Versions
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"
@@ -252,6 +252,7 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
 
     def _make_session(self, schedule: Schedule, options: SessionOptions, versions: Versions | None) -> _Session:
         assert versions is None  # there is no argument to open a store that grows
+        options = replace(options, may_be_empty=True)  # a DataLoader of the original has no batches then, and no error
         return _Session(schedule, options, row_seed_is_free=self.buffer_shuffle_seed is None)
 
     def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:

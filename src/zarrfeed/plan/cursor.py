@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.empty_epoch import check_has_batches
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.partition import Consumer, Division
 from zarrfeed.plan.progress import Cut, Progress
@@ -52,10 +51,8 @@ class Cursor:
         Raises
         ------
         ConfigError
-            If the state is of one worker's share, and this is another; if no rank has a batch in the whole epoch.
+            If the state is of one worker's share, and this is another.
         """
-        if not state.used:
-            check_has_batches(schedule, state, consumer)
         begin = schedule.settle(state, consumer)
         division = schedule.division(begin, consumer)
         if begin.worker is None:

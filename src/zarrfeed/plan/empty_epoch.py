@@ -11,7 +11,6 @@ from dataclasses import replace
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.partition import Consumer
-from zarrfeed.plan.runs import RunDivision
 from zarrfeed.plan.state import EpochState
 
 
@@ -39,20 +38,14 @@ def check_has_batches(schedule: Schedule, state: EpochState, consumer: Consumer)
     counts = f"{length} sample{'s' * (length != 1)} on {ranks} rank{'s' * (ranks != 1)}"
     share = replace(division, drop_last=False).samples(0)
     if share:
-        workers = division.num_workers if isinstance(division, RunDivision) else 1
-        each = "each worker of a rank" if workers > 1 else "a rank"
-        share = -(-share // workers)
-        fewer = ", or fewer workers" * (workers > 1)
         raise ConfigError(
-            f"batch_size = {division.batch_size}, drop_last = True: an epoch has no batch. Of {counts}, {each} has "
-            f"{share}, which is less than a batch: give batch_size={share} or less{fewer}, or drop_last=False"
+            f"batch_size = {division.batch_size}, drop_last = True: an epoch has no batch. Of {counts}, a rank has "
+            f"{share}, which is less than a batch: give batch_size={share} or less, or drop_last=False"
         )
     if ranks == 1:
         raise ConfigError("an epoch has no batch: there is no sample to read")
-    helps = (
-        "" if isinstance(division, RunDivision) else ", or even='repeat', or even='off', which leaves some ranks idle"
-    )
     raise ConfigError(
         f"world_size = {ranks}: an epoch has no batch. With {counts}, no rank has one, since all ranks must have as "
-        f"many: use at most {max(1, length)} rank{'s' * (length > 1)}{helps}"
+        f"many: use at most {max(1, length)} rank{'s' * (length > 1)}, or even='repeat', or even='off', which leaves "
+        "some ranks idle"
     )

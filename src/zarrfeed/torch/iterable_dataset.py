@@ -43,6 +43,7 @@ from zarrfeed.torch.options import (
 )
 from zarrfeed.torch.rollouts import Rollouts
 from zarrfeed.torch.session import Session
+from zarrfeed.torch.session_options import SessionOptions
 from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.stitched import first_patched, stitch
 from zarrfeed.torch.streaming import StreamingDataset

@@ -28,8 +28,9 @@ from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.spec.field import Field, FieldSet, IndexField, ObjectField
 from zarrfeed.torch.distributed import RankFinder, RankSource
 from zarrfeed.torch.object_batch import ObjectAssembler, makes_tensors, name_of, open_and_decode
-from zarrfeed.torch.options import SessionOptions, check_order, schedule_options
+from zarrfeed.torch.options import check_order, schedule_options
 from zarrfeed.torch.session import Session
+from zarrfeed.torch.session_options import SessionOptions
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.transform import Transform, prepare_transform
 

@@ -1,13 +1,12 @@
-"""Check the arguments of a dataset that say how samples are fed, and convert them to what planner and session take.
+"""Check the arguments of a dataset that say how samples are fed, and convert them to what the planner takes.
 
 For example, `memory_budget="2GiB"` becomes a number of bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from dataclasses import replace
+from typing import get_args
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
@@ -20,8 +19,7 @@ from zarrfeed.plan.partition import EVEN_MODES, Even
 from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests
-from zarrfeed.torch.batch import Batch, BatchAssembler
-from zarrfeed.torch.distributed import RankFinder, has_accelerator
+from zarrfeed.torch.distributed import has_accelerator
 
 _OPENED = "said where arrays are opened: zarrfeed.open(path, "
 
@@ -127,31 +125,3 @@ def check_pin_memory(pin_memory: bool | None) -> None:
         check_flags(pin_memory=pin_memory)
     if pin_memory and not has_accelerator():
         raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """How a dataset is read, beside its schedule.
-
-    Attributes
-    ----------
-    policy
-        What readers do about a chunk that cannot be read.
-    ranks
-        Finds the rank that reads.
-    assembler
-        Makes batches of the tensors of fields.
-    transform
-        Called with every batch; None: batches are handed out as they are.
-    pin_memory
-        Whether batches lie in page-locked memory. None: where there is an accelerator.
-    affinity
-        "node": each node reads the same part of the samples in every epoch. None: every rank reads of all samples.
-    """
-
-    policy: Faults
-    ranks: RankFinder
-    assembler: BatchAssembler
-    transform: Callable[[Batch], Any] | None
-    pin_memory: bool | None
-    affinity: Affinity | None = None

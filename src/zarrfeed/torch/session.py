@@ -25,7 +25,7 @@ from zarrfeed.plan.cursor import Cursor
 from zarrfeed.plan.empty_epoch import check_has_batches
 from zarrfeed.plan.epoch_plan import Resources, Schedule
 from zarrfeed.plan.mixed_order import MixedOrder
-from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.partition import Consumer, RankInfo
 from zarrfeed.plan.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.unfolding import ReadPlan
@@ -38,10 +38,10 @@ from zarrfeed.torch.callers import check_resumed_epoch
 from zarrfeed.torch.distributed import has_accelerator, in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.launchers import warn_of_launcher
-from zarrfeed.torch.options import SessionOptions
 from zarrfeed.torch.pass_names import PassNames
 from zarrfeed.torch.positions import Positions
 from zarrfeed.torch.rollouts import Rollouts, offsets_in
+from zarrfeed.torch.session_options import SessionOptions
 from zarrfeed.torch.tensors import Tensors, pinned_memory
 from zarrfeed.torch.versions import Versions
 from zarrfeed.torch.worker_memory import WorkerMemory
@@ -90,7 +90,7 @@ class Session:
         place = self._place()
         warn_of_sharing(self._schedule_of(place), place)
         if versions is None:  # a store that grows may have too few samples yet
-            check_has_batches(self._schedule_of(place), EpochState(0), place.consumer())
+            self._check_has_batches(EpochState(0), place, place.consumer())
         self.epochs = EpochTable(EpochState(0).to_json())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -399,6 +399,11 @@ class Session:
             warn_of_launcher(self.epochs.is_first)
         return self._place()
 
+    def _check_has_batches(self, begin: EpochState, place: RankInfo, consumer: Consumer) -> None:
+        """Raise ConfigError if a whole epoch has no batch on any rank; a rest may have none."""
+        if not begin.used and not self.options.may_be_empty:
+            check_has_batches(self._schedule_of(place), begin, consumer)
+
     def settle(self, name: str | None, loaded: EpochState | None, loader: Positions[Cursor] | None = None) -> Cursor:
         """Settle in which state a pass begins, and remember it as the pass under way.
 
@@ -430,6 +435,7 @@ class Session:
         self._adopt(begin.version)
         self._adopt_offsets(begin.offsets)
         check_resumed_epoch(begin.epoch)
+        self._check_has_batches(begin, place, consumer)
         return self.passes.put_last(Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker()))
 
     def settle_for_workers(self, name: str, num_workers: int, loader: object) -> Cursor:
@@ -440,6 +446,7 @@ class Session:
         self._adopt(state.version)
         self._adopt_offsets(state.offsets)
         consumer = place.consumer(num_workers=num_workers)
+        self._check_has_batches(state, place, consumer)
         return self.passes.put_last(Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker()))
 
     def readers_for(self, cursor: Cursor) -> ReaderPool:

@@ -12,7 +12,6 @@ import zarr
 
 import zarrfeed
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.compat import zarrdataset
 from zarrfeed.objects import ObjectIterableDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -120,17 +119,3 @@ def test_all_kinds_of_samples_refuse_an_epoch_of_nothing(make: Callable[..., Any
 def test_nodes_whose_parts_are_less_than_a_batch_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"a rank has 2.*batch_size=2 or less"):
         of(16, batch_size=3, drop_last=True, rank=0, world_size=8, affinity="node")
-
-
-def test_the_loader_of_zarrdataset_refuses_batches_larger_than_what_its_workers_read(tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "x.zarr", data=np.arange(12), chunks=(2,))
-    loader = zarrdataset.ZarrDataLoader(
-        dataset=zarrdataset.ZarrIterableDataset(
-            samples=array, targets=None, chunks_shuffle_seed=1, shuffle_buffer=False
-        ),
-        batch_size=7,
-        drop_last=True,
-        num_workers=2,
-    )
-    with pytest.raises(ConfigError, match=r"each worker of a rank has 6.*batch_size=6 or less, or fewer workers"):
-        list(loader)
