@@ -85,9 +85,9 @@ def cast_call(dtype: Any) -> CastCall:
     return CastCall(freeze({key: None if one is None else parse_dtype("dtype", one) for key, one in dtype.items()}))
 
 
-def normalize_call(mean_std: Any, axis: Any, stats: Any) -> NormalizeCall:
-    """Return `.normalize(mean_std, axis=..., stats=...)`."""
-    return NormalizeCall(freeze_pairs(mean_std), freeze(axis), None if stats is None else str(stats))
+def normalize_call(mean_std: Any, axis: Any, stats: Any, sides: tuple[str, ...]) -> NormalizeCall:
+    """Return `.normalize(mean_std, axis=..., stats=..., sides=...)`."""
+    return NormalizeCall(freeze_pairs(mean_std), freeze(axis), None if stats is None else str(stats), sides)
 
 
 def decode_call(what: str, field: Any, size: Any, mode: Any) -> DecodeCall:

@@ -66,9 +66,7 @@ class _Place:
 
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
         """Return the coordinate of a name, decoded."""
-        found = self.known.get(name)
-        if found is None:
-            found = self._beside(name)
+        found = self.find(name)
         if isinstance(found, np.ndarray):
             where, array_dims, values = f"coordinate {name!r}", None, found
         else:
@@ -80,6 +78,11 @@ class _Place:
         if self.may_grow:
             values = values[: self.num_samples]
         return Coordinate(name, checked_values(values, self.num_samples, where), where)
+
+    def find(self, name: str) -> zarr.Array[Any] | npt.NDArray[Any]:
+        """Return the array of a name, with one axis."""
+        found = self.known.get(name)
+        return self._beside(name) if found is None else found
 
     def array_beside(self, name: str) -> zarr.Array[Any]:
         """Return the array of a name, with any axes, that lies beside one of the arrays in the store."""
@@ -254,6 +257,28 @@ class Coordinates:
             parts = [place.read(name, self.dims) for place in self.places]
             self._read[name] = parts[0] if len(parts) == 1 else _concatenated(name, parts)
         return self._read[name]
+
+    def labels(self, dim: str) -> npt.NDArray[Any] | None:
+        """Return the values along a dimension of samples, such as "level"; None where none are stored.
+
+        Of many stores, those of the first one.
+
+        Raises
+        ------
+        StoreReadError, CorruptChunkError
+            If they cannot be read.
+        """
+        try:
+            found = self._first.find(dim)
+            if isinstance(found, np.ndarray):
+                return found if found.ndim == 1 else None
+            return _stored_values(found, printable(str(found.store_path).removeprefix("file://")), self.access)
+        except (ConfigError, UnsupportedError, StopIteration):  # there is none, or it is no coordinate
+            return None
+        except StoreReadError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):  # so some servers say that there is none
+                return None
+            raise
 
     @property
     def access(self) -> StoreAccess:

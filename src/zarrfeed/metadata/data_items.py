@@ -11,9 +11,10 @@ from zarrfeed.metadata import calls
 from zarrfeed.metadata.conversion import Normalization, TorchDtypeLike
 from zarrfeed.metadata.fields import FieldSource
 from zarrfeed.metadata.growth import Step
+from zarrfeed.metadata.normalize_by import Sides, of_sides, parse_sides
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.statics import open_statics, static_call
-from zarrfeed.metadata.statistics import Axis, automatic
+from zarrfeed.metadata.statistics import Axis, automatic, by_statistics
 from zarrfeed.metadata.time_features import time_features_call
 from zarrfeed.spec.data import Call, Expression
 from zarrfeed.spec.images import Mode
@@ -59,6 +60,7 @@ class ItemMethods:
         *,
         axis: Axis = None,
         stats: str | Path | None = None,
+        sides: Sides = "samples",
     ) -> Self:
         """Subtract a mean and divide by a standard deviation: batches have (x - mean) / std.
 
@@ -68,14 +70,19 @@ class ItemMethods:
             A pair (mean, std) of numbers, of arrays with one number for each channel, or of arrays with two axes or
             more that broadcast against a sample without the axis of a window, such as (1, lat, lon). Or a mapping of
             names to such pairs, as of `cast`. Values are those after decoding. An array can be normalised once. Or the
-            `Statistics` of some samples, such as those of the training part. "auto": by `zarrfeed.stats` of these
-            samples, which reads them all now, unless `stats` has the result.
+            `Statistics` of some samples, such as those of the training part, which must have figures of every array
+            that is normalised, along dimensions with the same labels. "auto": by `zarrfeed.stats` of these samples,
+            which reads them all now, unless `stats` has the result.
         axis
             The axis of the array, or dimension by its name, that the channels are along. Needed for arrays with one
             axis. With "auto": what has statistics of its own, as of `zarrfeed.stats`.
         stats
             With "auto": a JSON file with statistics of these samples, which is written if it does not exist. For those
             of other samples, give `zarrfeed.Statistics.load(path)` as `mean_std`.
+        sides
+            What "auto", `Statistics` and a pair without names normalise: the arrays of "samples", of "targets", or of
+            both, ["samples", "targets"], but for coordinates, text and records. Targets are left as they are unless
+            they are named here or in a mapping, since many are labels.
 
         Examples
         --------
@@ -84,13 +91,16 @@ class ItemMethods:
         >>> zarrfeed.ZarrDataset(zarrfeed.open(images).normalize(([1, 4, 7], [2, 3, 1]), axis=1))[0]
         tensor([3., 1., 0.])
         """
+        named = parse_sides(sides)
         if isinstance(mean_std, Statistics):
-            mean_std = mean_std.mean_std()
-        step = Step("normalize", (mean_std, axis))
-        if isinstance(mean_std, str) or stats is not None:
-            step = Step("normalize", (automatic(self, mean_std, axis, stats), None))
+            mean_std = given = by_statistics(self.resolved, mean_std, named)
+        elif isinstance(mean_std, str) or stats is not None:
+            given = automatic(self, mean_std, axis, stats, named)
+        else:
+            given = of_sides(mean_std, named)
+        step = Step("normalize", (given, None if isinstance(mean_std, str) else axis))
         resolved = step(self.resolved)
-        return self._then(calls.normalize_call(mean_std, axis, stats), step, resolved)
+        return self._then(calls.normalize_call(mean_std, axis, stats, named), step, resolved)
 
     def static(self, *names: str, **arrays: FieldSource | float) -> Self:
         """Add arrays that are the same for all samples, such as a land-sea mask, to every batch.

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.conversion import Items, by_field, is_number
+from zarrfeed.metadata.normalize_by import SIDES, pairs_of
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.spec.field import Field, ResidentField, StoredField
 from zarrfeed.spec.missing import NO_CATEGORY
@@ -49,7 +50,7 @@ class MeasuredField:
         The same as axes of a batch, ascending: 0 is that of the samples.
     shape
         Of the statistics, which broadcast against a sample.
-    fingerprint
+    fingerprint, side
         As of `FieldStatistics`.
     is_codes
         Whether items are codes of categories, of which `NO_CATEGORY` is missing.
@@ -62,6 +63,7 @@ class MeasuredField:
     kept: tuple[int, ...]
     shape: tuple[int, ...]
     fingerprint: str
+    side: str
     is_codes: bool = False
     mask: int | None = None
 
@@ -77,7 +79,7 @@ class MeasuredField:
 
 
 def measured(
-    resolved: ResolvedData, axis: Axis, *, normalized: bool = False
+    resolved: ResolvedData, axis: Axis, sides: tuple[str, ...] = SIDES
 ) -> tuple[ResolvedData, tuple[MeasuredField, ...]]:
     """Return the arrays that statistics are taken of, as they are decoded, and what is measured of each.
 
@@ -87,8 +89,8 @@ def measured(
         The samples.
     axis
         As of `zarrfeed.stats`.
-    normalized
-        Whether only the arrays count that `normalize` is for, if it names none.
+    sides
+        Sides whose arrays count: "samples", "targets".
 
     Raises
     ------
@@ -97,15 +99,7 @@ def measured(
     """
     resolved = replace(resolved, patching=None)  # of all voxels, whichever patches they come in
     items = resolved.opened.items
-    numbers = [
-        n
-        for n, (one, field, is_wanted) in enumerate(
-            zip(items, resolved.fields, _wanted(items, normalized), strict=True)
-        )
-        if is_wanted and is_number(one) and _has_axes(field, one)
-    ]
-    if not numbers:
-        raise ConfigError("there are no arrays of numbers to take statistics of")
+    numbers = _measurable(resolved, sides)
     plain = resolved.plain(numbers)
     names = _names([items[n] for n in numbers], items)
     axes = _axes(axis, plain)
@@ -118,7 +112,7 @@ def measured(
         called = tuple(_called(one, a) for a in kept)
         is_codes, mask = one.key in resolved.opened.categories, _mask_of(one, plain.opened.items)
         fingerprint = layout_fingerprint(field, one, kept, selected, lacks=[is_codes, mask is not None])
-        made.append(MeasuredField(name, called, kept, shape, fingerprint, is_codes, mask))
+        made.append(MeasuredField(name, called, kept, shape, fingerprint, one.part, is_codes, mask))
     return plain, tuple(made)
 
 
@@ -128,15 +122,50 @@ def _mask_of(items: Items, others: Sequence[Items]) -> int | None:
     return next((n for n, one in enumerate(others) if (one.part, one.key, one.dtype) == named), None)
 
 
-def check_normalizable(resolved: ResolvedData) -> None:
+def _measurable(resolved: ResolvedData, sides: tuple[str, ...]) -> list[int]:
+    """Return the numbers of the fields of some sides that have means.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    items = resolved.opened.items
+    numbers = [
+        n
+        for n, (one, field, is_wanted) in enumerate(zip(items, resolved.fields, _wanted(items, sides), strict=True))
+        if is_wanted and is_number(one) and _has_axes(field, one)
+    ]
+    if not numbers:
+        raise ConfigError(f"there are no arrays of numbers in {' or '.join(sides)} to take statistics of")
+    return numbers
+
+
+def by_statistics(resolved: ResolvedData, statistics: Statistics, sides: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return (mean, std) by the names of the arrays that `Data.normalize` is for, from statistics of any samples.
+
+    Raises
+    ------
+    ConfigError
+        If the statistics are not of these arrays; names the array.
+    """
+    check_normalizable(resolved, sides)
+    plain = replace(resolved, patching=None)
+    numbers, items = _measurable(plain, sides), resolved.opened.items
+    return pairs_of(resolved, statistics, numbers, _names([items[n] for n in numbers], items))
+
+
+def check_normalizable(resolved: ResolvedData, sides: tuple[str, ...]) -> None:
     """Raise ConfigError if an array that `normalize("auto")` is for was normalised before."""
     items = resolved.opened.items
-    for one, is_wanted, wish in zip(items, _wanted(items, normalized=True), resolved.wishes, strict=True):
+    for one, is_wanted, wish in zip(items, _wanted(items, sides), resolved.wishes, strict=True):
         if is_wanted and wish.mean_std is not None:
             raise ConfigError(f"normalize of {one.name}: it was normalised before; give mean and std once")
 
 
-def automatic(data: Any, mean_std: object, axis: Axis, path: str | Path | None) -> Mapping[str, Any]:
+def automatic(
+    data: Any, mean_std: object, axis: Axis, path: str | Path | None, sides: tuple[str, ...]
+) -> Mapping[str, Any]:
     """Return what `Data.normalize("auto")` normalises by: (mean, std) by the names of arrays.
 
     Raises
@@ -148,8 +177,8 @@ def automatic(data: Any, mean_std: object, axis: Axis, path: str | Path | None) 
         if path is not None:
             raise ConfigError(f"stats = {path!r} is for normalize('auto')")
         raise ConfigError(f"mean_std = {mean_std!r}, must be (mean, std), a mapping of names to such pairs, or 'auto'")
-    check_normalizable(data.resolved)
-    _, fields = measured(data.resolved, axis, normalized=True)
+    check_normalizable(data.resolved, sides)
+    _, fields = measured(data.resolved, axis, sides)
     if path is not None and Path(path).exists():
         statistics = Statistics.load(path)
         why = fits(statistics.fields, fields)
@@ -168,12 +197,8 @@ def automatic(data: Any, mean_std: object, axis: Axis, path: str | Path | None) 
             kept,
         )
         # The public name, as what reads arrays lies in a layer above this one.
-        statistics = import_module("zarrfeed").stats(data, axis=axis, output=path, normalized=True)
-    pairs = {field.name: statistics[field.name].mean_std() for field in fields}
-    for name, (mean, std) in pairs.items():
-        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise ConfigError(f"normalize of {name}: it has infinite values, so mean and std are not finite")
-    return pairs
+        statistics = import_module("zarrfeed").stats(data, axis=axis, output=path, sides=sides)
+    return by_statistics(data.resolved, statistics, sides)
 
 
 def fits(statistics: Mapping[str, FieldStatistics], fields: Sequence[MeasuredField]) -> str:
@@ -189,13 +214,13 @@ def fits(statistics: Mapping[str, FieldStatistics], fields: Sequence[MeasuredFie
     return ""
 
 
-def _wanted(items: Sequence[Items], normalized: bool) -> list[bool]:
-    """Return which arrays hold what is measured, and not coordinates, text or records: of `samples`, or of both sides.
+def _wanted(items: Sequence[Items], sides: tuple[str, ...]) -> list[bool]:
+    """Return which arrays of some sides hold what is measured, and not coordinates, text or records.
 
     It is what an argument without names is for, of each side.
     """
     wanted = [False] * len(items)
-    for side in ("samples",) if normalized else ("samples", "targets"):
+    for side in sides:
         members = [n for n, one in enumerate(items) if one.part == side]
         applied = by_field("stats", True, [replace(items[n], part="samples") for n in members])
         for n, is_wanted in zip(members, applied, strict=True):

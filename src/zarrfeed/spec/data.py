@@ -237,11 +237,12 @@ class CastCall(Call):
 
 @dataclass(frozen=True)
 class NormalizeCall(Call):
-    """`.normalize(mean_std, axis=..., stats=...)`."""
+    """`.normalize(mean_std, axis=..., stats=..., sides=...)`."""
 
     mean_std: Hashable
     axis: Hashable = None
     stats: str | None = dataclasses.field(default=None, compare=False)  # where statistics are kept, not what they are
+    sides: tuple[str, ...] = ("samples",)
 
     def function(self) -> str:
         """Return what is called."""

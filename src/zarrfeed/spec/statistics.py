@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ import numpy.typing as npt
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.page import Page, Row
+
+#: The labels of a dimension, such as pressures of "level": numbers or text, one for each index.
+Labels: TypeAlias = tuple[Any, ...]
 
 _MARK = "zarrfeed stats, 1"
 _NUMBERS = ("mean", "std", "min", "max")
@@ -46,6 +50,8 @@ class FieldStatistics:
     fingerprint
         A hash of the samples' positions, the layout of the array and its decoding, and `axes`; not of where the store
         is. Statistics fit samples that have the same one.
+    side
+        "samples" or "targets": where the array is in a batch. Empty in files that older versions wrote.
 
     Examples
     --------
@@ -63,6 +69,7 @@ class FieldStatistics:
     missing: npt.NDArray[np.float64]
     count: int
     fingerprint: str
+    side: str = ""
 
     def mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return what `Data.normalize` takes: 1 in place of a standard deviation of 0, and (0, 1) where all is missing.
@@ -78,7 +85,8 @@ class FieldStatistics:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; NaN is null, and infinity a text."""
         arrays = {name: _to_lists(getattr(self, name).tolist()) for name in (*_NUMBERS, "missing")}
-        return {"axes": list(self.axes), "fingerprint": self.fingerprint, "count": self.count, **arrays}
+        known = {"axes": list(self.axes), "fingerprint": self.fingerprint, "count": self.count, "side": self.side}
+        return {**known, **arrays}
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> FieldStatistics:
@@ -92,7 +100,8 @@ class FieldStatistics:
         arrays = {name: np.array(_from_lists(json[name]), np.float64) for name in (*_NUMBERS, "missing")}
         if len({array.shape for array in arrays.values()}) != 1:
             raise ValueError("arrays of different shapes")
-        return cls(axes=tuple(json["axes"]), fingerprint=str(json["fingerprint"]), count=int(json["count"]), **arrays)
+        axes, side = tuple(json["axes"]), str(json.get("side", ""))
+        return cls(axes, fingerprint=str(json["fingerprint"]), count=int(json["count"]), side=side, **arrays)
 
     def _same(self, other: FieldStatistics) -> bool:
         return self.to_json() == other.to_json()
@@ -110,6 +119,9 @@ class Statistics(Page):
         How many samples they are of.
     data
         The expression that describes the samples.
+    labels
+        Dimension of a sample -> its labels, such as the pressures of "level", where they are stored. Other labels are
+        refused by `Data.normalize`.
 
     Examples
     --------
@@ -122,6 +134,7 @@ class Statistics(Page):
     fields: Mapping[str, FieldStatistics]
     samples: int
     data: str
+    labels: Mapping[str, Labels] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> FieldStatistics:
         return self.fields[name]
@@ -136,7 +149,10 @@ class Statistics(Page):
     __hash__ = None  # type: ignore[assignment]
 
     def mean_std(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        """Return what `Data.normalize` takes, by name: the statistics of training samples serve validation, too.
+        """Return (mean, std) by the names of all arrays, of both sides, as a mapping for `Data.normalize`.
+
+        Such a mapping normalises every array that it names. It does not tell what it was measured of, so it is not
+        checked against the labels and sides of the samples, as these statistics themselves are.
 
         Examples
         --------
@@ -155,7 +171,8 @@ class Statistics(Page):
             If it cannot be written.
         """
         fields = {name: field.to_json() for name, field in self.fields.items()}
-        json_object = {"what": _MARK, "data": self.data, "samples": self.samples, "fields": fields}
+        labels = {name: _to_lists(list(of)) for name, of in self.labels.items()}
+        json_object = {"what": _MARK, "data": self.data, "samples": self.samples, "labels": labels, "fields": fields}
         write_whole(Path(path), f"{json.dumps(json_object, indent=1, allow_nan=False)}\n".encode())
 
     @classmethod
@@ -177,7 +194,11 @@ class Statistics(Page):
             raise ConfigError(f"{path}: holds no statistics that this version wrote")
         try:
             fields = {name: FieldStatistics.from_json(of) for name, of in content["fields"].items()}
-            return cls(fields, int(content["samples"]), str(content["data"]))
+            labels = {
+                name: tuple(math.nan if one is None else one for one in of)
+                for name, of in content.get("labels", {}).items()
+            }
+            return cls(fields, int(content["samples"]), str(content["data"]), labels)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{path}: is damaged ({error!r})") from error
 
@@ -209,6 +230,8 @@ def _entry(field: FieldStatistics, index: tuple[int, ...]) -> str:
 def _to_lists(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_lists(one) for one in value]
+    if isinstance(value, str):
+        return value
     if math.isnan(value):
         return None
     return str(value) if math.isinf(value) else value

@@ -29,6 +29,7 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.codec_guards import Expected
 from zarrfeed.storage.guarded_chain import encoded, expected_of
 from zarrfeed.storage.zarr_internals import (
+    ArrayMetadata,
     ArrayV2Metadata,
     ChunkSpec,
     chunk_spec,
@@ -102,7 +103,8 @@ def as_meant(array: zarr.Array[Any], name: str | None = None) -> zarr.Array[Any]
     ConfigError
         If a configuration contradicts the dtype, or has a value that its codec cannot use.
     """
-    metadata = array.metadata
+    metadata: ArrayMetadata = array.metadata
+    changed: ArrayMetadata
     name = name or printable(str(array.store_path).removeprefix("file://"))
     if isinstance(metadata, ArrayV2Metadata):
         changed = _read_v2(metadata, name, array)

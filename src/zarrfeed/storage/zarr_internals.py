@@ -192,7 +192,8 @@ def fill_of(array: zarr.Array[Any]) -> Any:
 
 def with_fill(array: zarr.Array[Any], value: Any) -> zarr.Array[Any]:
     """Return an array that is read with another fill value; nothing is stored."""
-    return with_metadata(array, replace(array.metadata, fill_value=array.metadata.dtype.cast_scalar(value)))
+    fill: Any = array.metadata.dtype.cast_scalar(value)
+    return with_metadata(array, replace(array.metadata, fill_value=fill))
 
 
 def configured(codec: Any, changes: dict[str, Any]) -> Any:

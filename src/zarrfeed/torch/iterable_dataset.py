@@ -34,7 +34,6 @@ from zarrfeed.torch.host_rows import with_shared_rows
 from zarrfeed.torch.options import (
     MOVED_TO_DATA,
     MOVED_TO_OPTIONS,
-    SessionOptions,
     as_data,
     check_order,
     check_pin_memory,

@@ -18,6 +18,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import Source
+from zarrfeed.metadata.normalize_by import SIDES, Sides, labels_of, parse_sides
 from zarrfeed.metadata.statistics import Axis, MeasuredField, fits, measured
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
@@ -51,6 +52,7 @@ def stats(
     output: str | Path | None = None,
     restart: bool = False,
     normalized: bool = False,
+    sides: Sides = SIDES,
     num_threads: int | None = None,
     memory_budget: int | str | None = None,
     executor: Executor | str | None = None,
@@ -79,7 +81,11 @@ def stats(
     restart
         Whether to measure anew, whatever the files hold.
     normalized
-        Whether to measure only the arrays that `Data.normalize("auto")` is for: those of `samples`.
+        Whether to measure only the arrays that `Data.normalize` is for without its `sides`: the same as
+        `sides="samples"`.
+    sides
+        Sides whose arrays are measured: "samples", "targets", or both. `Data.normalize` takes the figures of the
+        sides that its own `sides` names.
     num_threads
         Decode threads, and threads that measure. None: one for each core. With an executor it is the number of both of
         a task, and None is one.
@@ -129,7 +135,8 @@ def stats(
     if faults.skips:
         raise ConfigError("on_error = 'skip', must be 'raise': statistics would be of other samples")
     data = as_data(data, None, faults)
-    plain, fields = measured(data.resolved, axis, normalized=normalized)
+    plain, fields = measured(data.resolved, axis, ("samples",) if normalized else parse_sides(sides))
+    labels = labels_of(plain, plain.opened.items)
     file, path = None, None if output is None else Path(output)
     if path is not None:
         known = _known(path, fields, restart=restart, say=on_message)
@@ -141,7 +148,10 @@ def stats(
     run = _Run(replace(data, resolved=plain, growth=None), fields, file, on_progress)
     run.all(options, executor, restart=restart, say=on_message)
     result = Statistics(
-        {field.name: _result(field, of) for field, of in zip(fields, run.moments, strict=True)}, len(data), str(data)
+        {field.name: _result(field, of) for field, of in zip(fields, run.moments, strict=True)},
+        len(data),
+        str(data),
+        labels,
     )
     if path is not None:
         result.save(path)
@@ -257,5 +267,13 @@ def _result(field: MeasuredField, moments: Moments) -> FieldStatistics:
     )
     mean, std, low, high = (np.where(none, np.nan, values) for values in numbers)
     return FieldStatistics(
-        field.axes, mean, std, low, high, missing / np.maximum(total, 1), int(total.flat[0]), field.fingerprint
+        field.axes,
+        mean,
+        std,
+        low,
+        high,
+        missing / np.maximum(total, 1),
+        int(total.flat[0]),
+        field.fingerprint,
+        field.side,
     )
