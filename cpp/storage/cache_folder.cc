@@ -96,10 +96,14 @@ CacheFolder::Trouble CacheFolder::open_root() {
   struct stat link{};
   struct stat info{};
   if (lstat(path_.c_str(), &link) != 0) return {"cannot be made", error ? error.value() : unmade};
+  if (stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && !owners_.made(info)) {
+    const File folder(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder && user_in(folder.get()) == info.st_uid) owners_.user = info.st_uid;
+  }
   if (S_ISLNK(link.st_mode) && !owners_.made(link)) {
     refuse("is a link that " + name_of_user(link.st_uid) + " made; name another directory");
   }
-  if (stat(path_.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) refuse("is not a directory");
+  if (!S_ISDIR(info.st_mode)) refuse("is not a directory");
   check_owner(info);  // before it is opened, which another user's folder may forbid
   const int through_link = S_ISLNK(link.st_mode) ? 0 : O_NOFOLLOW;
   root_ = File(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | through_link));
@@ -148,7 +152,7 @@ bool CacheFolder::check_content() const {
 
 std::string CacheFolder::foreign_inside(const std::string& name, const struct stat& info) const {
   const bool is_kind = name == kMarker ? S_ISREG(info.st_mode) : S_ISDIR(info.st_mode);
-  return "has a " + name + " that " +
+  return "has " + name + ", which " +
          (is_kind ? "belongs to " + name_of_user(info.st_uid)
                   : "is no " + std::string(name == kMarker ? "file" : "folder")) +
          "; delete it, or name another directory";

@@ -88,7 +88,7 @@ class CacheFolder {
   [[nodiscard]] std::string here() const { return "cache " + path_ + ": "; }
 
   const std::string path_;
-  const FileOwners owners_;
+  FileOwners owners_;  ///< does not change after open()
   File root_;
   std::string notice_;
 };

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <vector>
 
 namespace zarrfeed {
@@ -139,6 +140,16 @@ int remove_contents(int folder) {
     if (error != ENOENT && first_error == 0) first_error = error;
   });
   return first_error != 0 ? first_error : unread;
+}
+
+std::optional<uid_t> user_in(int folder) {
+  std::random_device random;
+  const std::string name = ".zarrfeed-" + std::to_string(random()) + "-" + std::to_string(random());
+  const File probe = open_plain(folder, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+  struct stat info{};
+  const bool is_known = probe && fstat(probe.get(), &info) == 0;
+  if (probe) remove_beneath(folder, name);
+  return is_known ? std::optional(info.st_uid) : std::nullopt;
 }
 
 int for_each_name(int folder, const std::function<void(const std::string&)>& visit) {

@@ -74,6 +74,10 @@ int remove_beneath(int folder, const std::string& path, int flags = 0);
 /// Deletes all that is in a folder. 0, or the errno of what could not be deleted first.
 int remove_contents(int folder);
 
+/// The user whom a file system names as the owner of what this process makes in a folder. On a network file system that
+/// shows all files as one user's, that is not the effective user. Nothing if nothing can be made there.
+std::optional<uid_t> user_in(int folder);
+
 /// Calls `visit` with the name of each item of a folder. 0, or the errno.
 int for_each_name(int folder, const std::function<void(const std::string&)>& visit);
 

@@ -24,15 +24,16 @@ two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as t
 
 
 def as_user(user: int, body: Callable[[], object], groups: Sequence[int] = ()) -> None:
-    """Run code as a user, and fail with its traceback if it raises."""
+    """Run code as a user (as this one where only root could change that), and fail with its traceback if it raises."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            os.setgroups(list(groups))
-            os.setgid(user)
-            os.setuid(user)
+            if os.geteuid() == 0:
+                os.setgroups(list(groups))
+                os.setgid(user)
+                os.setuid(user)
             body()
             status = 0
         except BaseException:  # noqa: BLE001 (of any class: the test shows it)
@@ -48,8 +49,8 @@ def as_user(user: int, body: Callable[[], object], groups: Sequence[int] = ()) -
 
 @contextlib.contextmanager
 def folder_of_all() -> Iterator[Path]:
-    """Make a folder with the access rights of /tmp; pytest's own folders are for one user."""
-    folder = Path(tempfile.mkdtemp(prefix="zarrfeed-users-"))
+    """Make a folder with the access rights of /tmp, in it; what a test has for itself is for one user."""
+    folder = Path(tempfile.mkdtemp(prefix="zarrfeed-users-", dir="/tmp"))
     folder.chmod(0o1777)
     try:
         yield folder

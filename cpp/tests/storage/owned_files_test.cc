@@ -115,6 +115,13 @@ TEST(a_file_is_believed_if_its_owners_alone_could_write_it) {
   }
 }
 
+TEST(the_owner_of_what_is_made_in_a_folder_is_found_and_nothing_stays) {
+  const TempDir directory;
+  CHECK(user_in(folder_of(directory).get()) == geteuid());
+  CHECK(fs::is_empty(directory.path()));
+  CHECK(user_in(-1) == std::nullopt);
+}
+
 TEST(names_are_listed_once_and_users_and_groups_have_names) {
   const TempDir directory;
   for (const std::string name : {"b", "a", ".hidden"}) write_file(directory.path() / name, std::vector<uint8_t>{1});

@@ -6,10 +6,11 @@ import random
 from dataclasses import replace
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
-from tests.faults.io import changed, checkpoint, full, local, skip, store, verify, web
+from tests.faults.io import changed, checkpoint, full, local, others, skip, store, verify, web
 from tests.faults.io.shim import preloaded
 
-ROWS = (*local.ROWS, *changed.ROWS, *skip.ROWS, *store.ROWS, *full.ROWS, *verify.ROWS, *web.ROWS, *checkpoint.ROWS)
+_MODULES = (local, changed, skip, store, full, verify, web, checkpoint, others)
+ROWS = tuple(row for module in _MODULES for row in module.ROWS)
 
 _SHORT = tuple((row, number) for row in ROWS for number in range(row.short_runs))
 

@@ -367,11 +367,14 @@ def test_two_users_of_a_group_append_to_one_store() -> None:
         os.chown(team, VICTIM, GROUP)
         team.chmod(0o2775)
 
-        def append(begin: int, end: int) -> None:
+        def append(begin: int, end: int, path: Path = team / "s.zarr") -> None:
             os.umask(0o002)
-            with Appender(team / "s.zarr", chunk_rows=4) as appender:
+            with Appender(path, chunk_rows=4) as appender:
                 appender.append(rows(begin, end))
 
+        umask = os.umask(0o002)
+        append(0, 10, folder / "first.zarr")  # imports what the users may not be able to read
+        os.umask(umask)
         as_user(VICTIM, lambda: append(0, 10), [GROUP])
         as_user(OTHER, lambda: append(10, 25), [GROUP])
         as_user(VICTIM, lambda: append(25, 30), [GROUP])

@@ -151,11 +151,12 @@ def test_the_cache_of_another_user_is_refused_and_the_refusal_says_how_to_share_
             cache.chmod(0o755)
 
         def suffer() -> None:
-            for options in ({}, {"cache_limit": "1GiB"}):
+            limits: tuple[str | None, ...] = (None, "1GiB")
+            for limit in limits:
                 with pytest.raises(
                     ConfigError, match=rf"belongs to uid {OTHER}, .* runs as uid {VICTIM}.*cache_group="
                 ):
-                    zarrfeed.open(np.zeros(3), cache=cache, **options)
+                    zarrfeed.open(np.zeros(3), cache=cache, cache_limit=limit)
             for command in ("info", "verify", "clear"):
                 assert cli.main(["cache", command, str(cache)]) == cli.EXIT_ERROR
             with pytest.raises(ConfigError, match=f"cache_group = {GROUP}: this process is not in that group"):
