@@ -1,14 +1,21 @@
 """The errors of zarrfeed: one common base, and the builtin that a caller would catch."""
 
-import re
+import sys
+from typing import Any
 
-#: In the URL of a web server: a user with a password, as in https://user:password@host, and a query.
-_USER = re.compile(r"(https?://)[^/\s\"'?#]*@")
-_QUERY = re.compile(r"(https?://[^\s\"'?<>()]*)\?[^\s\"'<>()]*")
+from zarrfeed.base.redaction import public_name, redact, without_secrets
 
 
 class ZarrfeedError(Exception):
-    """Base of all errors that zarrfeed raises on purpose."""
+    """Base of all errors that zarrfeed raises on purpose.
+
+    Its message has no secrets, and neither have the exceptions that are handled when it is made, which a traceback
+    shows as its causes.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in args))
+        redact(sys.exception())
 
 
 class ConfigError(ZarrfeedError, ValueError):
@@ -75,12 +82,7 @@ def one_line(text: str) -> str:
 def printable(name: object) -> str:
     """Return the name of a store or a path as text that can be shown.
 
-    Bytes of a path that are no UTF-8 are shown as escapes. A user, a password and a query are taken out of the URL of a
-    web server, which a client's own name of a store may have.
+    Bytes of a path that are no UTF-8 are shown as escapes. Users, passwords and queries are taken out of URLs, which a
+    client's own name of a store may have.
     """
-    return without_secrets(str(name).encode("utf-8", "backslashreplace").decode())
-
-
-def without_secrets(text: str) -> str:
-    """Return text without the user, the password and the query of URLs of web servers in it."""
-    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))
+    return public_name(str(name).encode("utf-8", "backslashreplace").decode())

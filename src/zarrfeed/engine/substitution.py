@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedError
+from zarrfeed.base.redaction import without_secrets
 from zarrfeed.plan.field_rows import FindChunks
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.selection import Int64
@@ -169,7 +170,7 @@ class Substitutes:
                 )
             cause = _error_of(one)
             self._report.append(SkippedChunk(self._fields[number].name, key, self._epoch, cause))
-            warnings.warn(f"skipped: {cause}", ChunkSkippedWarning, stacklevel=2)
+            warnings.warn(without_secrets(f"skipped: {cause}"), ChunkSkippedWarning, stacklevel=2)
 
 
 class _BlockOrder:

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
+from zarrfeed.base.redaction import without_secrets
 from zarrfeed.plan.epoch_plan import Schedule
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixture import COLUMNS
@@ -89,4 +90,4 @@ def warn_of_sharing(schedule: Schedule, place: RankInfo) -> None:
         return
     found = RankSharing.of(schedule.line(schedule.settle(EpochState(0), place.consumer())), place.world_size)
     if found.readers > 1:
-        warnings.warn(str(found), stacklevel=1)  # of this line, so that it is shown once
+        warnings.warn(without_secrets(str(found)), stacklevel=1)  # of this line, so that it is shown once

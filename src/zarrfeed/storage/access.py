@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.base.redaction import remember
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.retry import FailedAttempt, reading
@@ -37,9 +38,17 @@ class StoreAccess:
     """
 
     policy: Faults = field(default_factory=Faults)
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     cache: CacheOptions | None = None
     shared: SharedAccess | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.storage_options, Mapping):
+            remember(self.storage_options)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def ask(self, read: Callable[[], Awaitable[_T]], name: str, failed: FailedAttempt | None = None) -> _T:
         """Return what `read` does on zarr-python's event loop, within the timeout and with retries.

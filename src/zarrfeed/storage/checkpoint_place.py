@@ -70,7 +70,7 @@ class ObjectPlace:
         How the store is asked.
     """
 
-    store: Any
+    store: Any = field(repr=False)
     key: str
     name: str
     access: StoreAccess = field(default_factory=StoreAccess)
@@ -117,6 +117,8 @@ def find_place(
         raise ConfigError(f"{text!r}: got {type(text).__name__}, the place of a checkpoint must be text")
     if store is not None:
         return _in_store(text, store, storage_options, policy)
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict of names to values")
     if is_url(text):
         retries = {"retry_config": {"max_retries": client_retries}}
         options = retries | dict(storage_options or {})

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import re
 
-from zarrfeed.base.errors import ZarrfeedError, one_line, without_secrets
+from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.native import core
+from zarrfeed.base.redaction import redact, without_secrets
 
 #: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
 _LASTING = frozenset(
@@ -63,7 +64,11 @@ _LONGEST_TEXT = 200
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what went wrong, in one line without a dump; errors that are not obstore's as Python shows them."""
+    """Return what went wrong, in one line without a dump; errors that are not obstore's as Python shows them.
+
+    Secrets are taken out of the error itself, too, since it becomes the cause of another one.
+    """
+    redact(error)
     text = str(error)
     if _DUMP not in text:
         return without_secrets(repr(error))
@@ -107,6 +112,7 @@ def asks_for_credentials(error: BaseException) -> bool:
 
 def errno_of(error: BaseException) -> int:
     """Return the error number of an exception; if it has none that of its class, or EIO."""
+    redact(error)
     code = getattr(error, "errno", None)
     if isinstance(code, int) and code:
         return code

@@ -8,6 +8,8 @@ from typing import Any
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, ObjectStore
 
+from zarrfeed.base.redaction import remember
+
 
 def is_mapper(source: object) -> bool:
     """Return whether this is a mapper of fsspec: a store, though it is a Mapping, too."""
@@ -23,5 +25,9 @@ def as_store(source: Any) -> Store | None:
     if isinstance(source, Store):
         return source
     if type(source).__module__.startswith("obstore."):
+        remember(getattr(source, "config", None))
         return ObjectStore(source, read_only=True)
-    return FsspecStore.from_mapper(source, read_only=True) if is_mapper(source) else None
+    if not is_mapper(source):
+        return None
+    remember(source.fs.storage_options)
+    return FsspecStore.from_mapper(source, read_only=True)

@@ -172,7 +172,7 @@ def _path_in(text: str) -> str | None:
         return None
     host, path = found[1] or "", found[2]
     if host not in ("", "localhost"):
-        raise ConfigError(f"{printable(text)}: is on another host, {host}; must be file:///path")
+        raise ConfigError(f"{printable(text)}: is on another host; must be file:///path")
     if re.search(r"[?#]", path):
         raise ConfigError(f"{printable(text)}: has a query or a fragment; {_QUOTED_NAME}, or give the path itself")
     return path

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from zarrfeed.base.errors import one_line
+from zarrfeed.base.redaction import without_secrets
 from zarrfeed.base.validate import check_flags
 
 
@@ -29,6 +30,7 @@ def counting_progress(
     total
         What the count will be. None: nobody knows.
     """
+    name = one_line(without_secrets(name))
     if progress is not None:
         check_flags(progress=progress)
     has_rich = importlib.util.find_spec("rich") is not None
@@ -43,7 +45,7 @@ def counting_progress(
             count += number
 
         yield add
-        print(f"{one_line(name)}: {count} {what}", file=sys.stderr)
+        print(f"{name}: {count} {what}", file=sys.stderr)
         return
     from rich import progress as bars
     from rich.console import Console
@@ -56,5 +58,5 @@ def counting_progress(
         bars.TextColumn("{task.description}"),
     )
     with bars.Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
-        task = bar.add_task(escape(one_line(name)), total=total)
+        task = bar.add_task(escape(name), total=total)
         yield lambda number: bar.advance(task, number)

@@ -66,7 +66,7 @@ class StoreSource:
         The keys that its objects have; None where nobody asks whether there are any.
     """
 
-    store: Store
+    store: Store = field(repr=False)
     prefix: str
     metadata_key: str
     decoder: ChunkDecoder | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zarr.abc.store import Store
@@ -32,7 +32,7 @@ class ObjectSource:
     """
 
     name: str
-    store: Store
+    store: Store = field(repr=False)
 
     @classmethod
     def of(cls, source: Any, access: StoreAccess) -> ObjectSource:

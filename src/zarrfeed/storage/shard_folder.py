@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
@@ -31,7 +31,7 @@ _READ_BYTES = 16 << 20
 class Transfer:
     """How the objects of a checkpoint are written and read: the arguments of `zarrfeed.checkpoint.writer`."""
 
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     memory_budget: int | str = DEFAULT_BUDGET
     concurrency: int | None = None
     retries: int = DEFAULT_RETRIES

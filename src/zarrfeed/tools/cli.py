@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ZarrfeedError, one_line
+from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
 from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser
 
@@ -405,11 +406,11 @@ _COMMANDS = {
 
 
 def _show(text: object) -> None:
-    print("\n".join(one_line(line) for line in str(text).split("\n")), flush=True)
+    print("\n".join(one_line(line) for line in without_secrets(str(text)).split("\n")), flush=True)
 
 
 def _complain(message: str) -> None:
-    print(f"zarrfeed: {one_line(' '.join(message.split()))}", file=sys.stderr)
+    print(f"zarrfeed: {one_line(' '.join(without_secrets(message).split()))}", file=sys.stderr)
 
 
 def _storage_option(text: str) -> dict[str, Any]:
@@ -423,6 +424,7 @@ def _storage_option(text: str) -> dict[str, Any]:
         options = {key: options if isinstance(options, bool | dict) else value} if key and is_pair else None
     if not isinstance(options, dict):  # the text may be a secret
         raise argparse.ArgumentTypeError("must be KEY=VALUE or a JSON object")
+    remember(options)
     return options
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from zarrfeed.base.redaction import without_secrets
 from zarrfeed.base.suggestions import did_you_mean
 
 #: What `--executor` takes.
@@ -22,6 +23,10 @@ class SuggestingParser(argparse.ArgumentParser):
         if unknown:
             self._refuse(unknown)
         return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with the usage and a message, which may quote what was given: without its secrets."""
+        super().error(without_secrets(message))
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         known = [name for action in self._actions for name in action.option_strings]

@@ -67,7 +67,7 @@ def run(
     ZarrfeedError
         If a single store cannot be checked, or there is none.
     """
-    from zarrfeed.base.errors import ConfigError, ZarrfeedError
+    from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
     from zarrfeed.metadata.many_stores import as_stores
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.storage.access import StoreAccess
@@ -92,7 +92,7 @@ def run(
                 report = _verify_one(store, arguments, storage_options, complain, progress)
             except ZarrfeedError as error:
                 complain(str(error))
-                reports.append({"store": str(store), "ok": False, "error": str(error)})
+                reports.append({"store": printable(store), "ok": False, "error": str(error)})
                 failed += 1
                 continue
             reports.append(report.to_dict())

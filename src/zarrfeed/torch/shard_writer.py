@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from zarrfeed.base.errors import CorruptCheckpointError, StoreWriteError, UnsupportedError
+from zarrfeed.base.redaction import without_secrets
 from zarrfeed.base.validate import check_flags
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
@@ -240,4 +241,5 @@ def _remove_objects(folder: ShardFolder, previous: Manifest) -> None:
     try:
         folder.remove_objects(one.name for one in previous.objects)
     except StoreWriteError as error:
-        warnings.warn(f"{folder.location}: objects of the previous checkpoint remain: {error}", stacklevel=2)
+        text = f"{folder.location}: objects of the previous checkpoint remain: {error}"
+        warnings.warn(without_secrets(text), stacklevel=2)

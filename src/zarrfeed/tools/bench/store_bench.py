@@ -128,7 +128,7 @@ class StoreBench:
     memory_budget: int | str | None = None
     mixing: Mixing | None = None
     faults: Faults | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     _first: Rate = field(init=False)
     _first_stats: Stats = field(init=False)
     _stats: Stats = field(init=False)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class WarmJob:
 
     store: str
     policy: Faults
-    storage_options: dict[str, Any] | None
+    storage_options: dict[str, Any] | None = field(repr=False)
     cache: CacheOptions
     memory_budget: int
     token: str

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -53,11 +53,11 @@ class RangeJob:
         Of a task.
     """
 
-    source: bytes
+    source: bytes = field(repr=False)
     path: str
     fingerprint: str
     policy: Faults
-    storage_options: dict[str, Any] | None
+    storage_options: dict[str, Any] | None = field(repr=False)
     num_threads: int
     budget: int
 

@@ -226,7 +226,7 @@ class SourceOptions:
     sample_axis: int = 0
     targets: str | None = None
     size: tuple[int, int] | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     timeout: float = DEFAULT_TIMEOUT_S
     files_are: FilesAre | None = None
 

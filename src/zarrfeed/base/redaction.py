@@ -1,0 +1,221 @@
+"""Secrets stay out of what is said: one function takes them out of text, and all that is said goes through it.
+
+What holds: no message, cause, warning, log line, `repr` or `str` of ours has a user or a password of a URL, a
+signature, a token, or a value of `storage_options` that may be a secret.
+
+- `without_secrets` takes secrets out of text, by what they look like, and by what `remember` was told. The value of an
+  option is a secret unless the option's name says that it is none.
+- Each `ZarrfeedError` passes its message through `without_secrets`, and the exceptions that are being handled through
+  `redact`: they become its causes, which a traceback prints.
+- `public_name` takes users, passwords and queries out of URLs, and nothing else. It serves names, which are compared
+  and stored: two folders keep two names, whatever they are called.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+_HIDDEN = "***"
+
+#: Names whose values are secrets wherever they stand: in the query of a URL, in JSON, in a dump of a client.
+_NAMES = (
+    r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig|signature|"
+    r"(?:[a-z0-9]+[_-])*(?:token|password|passwd|passphrase|secret|api[_-]?key)|(?:aws_)?(?:secret_)?access_key(?:_id)?|"
+    r"account_?key|sas_key|shared_?access_?(?:key|signature)|private_key(?:_id)?|authorization|proxy-authorization|"
+    r"service_account_key"
+)
+#: The value ends with the quote that it began with, or else where a parameter of a query, a word or a tuple ends.
+#: Behind a slash stands the name of a folder, such as token=3.
+_PAIRS = re.compile(
+    rf"""(?i)(?<![\w/-])(?P<name>['"]?(?:{_NAMES})['"]?\s*(?:[:=]\s*(?:b|Some\()?(?=["'])|=(?!=)))"""
+    r"""(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s&"'<>,;()\]}]+)"""
+)
+#: In the dump of a client that is written in Rust: parts of a URL.
+_URL_PARTS = re.compile(r"""\b(username|password|query|fragment): (Some\()?("(?:[^"\\]|\\.)*")""")
+#: In the query of a URL without a host.
+_PARAMETERS = re.compile(r"(?i)([?&](?:key|code|auth|pass|user|credentials?)=)[^\s&\"'<>]+")
+_SCHEMES = re.compile(r"(?i)\b(bearer\s+|sharedkey\s+\w+:|aws4-hmac-sha256\s+)[\w.~+/=:-]{6,}(?:,\s*\w+=[^\s,\"']+)*")
+#: In the answer of a server: what it made of the request's credentials.
+_ELEMENTS = re.compile(
+    r"<(AWSAccessKeyId|SignatureProvided|StringToSign(?:Bytes)?|CanonicalRequest(?:Bytes)?|AuthenticationErrorDetail)>"
+    r"[^<]*<"
+)
+#: Keys of Amazon and tokens in JSON (JWT) look like nothing else.
+_SHAPES = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
+#: In the URL of a server: a user with a password, as in https://user:password@host. Of Azure, a container stands there.
+_USER = re.compile(r"(?i)((?<![a-z])(?!abfss?:|wasbs?:)[a-z][a-z0-9+.-]*://)[^/\s\"'?#<>]*@")
+#: The same with a password that should have been escaped; digits and a slash are the port of a host.
+_RAW_PASSWORD = re.compile(
+    r"(?i)((?<![a-z])[a-z][a-z0-9+.-]*://)[^/\s\"'@:\[]*:(?!\d{0,5}(?:[/?#\s\"'),]|$))[^\s\"'<>]*@"
+)
+_QUERY = re.compile(r"(?i)((?<![a-z])https?://[^\s\"'?<>()]*)\?[^\s\"'<>()]*")
+
+#: Text without any of these has nothing to take out.
+_HINT = re.compile(r"[=:<?&]|AKIA|ASIA|eyJ|(?i:bearer|sharedkey|aws4)")
+
+#: Options, by the names that obstore and fsspec have without their prefixes, whose values are no secrets.
+_HARMLESS = frozenset(
+    (
+        "anon", "region", "region_name", "default_region", "endpoint", "endpoint_url", "base_url", "bucket",
+        "bucket_name", "container", "container_name", "account_name", "project", "virtual_hosted_style_request",
+        "request_payer", "requester_pays", "metadata_endpoint", "msi_endpoint", "authority_host", "proxy_url",
+        "proxy_excludes", "user_agent", "service_account_path", "application_credentials", "root_certificate",
+        "proxy_ca_certificate", "web_identity_token_file", "container_authorization_token_file",
+        "federated_token_file", "container_credentials_relative_uri", "role_arn", "role_session_name",
+        "signature_version", "addressing_style", "protocol", "auto_mkdir", "default_cache_type",
+    )
+)  # fmt: skip
+_PREFIXES = re.compile(r"^(?:aws|azure_storage|azure|google)_")
+#: Shorter values are words that are in any text. A test account's "test" is none that has to be kept.
+_SHORTEST = 6
+_MOST_VALUES = 4096
+
+_values: dict[str, None] = {}
+_any_value: re.Pattern[str] | None = None
+
+
+def remember(options: Mapping[str, Any] | None) -> None:
+    """Take values of `storage_options` for secrets, in this process, unless their names say that they are none."""
+    global _any_value
+    found = {made: None for value in _secrets_in(options or {}) for made in _spellings(value)}
+    if not found.keys() <= _values.keys():
+        _values.update(found)
+        for oldest in list(_values)[: max(0, len(_values) - _MOST_VALUES)]:
+            del _values[oldest]
+        longest_first = sorted(_values, key=len, reverse=True)
+        _any_value = re.compile("|".join(map(re.escape, longest_first)))
+
+
+def _secrets_in(options: Mapping[Any, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _secrets_in(value)
+            continue
+        for one in value if isinstance(value, list | tuple) else (value,):
+            text = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
+            if not isinstance(text, str):
+                continue  # a flag, a number, or a function
+            if "://" in text:
+                yield from _secrets_in_url(text)
+            elif _PREFIXES.sub("", str(name).lower()) not in _HARMLESS and not text.endswith(".json"):
+                yield text
+            if text.startswith("{"):  # the JSON of a service account
+                with suppress(ValueError):
+                    yield from _secrets_in(json.loads(text))
+
+
+def _secrets_in_url(url: str) -> Iterator[str]:
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        user, colon, password = parts.netloc.rpartition("@")[0].partition(":")
+        yield password if colon else user
+        yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if colon else ""
+        yield from (pair.partition("=")[2] for pair in parts.query.split("&"))
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """Yield a secret as messages may have it: its lines, its words, and with escapes."""
+    for part in {value, *value.splitlines(), *value.split("\\n"), *value.split()}:
+        for made in {part, quote(part), quote(part, safe=""), unquote(part), repr(part)[1:-1]}:
+            if len(made) >= _SHORTEST and not made.isspace():
+                yield made
+
+
+def public_name(name: str) -> str:
+    """Return a name without users, passwords and queries of URLs in it; the same name always gives the same."""
+    if "://" not in name:
+        return name
+    return _QUERY.sub(r"\1", _USER.sub(r"\1", _RAW_PASSWORD.sub(r"\1", name)))
+
+
+def without_secrets(text: str) -> str:
+    """Return text without secrets: what looks like one, and values that `remember` was told.
+
+    >>> without_secrets("https://me:pass@host/x?sig=abc is gone; {'token': 'abc'}, AWSAccessKeyId=abc&x=1")
+    "https://host/x is gone; {'token': '***'}, AWSAccessKeyId=***&x=1"
+    """
+    if _HINT.search(text):
+        text = _without_pairs(public_name(text))
+    return text if _any_value is None else _any_value.sub(_HIDDEN, text)
+
+
+def _without_pairs(text: str) -> str:
+    """Return text without the values of names that secrets have, and without what else looks like a secret."""
+    text = _URL_PARTS.sub(lambda found: f'{found[1]}: {found[2] or ""}"{_HIDDEN}"', text)
+    text = _PAIRS.sub(_without_value, text)
+    text = _PARAMETERS.sub(rf"\1{_HIDDEN}", text)
+    text = _SCHEMES.sub(rf"\1{_HIDDEN}", text)
+    text = _ELEMENTS.sub(rf"<\1>{_HIDDEN}<", text)
+    return _SHAPES.sub(_HIDDEN, text)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    value = found["value"]
+    mark = value[0] if value[0] in "\"'" else ""
+    return f"{found['name']}{mark}{_HIDDEN}{mark}"
+
+
+def redact(error: BaseException | None) -> None:
+    """Take secrets out of an exception of anybody's, its causes and its notes, in place.
+
+    Class, traceback, errno and everything but the secrets stay. An exception whose text is made of other attributes
+    than its arguments gets a subclass of the same name, which redacts that text.
+    """
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        with suppress(Exception):  # exceptions are anybody's code; the error that is raised matters more
+            _redact_one(one)
+        left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _redact_one(error: BaseException) -> None:
+    shown = f"{error}\n{error!r}\n{getattr(error, '__notes__', '')}"
+    if without_secrets(shown) == shown:
+        return
+    error.args = tuple(map(_redacted, error.args))
+    for name in ("strerror", "filename", "filename2", "msg"):  # of OSError, ImportError and others
+        value = getattr(error, name, None)
+        if isinstance(value, str):
+            with suppress(AttributeError, TypeError):  # a property
+                setattr(error, name, without_secrets(value))
+    notes = getattr(error, "__notes__", None)
+    if isinstance(notes, list):
+        notes[:] = map(_redacted, notes)
+    shown = f"{error}\n{error!r}"
+    if without_secrets(shown) != shown:
+        error.__class__ = _speaking_redacted(type(error))
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_redacted, value))
+    return {key: _redacted(one) for key, one in value.items()} if type(value) is dict else value
+
+
+def _speaking_redacted(kind: type[BaseException]) -> type[BaseException]:
+    """Return a subclass of an exception's class, of the same name, whose text has no secrets."""
+
+    def reduce(self: BaseException) -> Any:
+        made = kind.__reduce__(self)
+        return (kind, *made[1:]) if isinstance(made, tuple) else made
+
+    methods = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__str__": lambda self: without_secrets(kind.__str__(self)),
+        "__repr__": lambda self: without_secrets(kind.__repr__(self)),
+        "__reduce__": reduce,
+    }
+    return type(kind.__name__, (kind,), methods)

@@ -1,0 +1,217 @@
+"""Secrets are taken out of text and of exceptions, and nothing else is."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import traceback
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zarrfeed import ConfigError, StoreReadError
+from zarrfeed.base import redaction
+from zarrfeed.base.errors import UnknownOptionError, printable
+from zarrfeed.base.redaction import public_name, redact, remember, without_secrets
+
+SECRET = "S3CRETofNobody"
+
+
+@pytest.fixture(autouse=True)
+def no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test begin, and end, with no remembered values."""
+    monkeypatch.setattr(redaction, "_values", {})
+    monkeypatch.setattr(redaction, "_any_value", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:{}@host:8080/a", "s3://{}@bucket/a", "gs://key:{}@bucket", "hdfs://u:{}@h", "ftp://u:p{}%40@h/x",
+        "abfs://container:{}@account/x", "https://user:{}/more@host/a", "https://user:{}?x#y@host/a",
+        'HTTPStore("https://u:{}@h/x")', "http://u:{}@127.0.0.1:9/b/x.zarr/zarr.json in 3 ms",
+        "https://host/x?sig={}", "https://host/x?sv=1&se=2&sig={}&sp=r", "see (https://host/x?{})",
+        "/b/x?X-Amz-Signature={}&X-Amz-Date=1", "GET /x?key={} HTTP/1.1", "a?apikey={}", "&access_token={}",
+        "x-amz-security-token={}", "X-Amz-Credential={}%2F2026", "X-Goog-Signature={}", "x-goog-credential={}",
+        "AWSAccessKeyId={}&Signature={}&Expires=1", "password={}", "api_key={}", "api-key='{}'", "#access_token={}",
+        "{{'key': 'x', 'secret': '{}'}}", '{{"token": "{}"}}', "{{'secret_access_key': b'{}'}}", "session_token='{}'",
+        '{{"private_key": "-----BEGIN {}\\n-----"}}', 'secret_access_key: Some("{}")', "client_secret = '{}'",
+        "AccountName=a;AccountKey={};EndpointSuffix=core", "SharedAccessSignature={}", "sas_token: '{}'",
+        'Url {{ scheme: "http", username: "{}", password: Some("{}"), query: Some("{}") }}',
+        "Authorization: Bearer {}", "authorization='{}'", "'Authorization': 'Basic {}'", "Bearer {}.x-y_z~==",
+        "SharedKey account:{}=", "AWS4-HMAC-SHA256 Credential={}/x, SignedHeaders=a, Signature={}",
+        "<AWSAccessKeyId>{}</AWSAccessKeyId>", "<StringToSign>AWS4\n{}\n</StringToSign>", "token={})", "[token={}]",
+        "my_service_token={}", "aws_secret_access_key={}", "MINIO_PASSWORD={}",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_secret_is_taken_out(text: str) -> None:
+    shown = without_secrets(text.format(*[SECRET] * text.count("{}")))
+    assert SECRET not in shown
+    assert without_secrets(shown) == shown
+
+
+def test_the_rest_of_the_text_stays() -> None:
+    assert without_secrets(f"s3://u:{SECRET}@b/x.zarr: answered 403") == "s3://b/x.zarr: answered 403"
+    assert without_secrets(f"{{'key': 'a', 'token': '{SECRET}', 'n': 3}}") == "{'key': 'a', 'token': '***', 'n': 3}"
+    assert without_secrets(f"/x?sv=1&sig={SECRET}&sp=r, twice") == "/x?sv=1&sig=***&sp=r, twice"
+    keys = "AKIAIOSFODNN7EXAMPLE is no key, eyJhbGciOiJI.eyJzdWIiOiIx.abc no token"
+    assert without_secrets(keys) == "*** is no key, *** no token"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch_size = 0, must be at least 1", "keys[3] = 'a//b': a key must not be empty", "seed=3, key='x'",
+        "s3://bucket/what?", "s3://b/a:b@c/d", "abfs://container@account/x", "file:///tmp/a?b@c=d", "http://host:80/x@y",
+        "/data/token.zarr/token: has no axes (0-d)", "samples['token']: has dtype object", "signature = f(x), must be",
+        "is http://host/x right? ask me@host", "http://[::1]:80/a:b@c", "memory://140523/x", "s3://b/ts=2020 00:00",
+        "a password is needed: set AWS_SECRET_ACCESS_KEY", "storage_options has 'key' and another name of 'key'",
+        "https://host:8443: me@home", "token == 3", "/d/token=3/sig=4: no", "the bearer of it", "did you mean 'token'?",
+    ],
+)  # fmt: skip
+def test_text_without_secrets_stays_as_it_is(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+@given(st.text())
+def test_any_text_is_redacted_once(text: str) -> None:
+    assert without_secrets(without_secrets(text)) == without_secrets(text)
+
+
+def test_a_long_text_takes_no_long() -> None:
+    """No pattern takes more than linear time: an error may quote megabytes of anything."""
+    for piece in (
+        "a_",
+        "token ",
+        "://a:",
+        "://u@",
+        "?a=",
+        "'token': ",
+        'password: "\\\\',
+        "x-amz-",
+        "1",
+        "<StringToSign>",
+    ):
+        without_secrets(piece * (200_000 // len(piece)))
+
+
+def test_values_of_options_are_taken_out_unless_their_names_are_harmless() -> None:
+    remember(
+        {
+            "key": "an-access-key", "secret": "a/secret+key=", "nonsense": f"{SECRET}-1", "anon": False, "timeout": 1e6,
+            "region": "eu-central-1", "aws_endpoint_url": f"https://somebody:{SECRET}-2@minio.example:9000",
+            "client_options": {"default_headers": {"X-Api": f"{SECRET}-3"}, "user_agent": "ours/1.0"},
+            "token": b"bytes-of-a-token", "password": "short", "service_account": "/home/me/account.json",
+            "service_account_key": '{"private_key": "-----BEGIN\\nMIIEvQIBADANBg\\n-----END", "client_email": "a@b"}',
+        }
+    )  # fmt: skip
+    said = (
+        f"an-access-key a/secret+key= a/secret%2Bkey%3D a%2Fsecret%2Bkey%3D {SECRET}-1 {SECRET}-2 {SECRET}-3 "
+        "bytes-of-a-token MIIEvQIBADANBg"
+    )
+    assert without_secrets(said) == " ".join(["***"] * 9)
+    harmless = "eu-central-1 minio.example:9000 ours/1.0 1000000.0 False short /home/me/account.json"
+    assert without_secrets(harmless) == harmless
+    assert public_name(said) == said  # names that are stored do not depend on what a process was told
+
+
+def test_nothing_is_remembered_of_no_options() -> None:
+    remember(None)
+    remember({})
+    assert without_secrets("None {}") == "None {}"
+
+
+def test_an_error_of_ours_has_no_secrets_in_any_argument() -> None:
+    error = StoreReadError(errno.EACCES, f"s3://u:{SECRET}@b/x: permission denied")
+    assert (error.errno, error.strerror) == (errno.EACCES, "s3://b/x: permission denied")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.args) == (StoreReadError, error.args)
+    assert str(UnknownOptionError(f"https://h/?sig={SECRET}")) == "https://h/"
+    assert isinstance(error, OSError)
+
+
+class _ServerError(Exception):
+    """An error whose text is made of attributes, as that of aiohttp is."""
+
+    def __init__(self, url: str, status: int) -> None:
+        super().__init__((url,), status)
+        self.url, self.status = url, status
+
+    def __str__(self) -> str:
+        return f"{self.status}, url={self.url!r}"
+
+
+def raised(error: BaseException) -> ConfigError:
+    """Return an error of ours that is raised while another one is handled."""
+    try:
+        try:
+            raise error
+        except BaseException as cause:
+            raise ConfigError("it failed") from cause
+    except ConfigError as made:
+        return made
+
+
+def foreign_errors() -> list[BaseException]:
+    url = f"https://u:{SECRET}@h/x?sig={SECRET}"
+    noted = ValueError("noted")
+    noted.add_note(f"while {url} was read")
+    within = RuntimeError("outer")
+    within.__context__ = KeyError(url)
+    within.__context__.__context__ = within  # chains of anybody's may be circles
+    return [
+        ValueError(url), KeyError(url), FileNotFoundError(url), OSError(errno.EIO, f"at {url}", url), ImportError(url),
+        PermissionError(errno.EACCES, "no", f"/mnt/{url}", None, f"/mnt/2{url}"), _ServerError(url, 403), noted, within,
+        ExceptionGroup("all", [ValueError(url), _ServerError(url, 500)]), Exception(3, (url,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(foreign_errors())))
+def test_causes_are_shown_without_secrets_and_stay_what_they_are(number: int) -> None:
+    error = foreign_errors()[number]
+    kind, code = type(error), getattr(error, "errno", None)
+    made = raised(error)
+    shown = "".join(traceback.format_exception(made)) + repr(made.__cause__) + repr(made.__cause__.__context__)
+    assert SECRET not in shown
+    assert kind.__name__ in shown
+    assert made.__cause__ is error
+    assert isinstance(error, kind)
+    assert type(error).__name__ == kind.__name__
+    assert getattr(error, "errno", None) == code
+    if not isinstance(error, ExceptionGroup | RuntimeError):
+        assert "https://h/x" in shown or "noted" in shown
+
+
+def test_a_cause_without_secrets_is_not_touched() -> None:
+    error = ValueError("plain", 3, ["a list"])
+    args = error.args
+    assert raised(error).__cause__ is error
+    assert error.args is args
+
+
+def test_a_redacted_error_can_be_sent_to_another_process() -> None:
+    error = _ServerError(f"https://u:{SECRET}@h/x", 403)
+    redact(error)
+    found: Any = error.__reduce__()
+    assert found[0] is _ServerError
+
+
+def test_a_client_that_cannot_be_redacted_hides_no_error() -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("odd")
+
+    assert isinstance(raised(OddError()).__cause__, OddError)
+
+
+def test_other_names_stay_other_names() -> None:
+    """A listing file, or a cache, of one folder would be taken for that of the other."""
+    for name in ("/data/token=1", 'S3Store(bucket="b", prefix="token=1")', "s3://b/a?sig=1", "/d/a?key=1", "key: '1'"):
+        assert public_name(name) == name
+        assert public_name(name) != public_name(name.replace("1", "2"))
+
+
+def test_names_that_are_stored_have_no_user_and_no_query() -> None:
+    assert printable(f"https://u:{SECRET}@host/a?sig={SECRET}#b") == "https://host/a#b".removesuffix("#b")
