@@ -184,22 +184,25 @@ class BlockMemory:
 
     def _check_columns(self, matrix: CsrField, block: int, layout: int, columns: npt.NDArray[Any]) -> None:
         """Remember a block as bad if the store lacks its columns, or if one of them is none of the matrix."""
-        spec = self.elements.layouts[layout].spec
+        spec, parts = self.elements.layouts[layout].spec, self.elements.layouts[layout].parts
         dtype = np.dtype(spec.dtype.name)
         first, end = (int(one[0]) for one in self.elements.range_of(np.array([block])))
-        chunk = int(self.elements.chunk_of(np.array([block]))[1][0])
+        chunk, name = int(self.elements.chunk_of(np.array([block]))[1][0]), spec.name
+        if parts is not None:  # of many stores, one after another
+            store = int(parts.part_of(np.array([chunk]))[0])
+            chunk, name = chunk - int(parts.begin[store]), parts.names[store]
         marker = int(np.frombuffer(spec.fill, dtype)[0])
         low, high = int(columns.min()), int(columns.max())
         if low == high == marker:
             if not matrix.may_be_absent(first, end):
-                message = f"{spec.name}: chunk {chunk} is missing from the store, and says which columns values have"
+                message = f"{name}: chunk {chunk} is missing from the store, and says which columns values have"
                 self._bad[block] = BadBlock(self.elements, block, (str(chunk), "StoreReadError", errno.ENOENT, message))
                 return
             columns[...] = low = high = marked_fill(marker, dtype, matrix.num_columns)
         if low < 0 or high >= matrix.num_columns:
             place = int(columns.argmin() if low < 0 else columns.argmax())
             message = (
-                f"{spec.name}: chunk {chunk}: row {matrix.row_of(first + place)} has the column {columns[place]}, must "
+                f"{name}: chunk {chunk}: row {matrix.row_of(first + place)} has the column {columns[place]}, must "
                 f"be in [0, {matrix.num_columns - 1}]"
             )
             self._bad[block] = BadBlock(self.elements, block, (str(chunk), "CorruptChunkError", 0, message))

@@ -25,8 +25,9 @@ from zarr.abc.codec import ArrayArrayCodec, Codec
 from zarr.codecs import BytesCodec, ShardingCodec, VLenBytesCodec, VLenUTF8Codec
 from zarr.dtype import UInt64
 
-from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.codec_guards import Expected
+from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.guarded_chain import encoded, expected_of
 from zarrfeed.storage.zarr_internals import (
     ArrayMetadata,
@@ -102,17 +103,27 @@ def as_meant(array: zarr.Array[Any], name: str | None = None) -> zarr.Array[Any]
     ------
     ConfigError
         If a configuration contradicts the dtype, or has a value that its codec cannot use.
+    StoreReadError
+        If the metadata have to be read again, and cannot be.
     """
     metadata: ArrayMetadata = array.metadata
     changed: ArrayMetadata
     name = name or printable(str(array.store_path).removeprefix("file://"))
     if isinstance(metadata, ArrayV2Metadata):
         changed = _read_v2(metadata, name, array)
+    elif not any(_is_read(codec) for codec in metadata.codecs):
+        return array
     else:
         chunk = chunk_spec(metadata, regular_chunk_shape(metadata, name))
         chain = _read_v3(metadata.codecs, chunk, name)
         changed = metadata if _are_same(chain, metadata.codecs) else replace(metadata, codecs=chain)
     return array if changed is metadata else with_metadata(array, changed)
+
+
+def _is_read(codec: Codec) -> bool:
+    """Return whether a codec of format 3 has a configuration that zarr-python does not check when it opens an array."""
+    is_wrapper = str(getattr(codec, "codec_name", "")).startswith("numcodecs.")
+    return is_wrapper or isinstance(codec, ShardingCodec | VLenUTF8Codec | VLenBytesCodec)
 
 
 def _are_same(chain: Sequence[Any], before: Sequence[Any]) -> bool:
@@ -154,7 +165,10 @@ def _read_v2(metadata: ArrayV2Metadata, name: str, array: zarr.Array[Any]) -> Ar
 
 def _as_stored(array: zarr.Array[Any], number: int, num_filters: int, config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of a codec of format 2 without the defaults that numcodecs added to it."""
-    content = read_document(array, ".zarray")
+    try:
+        content = read_document(array, ".zarray")
+    except Exception as error:  # what stores raise is of any class
+        raise StoreReadError(errno_of(error), f"{printable(array.store_path)}/.zarray: {reason_of(error)}") from error
     try:
         document = json.loads(content) if content is not None else {}
         stored = document["filters"][number] if number < num_filters else document["compressor"]
@@ -170,9 +184,11 @@ def _read_v3(chain: Sequence[Codec], chunk: ChunkSpec, name: str) -> tuple[Codec
     for codec in chain:
         if isinstance(codec, ShardingCodec):
             codec = _read_shards(codec, chunk, name)
-        elif isinstance(codec, VLenUTF8Codec | VLenBytesCodec | BytesCodec):
-            _check_serializer(codec, items, name)
-        elif str(getattr(codec, "codec_name", "")).startswith("numcodecs."):
+        elif isinstance(codec, VLenUTF8Codec | VLenBytesCodec):
+            if items.kind not in "OTU":
+                wrong = _WrongItemsError(items, "text or bytes of any length")
+                raise ConfigError(f"{name}: codec {codec.to_dict()['name']!r}: {wrong}")
+        elif _is_read(codec):
             codec = _read_wrapped(codec, _Place({}, expected, items), name)
         meant.append(codec)
         if isinstance(codec, ArrayArrayCodec):
@@ -191,14 +207,6 @@ def _read_shards(codec: ShardingCodec, shard: ChunkSpec, name: str) -> ShardingC
     if _are_same(inner, codec.codecs) and _are_same(index, codec.index_codecs):
         return codec
     return replace(codec, codecs=inner, index_codecs=index)
-
-
-def _check_serializer(codec: Codec, items: np.dtype[Any], name: str) -> None:
-    """Refuse a codec of items of any length for numbers, and one of numbers for items of any length."""
-    is_text = items.kind in "OT"
-    if is_text == isinstance(codec, BytesCodec):
-        allowed = "items of one size" if is_text else "text or bytes of any length"
-        raise ConfigError(f"{name}: codec {codec.to_dict()['name']!r}: {_WrongItemsError(items, allowed)}")
 
 
 def _read_wrapped(codec: Any, place: _Place, name: str) -> Any:

@@ -353,6 +353,16 @@ def test_a_lost_chunk_of_columns_is_an_error_and_can_be_skipped(tmp_path: Path, 
             assert not touched & set(read)
 
 
+def test_of_many_matrices_the_one_that_lacks_columns_is_named(tmp_path: Path) -> None:
+    matrix = numbered_rows(N, COLUMNS)
+    for name in "abc":
+        put_csr(zarr.create_group(tmp_path / name), matrix, chunks=40)
+    (tmp_path / "b" / "indices" / "c" / "3").unlink()
+    data = zarrfeed.open([tmp_path / name for name in "abc"])
+    with pytest.raises(StoreReadError, match="/b/indices: chunk 3 is missing from the store"):
+        list(ZarrIterableDataset(data, batch_size=50))
+
+
 def test_chunks_of_columns_that_the_writer_left_out_are_read(tmp_path: Path) -> None:
     """zarr-python does not store a chunk in which all columns are 0: each row has one value there, in column 0."""
     matrix = np.zeros((N, COLUMNS), "f4")
