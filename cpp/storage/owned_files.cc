@@ -47,20 +47,14 @@ struct Place {
   std::string name;
 };
 
-/// Opens one component after the other.
-File open_stepwise(int folder, const std::string& path, int flags, mode_t mode) {
-  const Place place(folder, path);
-  return place.at < 0 ? File() : open_plain(place.at, place.name, flags, mode);
-}
-
 #ifdef __linux__
 /// The system call that walks a path without following links; kernels before 5.6 and some sandboxes lack it.
 File open_resolved(int folder, const std::string& path, int flags, mode_t mode) {
   constexpr long kOpenat2 = 437;
-  constexpr uint64_t kNoLinksBeneath = 0x04 | 0x08;  // RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH
+  constexpr uint64_t kNoSymlinks = 0x04;  // RESOLVE_NO_SYMLINKS; paths here have no ..
   struct {
     uint64_t flags, mode, resolve;
-  } how{static_cast<uint64_t>(flags | O_NOFOLLOW | O_CLOEXEC), (flags & O_CREAT) != 0 ? mode : 0, kNoLinksBeneath};
+  } how{static_cast<uint64_t>(flags | O_NOFOLLOW | O_CLOEXEC), (flags & O_CREAT) != 0 ? mode : 0, kNoSymlinks};
   return File(retried([&] { return static_cast<int>(syscall(kOpenat2, folder, path.c_str(), &how, sizeof(how))); }));
 }
 
@@ -83,12 +77,20 @@ FileOwners FileOwners::of_process(std::optional<gid_t> group) {
   return {.user = geteuid(), .group = group};
 }
 
+File open_stepwise(int folder, const std::string& path, int flags, mode_t mode) {
+  File at;
+  size_t begin = 0;
+  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', begin)) {
+    at = open_plain(at ? at.get() : folder, path.substr(begin, slash - begin), O_RDONLY | O_DIRECTORY, 0);
+    if (!at) return at;
+    begin = slash + 1;
+  }
+  return open_plain(at ? at.get() : folder, path.substr(begin), flags, mode);
+}
+
 File open_beneath(int folder, const std::string& path, int flags, mode_t mode) {
 #ifdef __linux__
-  if (path.find('/') != std::string::npos && has_resolved_open()) {
-    File opened = open_resolved(folder, path, flags, mode);
-    if (opened || errno != EAGAIN) return opened;  // EAGAIN: something was renamed meanwhile
-  }
+  if (path.find('/') != std::string::npos && has_resolved_open()) return open_resolved(folder, path, flags, mode);
 #endif
   return open_stepwise(folder, path, flags, mode);
 }

@@ -63,6 +63,8 @@ struct FileOwners {
 
 /// Opens a file or folder by its path below a folder. Without a file, errno tells why; ELOOP or ENOTDIR: there is a link.
 File open_beneath(int folder, const std::string& path, int flags, mode_t mode = 0);
+/// The same, one component after the other: for systems that have no call which walks a path without following links.
+File open_stepwise(int folder, const std::string& path, int flags, mode_t mode = 0);
 /// Makes a new file. Without one, errno tells why; EEXIST: there is something of that name.
 File make_file(int folder, const std::string& path, const FileOwners& owners);
 /// Makes a folder, if there is nothing of that name. 0, or the errno.

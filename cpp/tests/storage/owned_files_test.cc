@@ -45,12 +45,16 @@ TEST(no_link_is_followed_at_any_component) {
   fs::create_symlink(other / "b" / "file", root / "a" / "b" / "last");
   fs::create_symlink("../../other/b/file", root / "a" / "relative");
   const File folder(open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  CHECK(open_beneath(folder.get(), "a/b/file", O_RDONLY));
+  for (const auto open_one : {open_beneath, open_stepwise}) CHECK(open_one(folder.get(), "a/b/file", O_RDONLY, 0));
   for (const std::string path : {"first/b/file", "a/second/file", "a/b/last", "a/relative", "first/b", "first"}) {
     const Context context(path);
-    CHECK(!open_beneath(folder.get(), path, O_RDONLY));
-    CHECK(errno == ELOOP || errno == ENOTDIR);
-    CHECK(!open_beneath(folder.get(), path, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+    for (const auto open_one : {open_beneath, open_stepwise}) {
+      CHECK(!open_one(folder.get(), path, O_RDONLY, 0));
+      CHECK(errno == ELOOP || errno == ENOTDIR);
+      CHECK(!open_one(folder.get(), path, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+      CHECK(!open_one(folder.get(), "a/nothing/file", O_RDONLY, 0));
+      CHECK_EQ(errno, ENOENT);
+    }
     CHECK(!make_file(folder.get(), path, FileOwners::of_process({})));
   }
   CHECK(remove_beneath(folder.get(), "first/b/file") != 0);
