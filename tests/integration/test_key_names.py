@@ -21,12 +21,14 @@ import zarrfeed.objects
 from benchmarks.harness.object_server import ObjectServer, Stored
 from tests.support.counting_server import counting_server
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, checkpoint
+from zarrfeed.compat.dataflux import DatafluxCheckpoint
 from zarrfeed.storage.key_urls import url_of
 from zarrfeed.storage.object_versions import name_store
 from zarrfeed.tools.pack.sources.detect import call_of
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
 obstore = pytest.importorskip("obstore")
+ZarrfeedCheckpointIO = pytest.importorskip("zarrfeed.compat.lightning", exc_type=ImportError).ZarrfeedCheckpointIO
 
 #: Each with the name that a URL library would make of it, where that is another one.
 NAMES = (
@@ -216,6 +218,38 @@ def test_each_checkpoint_is_found_and_read(tmp_path: Path) -> None:
                 assert checkpoint.retain(run, keep_last=1, storage_options=options).kept == (found,)
     with pytest.raises(ConfigError):
         checkpoint.reader("s3://bucket/run#1/x")
+
+
+def test_a_checkpoint_is_removed_by_the_name_that_it_was_saved_by(tmp_path: Path) -> None:
+    """Of two names, of which one is what a URL library makes of the other, one goes and the other stays."""
+    for one, other in (("step 1", "step%201"), ("step%201", "step 1"), ("a#b", "a"), ("a?b", "a")):
+        with ObjectServer() as server:
+            files = ZarrfeedCheckpointIO(storage_options=server.options())
+            for name in (one, other):
+                files.save_checkpoint({"name": name}, url_of("s3://bucket/run 1", name))
+            files.remove_checkpoint(url_of("s3://bucket/run 1", one))
+            assert server.keys() == [f"run 1/{other}"]
+            assert files.load_checkpoint(url_of("s3://bucket/run 1", other)) == {"name": other}
+        files = ZarrfeedCheckpointIO()
+        for name in (one, other):
+            files.save_checkpoint({"name": name}, (tmp_path / name).as_uri())
+        files.remove_checkpoint((tmp_path / one).as_uri())
+        assert [path.name for path in tmp_path.iterdir()] == [other]
+        files.remove_checkpoint(tmp_path / other)
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_dataflux_has_the_name_of_its_object() -> None:
+    with ObjectServer() as server:
+        checkpoints = DatafluxCheckpoint(None, "bucket", server.options("gs"))  # type: ignore[arg-type]
+        names = [name for name in NAMES if not name.startswith(".")]
+        for name in names:
+            with checkpoints.writer(name) as file:
+                file.write(name.encode())
+        assert server.keys() == sorted(names)
+        for name in names:
+            with checkpoints.reader(name) as file:
+                assert file.read() == name.encode()
 
 
 def test_other_places_have_other_names_in_the_node_cache() -> None:

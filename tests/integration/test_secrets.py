@@ -27,7 +27,6 @@ from tests.support.paths import ROOT
 from tests.support.real_servers import isolate
 from zarrfeed import checkpoint
 from zarrfeed.base import redaction
-from zarrfeed.compat.lightning import ZarrfeedCheckpointIO
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.object_source import ObjectSource
 from zarrfeed.storage.shard_folder import Transfer
@@ -35,6 +34,7 @@ from zarrfeed.tools import cli
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
 obstore = pytest.importorskip("obstore")
+ZarrfeedCheckpointIO = pytest.importorskip("zarrfeed.compat.lightning", exc_type=ImportError).ZarrfeedCheckpointIO
 
 SECRET = "S3CRET"
 #: Nobody listens there.

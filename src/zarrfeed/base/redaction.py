@@ -16,8 +16,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -165,17 +167,31 @@ def redact(error: BaseException | None) -> None:
     """Take secrets out of an exception of anybody's, its causes and its notes, in place.
 
     Class, traceback, errno and everything but the secrets stay. An exception whose text is made of other attributes
-    than its arguments gets a subclass of the same name, which redacts that text.
+    than its arguments gets a subclass of the same name, which redacts that text. An exception that a caller of ours is
+    handling is the caller's own, and stays as it is.
     """
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in seen or _is_of_a_caller(one):
             continue
         seen.add(id(one))
         with suppress(Exception):  # exceptions are anybody's code; the error that is raised matters more
             _redact_one(one)
         left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _is_of_a_caller(error: BaseException) -> bool:
+    """Return whether a function that is running, and none of ours, caught an exception."""
+    if error.__traceback__ is None:
+        return False
+    caught_in = error.__traceback__.tb_frame
+    if caught_in.f_globals.get("__name__", "").partition(".")[0] == "zarrfeed":
+        return False
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 (documented)
+    while frame is not None and frame is not caught_in:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _redact_one(error: BaseException) -> None:

@@ -18,6 +18,7 @@ import torch
 from zarrfeed.base.validate import check_flags
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
+from zarrfeed.storage.checkpoint_folder import folder_and_name
 from zarrfeed.storage.shard_folder import Transfer
 
 try:
@@ -124,8 +125,8 @@ class ZarrfeedCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove the checkpoint file at a path or URL; one that is not there is no error."""
-        parent, _, name = os.fspath(path).rpartition("/")
-        self._transfer.folder(parent or ".").remove([name])
+        folder, name = folder_and_name(os.fspath(path))
+        self._transfer.folder(folder).remove([name])
 
     def _transfer_of(self, storage_options: Any) -> Transfer:
         if storage_options is None:

@@ -30,7 +30,7 @@ from zarrfeed.metadata.field_sources import arrays_in, checked_mapping, leaves, 
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import episodes_of, refusal, segments_of, without_arrays
 from zarrfeed.metadata.multiscale import first_level, is_image, levels_of, with_levels
-from zarrfeed.metadata.open import check_storage_options, is_url, open_source
+from zarrfeed.metadata.open import check_storage_options, open_source
 from zarrfeed.metadata.own_metadata import read_own, with_own
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.metadata.store_table import StoreTable
@@ -53,6 +53,7 @@ from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.appended import marks_of
+from zarrfeed.storage.key_urls import is_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore

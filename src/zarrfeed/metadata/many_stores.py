@@ -14,7 +14,6 @@ from zarrfeed.metadata.array import check_any_is_stored
 from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
-from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.side_by_side import side_by_side
 from zarrfeed.metadata.source_names import store_name
@@ -23,7 +22,7 @@ from zarrfeed.metadata.store_parts import Place
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.key_urls import path_pattern_of
+from zarrfeed.storage.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.listing_progress import counting_progress
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.shared_access import SharedAccess

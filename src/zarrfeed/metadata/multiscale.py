@@ -250,8 +250,9 @@ def _places(name: str, given: object, ndim: int, *, needed: bool) -> tuple[tuple
 
 def _finite(value: object) -> float | None:
     """Return a number of JSON; None if it is none, or not finite."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    return float(value) if is_number else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)
 
 
 def _name(group: zarr.Group) -> str:

@@ -16,7 +16,6 @@ from zarrfeed.metadata.data import Data
 from zarrfeed.metadata.fields import OpenedFields, Source
 from zarrfeed.metadata.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
 from zarrfeed.metadata.many_stores import as_stores, open_stores
-from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.opening import Opening
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.side_by_side import side_by_side
@@ -28,6 +27,7 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Fault
 from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variables
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
+from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.shared_access import SharedAccess
 
 

@@ -12,10 +12,10 @@ import zarr
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.metadata.array import open_array, open_node
 from zarrfeed.metadata.fields import OpenedFields
-from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.values import read_stored
 from zarrfeed.spec.field import ResidentField
 from zarrfeed.spec.sparse import CsrField
+from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.parted_source import PartedSource
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError, printable
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.checkpoint_sink import remove_leftovers
 from zarrfeed.storage.errors import errno_of, reason_of
-from zarrfeed.storage.key_urls import is_url, url_of
+from zarrfeed.storage.key_urls import KeyUrl, is_url, url_of
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.urls import make_store
 
@@ -119,6 +120,25 @@ def open_folder(
             f"{printable(text)}: a web server cannot list a folder; must be a path or the URL of an object store"
         )
     return _StoredFolder(text, StoreAccess(Faults(retries=retries, timeout=timeout), storage_options))
+
+
+def folder_and_name(location: str) -> tuple[str, str]:
+    """Return the folder that an object lies in, as a path or a URL, and the name of the object there.
+
+    Raises
+    ------
+    ConfigError
+        If a URL names no single key.
+
+    >>> folder_and_name("s3://bucket/run%201/step%201.ckpt"), folder_and_name("run%201/step%201.ckpt")
+    (('s3://bucket/run%201', 'step 1.ckpt'), ('run%201', 'step%201.ckpt'))
+    """
+    if not is_url(location):
+        path = local_path(location)
+        return str(path.parent), path.name
+    place = KeyUrl.of(location)
+    folder, _, name = place.path.rpartition("/")
+    return f"{place.origin}/{folder}".rstrip("/"), unquote(name)
 
 
 class _LocalFolder:

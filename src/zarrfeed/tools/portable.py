@@ -15,8 +15,8 @@ import zarr
 from zarr.storage import LocalStore, MemoryStore
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.open import is_url
 from zarrfeed.spec.field import HostRows
+from zarrfeed.storage.key_urls import is_url
 
 _REMEDY = "executor: {} is in the memory of this process, and other processes cannot open it: give a path or a URL"
 

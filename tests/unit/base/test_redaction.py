@@ -143,15 +143,28 @@ class _ServerError(Exception):
         return f"{self.status}, url={self.url!r}"
 
 
-def raised(error: BaseException) -> ConfigError:
-    """Return an error of ours that is raised while another one is handled."""
+_HANDLING = """
+def raised(error):
     try:
         try:
-            raise error
+            throw(error)
         except BaseException as cause:
             raise ConfigError("it failed") from cause
     except ConfigError as made:
         return made
+"""
+
+
+def raised(error: BaseException) -> ConfigError:
+    """Return an error of ours that a module of ours raises while it handles another one."""
+
+    def throw(error: BaseException) -> None:
+        raise error
+
+    module: dict[str, Any] = {"__name__": "zarrfeed.fake", "ConfigError": ConfigError, "throw": throw}
+    exec(_HANDLING, module)
+    made: ConfigError = module["raised"](error)
+    return made
 
 
 def foreign_errors() -> list[BaseException]:
@@ -173,7 +186,7 @@ def test_causes_are_shown_without_secrets_and_stay_what_they_are(number: int) ->
     error = foreign_errors()[number]
     kind, code = type(error), getattr(error, "errno", None)
     made = raised(error)
-    shown = "".join(traceback.format_exception(made)) + repr(made.__cause__) + repr(made.__cause__.__context__)
+    shown = "".join(traceback.format_exception(made)) + repr(error) + repr(error.__context__)
     assert SECRET not in shown
     assert kind.__name__ in shown
     assert made.__cause__ is error
@@ -189,6 +202,17 @@ def test_a_cause_without_secrets_is_not_touched() -> None:
     args = error.args
     assert raised(error).__cause__ is error
     assert error.args is args
+
+
+def test_an_exception_that_the_caller_handles_is_the_callers_own() -> None:
+    """A program that opens something else after an error may need what the error says."""
+    own = KeyError(f"https://u:{SECRET}@h/x")
+    try:
+        raise own
+    except KeyError:
+        made = raised(ValueError(f"https://u:{SECRET}@h/x"))
+    assert own.args == (f"https://u:{SECRET}@h/x",)
+    assert SECRET not in repr(made.__cause__)
 
 
 def test_a_redacted_error_can_be_sent_to_another_process() -> None:

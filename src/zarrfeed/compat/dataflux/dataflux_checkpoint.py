@@ -8,6 +8,7 @@ from zarrfeed import checkpoint
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.checkpoint import CheckpointReader, CheckpointWriter
 from zarrfeed.compat.dataflux.bucket import storage_options_of, url_of
+from zarrfeed.storage.key_urls import url_of as url_of_key
 
 
 class DatafluxCheckpoint:
@@ -61,4 +62,4 @@ class DatafluxCheckpoint:
     def _place(self, object_name: str) -> str:
         if not isinstance(object_name, str) or not object_name.strip("/"):
             raise ConfigError(f"object_name = {object_name!r}, must be the name of an object in {self._url}")
-        return f"{self._url}/{object_name}"
+        return url_of_key(self._url, object_name)

@@ -7,10 +7,11 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes, parse_bytes
-from zarrfeed.metadata.open import check_storage_options, is_url
+from zarrfeed.metadata.open import check_storage_options
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
+from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.object_versions import name_store
 from zarrfeed.storage.urls import make_store
 from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache

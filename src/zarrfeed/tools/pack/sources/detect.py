@@ -12,8 +12,7 @@ from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.validate import check_choice
-from zarrfeed.metadata.open import is_url
-from zarrfeed.storage.key_urls import KeyUrl
+from zarrfeed.storage.key_urls import KeyUrl, is_url
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.tools.pack.sources.anndata_elements import is_anndata
 from zarrfeed.tools.pack.sources.encoded_images import SUFFIXES

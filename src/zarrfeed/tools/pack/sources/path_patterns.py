@@ -10,11 +10,10 @@ from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.metadata.open import is_url
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.key_urls import path_pattern_of
+from zarrfeed.storage.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.tools.pack.sources.source import SourceOptions
