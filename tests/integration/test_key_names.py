@@ -26,6 +26,7 @@ from zarrfeed.storage.key_urls import url_of
 from zarrfeed.storage.object_versions import name_store
 from zarrfeed.tools.pack.sources.detect import call_of
 from zarrfeed.tools.pack.sources.source import SourceOptions
+from zarrfeed.tools.portable import as_location
 
 obstore = pytest.importorskip("obstore")
 ZarrfeedCheckpointIO = pytest.importorskip("zarrfeed.compat.lightning", exc_type=ImportError).ZarrfeedCheckpointIO
@@ -237,6 +238,15 @@ def test_a_checkpoint_is_removed_by_the_name_that_it_was_saved_by(tmp_path: Path
         assert [path.name for path in tmp_path.iterdir()] == [other]
         files.remove_checkpoint(tmp_path / other)
         assert not list(tmp_path.iterdir())
+
+
+def test_a_task_elsewhere_opens_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, place in (
+        ("s3://bucket/a%20b", "s3://bucket/a%20b"), ("file:///d/a%20b", "/d/a b"), ("file:/d/x", "/d/x"),
+        ("a%20b#1", f"{tmp_path}/a%20b#1"), ("a/s3://b", f"{tmp_path}/a/s3:/b"),
+    ):  # fmt: skip
+        assert as_location(given) == place
 
 
 def test_a_checkpoint_of_dataflux_has_the_name_of_its_object() -> None:

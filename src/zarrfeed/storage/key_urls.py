@@ -19,7 +19,7 @@ from zarrfeed.base.errors import ConfigError, printable
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 #: A file URL may lack the host, as Java writes it.
-_FILE_URL = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL | re.IGNORECASE)
+_FILE_URL = re.compile(r"file:(?://([^/]*)(/.*|$)|(/.*))", re.DOTALL | re.IGNORECASE)
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 #: In the path of a web server: a percent sign that begins no escape, and what has to be escaped.
 _UNSAFE = re.compile(r"%(?![0-9A-Fa-f]{2})|[^%/A-Za-z0-9._~:@!$&'()*+,;=-]")
@@ -76,7 +76,7 @@ class KeyUrl:
                 f"storage_options or in the environment, or pass a zarr.Array on a store that you made; {_QUOTED_NAME}"
             )
         if _CONTROL.search(authority) or re.search(r"[\s\\]", authority):
-            raise ConfigError(f"{shown}: {authority!r} is no name of a bucket or a host")
+            raise ConfigError(f"{shown}: names no bucket and no host, which have no spaces and no backslashes")
         url = cls(scheme, authority, path[1:].removesuffix("/"))
         if path not in ("", "/"):
             key = unquote(url.path) if url.is_web else url.key
@@ -170,7 +170,7 @@ def _path_in(text: str) -> str | None:
     found = _FILE_URL.fullmatch(text)
     if found is None:
         return None
-    host, path = found[1] or "", found[2]
+    host, path = found[1] or "", found[2] or found[3] or ""
     if host not in ("", "localhost"):
         raise ConfigError(f"{printable(text)}: is on another host; must be file:///path")
     if re.search(r"[?#]", path):

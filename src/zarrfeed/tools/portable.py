@@ -17,6 +17,7 @@ from zarr.storage import LocalStore, MemoryStore
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.spec.field import HostRows
 from zarrfeed.storage.key_urls import is_url
+from zarrfeed.storage.local_files import local_path
 
 _REMEDY = "executor: {} is in the memory of this process, and other processes cannot open it: give a path or a URL"
 
@@ -49,7 +50,7 @@ def from_bytes(content: bytes) -> Any:
 def as_location(source: Any) -> Any:
     """Return where a store is: an absolute path, a URL, or else the source itself."""
     if isinstance(source, str | Path):
-        return source if is_url(source) or "://" in str(source) else str(Path(source).absolute())
+        return source if is_url(source) else str(local_path(source).absolute())
     store = source.store if isinstance(source, zarr.Array | zarr.Group) else source
     if type(store) is not LocalStore:
         return source

@@ -77,6 +77,7 @@ def test_a_path_is_the_same_behind_its_file_url(name: bytes) -> None:
         ("file:///d/%FF", "/d/\udcff"),
         ("/d/run#2?", None),
         ("file", None),
+        ("file:", None),
         ("file:run", None),
         ("d/file:///x", None),
     ],
