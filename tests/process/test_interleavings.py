@@ -66,7 +66,7 @@ class Interleavings(RuleBasedStateMachine):
         self.dataset = make()
         self.order = functools.cache(lambda epoch: make().sample_order(epoch).tolist())
         own = ZarrDataLoader(self.dataset)
-        self.loaders = [own, ZarrDataLoader(self.dataset), on(LateDevice(), ZarrDataLoader(self.dataset))]
+        self.loaders: list[Any] = [own, ZarrDataLoader(self.dataset), on(LateDevice(), ZarrDataLoader(self.dataset))]
         self.loaders.append(prefetch(self.dataset, "cpu"))
         self.all: list[Pass] = []
         self.turns = itertools.count(1)

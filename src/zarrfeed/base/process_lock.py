@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+import weakref
 
 
 class ProcessLock:
     """A reentrant lock whose copy in a forked child is free, whatever threads of the parent held it.
 
-    Take it with `with lock.here():`. An interrupt breaks the wait for it. Pickling or copying makes another lock.
+    Take it with `with lock.held:`, which costs no more than a lock of `threading`. An interrupt breaks the wait for it.
+    Pickling or copying makes another lock.
+
+    Attributes
+    ----------
+    held
+        The lock of this process.
     """
 
-    def __init__(self) -> None:
-        self._pid, self._lock = os.getpid(), threading.RLock()
+    __slots__ = ("__weakref__", "held")
 
-    def here(self) -> Any:
-        """Return the lock of this process, as a context manager."""
-        if self._pid != os.getpid():
-            self._pid, self._lock = os.getpid(), threading.RLock()
-        return self._lock
+    def __init__(self) -> None:
+        self.held = threading.RLock()
+        _locks.add(self)
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()
+
+
+_locks: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
+
+
+def _free_in_child() -> None:
+    for lock in list(_locks):
+        lock.held = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_free_in_child)

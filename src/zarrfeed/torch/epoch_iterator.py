@@ -147,16 +147,17 @@ class Pass(CountedPass):
     def _begin(self) -> None:
         session = self._session
         session.check_open()
-        if self.cursor is None and self._failure is None:
-            self.settle()
-        if self._failure is not None:
-            raise self._failure
-        assert self.cursor is not None
-        if not session.rank_info().idle:
-            self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
-            if self.cursor.begin.version is None:  # a store that grows was looked at
-                self._look = begin_look(session, self.cursor.consumer.worker, self.cursor.begin.epoch)
-            session.start_reader(self, self.cursor)
+        with session.beginning.held:
+            if self.cursor is None and self._failure is None:
+                self.settle()
+            if self._failure is not None:
+                raise self._failure
+            assert self.cursor is not None
+            if not session.rank_info().idle:
+                self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
+                if self.cursor.begin.version is None:  # a store that grows was looked at
+                    self._look = begin_look(session, self.cursor.consumer.worker, self.cursor.begin.epoch)
+                session.start_reader(self, self.cursor)
         self._begun = True
 
 
@@ -171,7 +172,8 @@ class SamplePass(Pass):
         """Return the next sample without counting it."""
         while not self._samples:
             self._samples.extend(self._session.options.assembler.samples_of(self._next_batch()))
-        return self._transformed(self._samples.popleft())
+        sample = self._samples.popleft()
+        return sample if self._session.options.transform is None else self._transformed(sample)
 
     def close(self) -> None:
         """Stop reading, and forget what was not handed out."""

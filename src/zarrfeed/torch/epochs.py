@@ -168,7 +168,7 @@ class EpochTable:
     @contextmanager
     def _document(self) -> Iterator[dict[str, Any]]:
         """Read the document, and write it back if it was changed, under the lock."""
-        with self._lock.here():  # the file's lock is the process's
+        with self._lock.held:  # the file's lock is the process's
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
                 text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()

@@ -203,7 +203,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         Threads may start passes at once. A pass gets persistent workers if no other pass is reading from them, and new
         workers otherwise: torch would let them leave the pass that they are in.
         """
-        with self._starting.here():
+        with self._starting.held:
             serving = None if self._serving is None else self._serving()
             if serving is not None and not serving.lend_workers():
                 self._iterator = None  # they end with the pass that they serve
@@ -211,7 +211,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
                 self.multiprocessing_context = with_flags(self.multiprocessing_context)
             name = cast(_WorkerInit, self.worker_init_fn).name_pass()
-            cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
+            with self.session.beginning.held:
+                cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
             try:
                 batches = super().__iter__()
             except BaseException:  # some of the workers may know of the pass
@@ -222,7 +223,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
 
     def drop_workers(self, served: WorkerPass) -> None:
         """Let the next pass start new workers, if a pass that was interrupted has the persistent ones."""
-        with self._starting.here():
+        with self._starting.held:
             if self._serving is not None and self._serving() is served:
                 self._iterator = None
 

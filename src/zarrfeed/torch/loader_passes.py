@@ -71,7 +71,7 @@ class WorkerPass(CountedPass):
 
     def lend_workers(self) -> bool:
         """Give the workers to another pass, if this one needs them no more; return whether it does."""
-        lock = self._lock.here()
+        lock = self._lock.held
         if not lock.acquire(blocking=False):  # a thread is waiting for a batch
             return False
         try:

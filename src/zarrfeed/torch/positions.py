@@ -104,7 +104,7 @@ class CountedPass(Iterator[Batch]):
         self._lock = ProcessLock()
 
     def __next__(self) -> Batch:
-        with self._lock.here():
+        with self._lock.held:
             try:
                 batch = self.fetch()
             except StopIteration:
@@ -124,9 +124,11 @@ class CountedPass(Iterator[Batch]):
 
     def count(self) -> None:
         """Count one batch that the consumer got."""
-        assert self.cursor is not None
-        self.cursor.delivered += 1
-        self._report()
+        cursor = self.cursor
+        assert cursor is not None
+        cursor.delivered += 1
+        if self._positions is not None:
+            self._positions.put_last(cursor)
 
     def count_end(self) -> None:
         """Note that the consumer asked for more than there is. A pass that was left has more, and stays where it is."""
@@ -156,10 +158,10 @@ class SharedIterator(Iterator[T]):
         self._lock = ProcessLock()
 
     def __next__(self) -> T:
-        with self._lock.here():
+        with self._lock.held:
             return next(self._generator)
 
     def close(self) -> None:
         """End the pass."""
-        with self._lock.here():
+        with self._lock.held:
             self._generator.close()  # type: ignore[attr-defined]

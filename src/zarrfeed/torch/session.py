@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from zarrfeed.base.errors import ClosedError, ConfigError
+from zarrfeed.base.process_lock import ProcessLock
 from zarrfeed.engine.arrays import BatchArrays
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
@@ -69,6 +70,8 @@ class Session:
     ----------
     passes
         The passes that were begun in this process, by the dataset or by a loader, in the order in which they began.
+    beginning
+        Held by a thread while a pass of it begins: passes of two threads may read two versions of a store.
     names
         Names the passes of this process, if it is a DataLoader worker.
     resumed
@@ -85,6 +88,7 @@ class Session:
         self.rollouts: Rollouts | None = None
         self.options = options
         self.closed = False
+        self.beginning = ProcessLock()
         self.reset_process()
         self.check_memory()
         place = self._place()

@@ -144,7 +144,7 @@ ROWS = (
         "epochs are named meanwhile, and threads share an iterator",
         "every pass has each sample once; the state of a loader goes on with its own pass",
         two_passes,
-        runs=300,
+        runs=100,
         short_runs=4,
         patience_s=120,
     ),

@@ -18,7 +18,7 @@ def test_threads_exclude_each_other_and_one_thread_may_take_it_twice() -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(200):
-            with lock.here(), lock.here():
+            with lock.held, lock.held:
                 inside += 1
                 most = max(most, inside)
                 inside -= 1
@@ -37,7 +37,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     lock, held, done = ProcessLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock.here():
+        with lock.held:
             held.set()
             done.wait(60)
 
@@ -46,9 +46,9 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     assert held.wait(60)
     child = os.fork()
     if child == 0:
-        os._exit(0 if lock.here().acquire(timeout=30) else 1)
+        os._exit(0 if lock.held.acquire(timeout=30) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert not lock.here().acquire(blocking=False)  # the parent's is still held
+    assert not lock.held.acquire(blocking=False)  # the parent's is still held
     done.set()
     thread.join(60)
 
@@ -56,9 +56,9 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
 def test_a_copy_is_another_lock() -> None:
     lock = ProcessLock()
     taken: list[bool] = []
-    with lock.here():
+    with lock.held:
         for other in (lock, copy.deepcopy(lock), pickle.loads(pickle.dumps(lock))):
-            thread = threading.Thread(target=lambda other=other: taken.append(other.here().acquire(blocking=False)))
+            thread = threading.Thread(target=lambda other=other: taken.append(other.held.acquire(blocking=False)))
             thread.start()
             thread.join(60)
     assert taken == [False, True, True]

@@ -22,6 +22,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrDataLoader
+from zarrfeed.torch.epoch_iterator import Pass
 from zarrfeed.torch.pass_names import PassNames, group_of_worker
 
 #: torch warns where there are more workers than cores.
@@ -147,7 +148,7 @@ def _read_one_in_worker_0(worker: int) -> None:
 
 @pytest.mark.parametrize("kind", [*LOADERS, ZarrDataLoader])
 def test_a_worker_that_reads_something_first_still_shares_the_pass_of_the_others(kind: Any) -> None:
-    options = {"num_workers": 2, "persistent_workers": True, "worker_init_fn": _read_one_in_worker_0}
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "worker_init_fn": _read_one_in_worker_0}
     loader = ZarrDataLoader(make(), **options) if kind is ZarrDataLoader else load(make(), kind, **options)
     for _ in range(3):
         assert is_whole(values(loader))
@@ -219,7 +220,10 @@ class _Alive(_Wrapper):
         next(batches)
         gc.collect()
         while True:
-            yield sum(type(one).__name__ == "Pass" and one.reader is not None for one in gc.get_objects())
+            yield sum(
+                type(one) is Pass and one.reader is not None and one._session is self.inner.session
+                for one in gc.get_objects()
+            )
 
 
 def test_workers_of_an_unknown_kind_are_refused_unless_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

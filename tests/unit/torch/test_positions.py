@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -252,7 +253,7 @@ def test_what_is_fetched_ahead_for_a_device_is_counted_by_nobody() -> None:
 def test_a_prepared_loader_that_was_resumed_counts_from_there() -> None:
     accelerator = Accelerator(cpu=True)
     got: list[int] = []
-    state = None
+    state: Any = None
     for part in (3, 4, BATCHES):  # saved, resumed, saved, resumed
         loader = accelerator.prepare(ZarrDataLoader(make()))
         if state is not None:
@@ -411,3 +412,30 @@ def test_a_child_forked_while_a_thread_waits_for_a_batch_reads_passes_of_its_own
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     stuck.set()
     thread.join(60)
+
+
+def test_threads_that_begin_passes_of_one_dataset_take_turns_at_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass looks up its version of the store, its schedule and its reader, and another one may change them."""
+    dataset = make()
+    start, inside, most = dataset.session.start_reader, 0, 0
+
+    def slow_start(running: Any, cursor: Any) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.02)  # for others to come in, if they can
+        start(running, cursor)
+        inside -= 1
+
+    monkeypatch.setattr(dataset.session, "start_reader", slow_start)
+    for _ in range(2):  # readers of the first round wait for the second one
+        whole: list[bool] = []
+        threads = [
+            threading.Thread(target=lambda whole=whole: whole.append(is_whole(values(dataset)))) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert whole == [True] * 4
+    assert most == 1
