@@ -250,6 +250,14 @@ def test_gradients_are_applied_at_the_end_and_metrics_see_every_sample(accelerat
         assert not found["inside"]
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_metrics_see_no_sample_that_was_repeated_for_an_even_share(accelerate: Results, workers: str) -> None:
+    for rank in accelerate:
+        first, second = rank["gather"][workers]
+        assert sorted(first) == sorted(second) == list(range(N))
+        assert first != second
+
+
 @pytest.mark.parametrize("name", ["zarr/{}", "samples/{'dispatch_batches': False}", "samples/{}"])
 def test_skip_first_batches_leads_to_the_rest_of_the_epoch(accelerate: Results, name: str) -> None:
     for rank in accelerate:

@@ -184,6 +184,18 @@ def accumulate(store: str) -> dict[str, Any]:
     return results
 
 
+def gather(store: str) -> dict[str, Any]:
+    """Return what accelerate gathers of epochs whose last batch has repeated samples, for some numbers of workers."""
+    results = {}
+    for workers in (0, 2):
+        accelerator = Accelerator(cpu=True)
+        loader = accelerator.prepare(make(store, "zarr", dataset={"even": "repeat"}, **(FORK if workers else {}))[1])
+        results[str(workers)] = [
+            [i for _, index in loader for i in accelerator.gather_for_metrics(index).tolist()] for _ in range(EPOCHS)
+        ]
+    return results
+
+
 def skip(store: str) -> dict[str, Any]:
     """Return what is left of an epoch by accelerate's own means, `skip_first_batches`, and the epoch after it."""
     results = {}
@@ -218,6 +230,7 @@ def main(store: str, output: str) -> None:
         "read": read_all(store),
         "resume": resume(store, directory),
         "accumulate": accumulate(store),
+        "gather": gather(store),
         "skip": skip(store),
         "identity": identity(store),
     }

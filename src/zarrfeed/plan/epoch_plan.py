@@ -308,7 +308,7 @@ class Schedule:
         long_nodes = self.part.long_nodes if length else 0
         whole = isinstance(self.order, MixedOrder) and self.order.deals_batches(consumer.num_workers, state.sources)
         divide: Callable[..., Division | RunDivision] = partial(
-            Division, even=even, long_nodes=long_nodes, whole_batches=whole
+            Division, even=even, long_nodes=long_nodes, whole_batches=whole, repeats_last=consumer.is_gathered
         )
         if self._in_runs(state.lanes or 1):
             # Where earlier runs left gaps all over the epoch order, what is left of a block is no unit any more.

@@ -30,7 +30,8 @@ class Consumer:
     """One reader: DataLoader worker `worker` of `num_workers` on rank `rank` of `world_size`.
 
     `split_over` is the number of processes that somebody else splits its batches for. `node` says whose part of the
-    samples the ranks divide, if samples are dealt to nodes.
+    samples the ranks divide, if samples are dealt to nodes. `is_gathered` says that what the ranks make of a batch is
+    put together again, rank by rank.
     """
 
     rank: int = 0
@@ -39,6 +40,7 @@ class Consumer:
     num_workers: int = 1
     split_over: int = field(default=1, compare=False)
     node: int = 0
+    is_gathered: bool = field(default=False, compare=False)
 
     @property
     def stride(self) -> int:
@@ -67,10 +69,11 @@ class RankInfo:
     idle: bool = False
     node: int = 0
     num_nodes: int = 1
+    is_gathered: bool = False
 
     def consumer(self, worker: int = 0, num_workers: int = 1) -> Consumer:
         """Return the consumer that a DataLoader worker of this rank is."""
-        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over, self.node)
+        return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over, self.node, self.is_gathered)
 
     def in_node(self) -> RankInfo:
         """Return which rank of its node it is; the ranks of a node follow each other."""
@@ -100,6 +103,10 @@ class Division:
         If samples are dealt to nodes: only the nodes 0 ... long_nodes - 1 have the last position. 0: all nodes have it.
     whole_batches
         Whether worker k has the whole batches k, k + K, ... of its rank, instead of a stride of them all.
+    repeats_last
+        With "repeat": whether the last batch of all ranks is dealt out in runs, one a rank. Repeated samples are then
+        the last ones where the batches of the ranks are put together. All ranks together have the same samples in each
+        batch, so it makes no difference to a state.
     """
 
     length: int
@@ -110,6 +117,7 @@ class Division:
     drop_last: bool = False
     long_nodes: int = 0
     whole_batches: bool = False
+    repeats_last: bool = field(default=False, compare=False)
 
     @property
     def rounds(self) -> int:
@@ -143,7 +151,9 @@ class Division:
         """Return the positions of a consumer, from its step `begin` on."""
         strided = self.rounds * self.batch_size
         tail = self._tail(consumer)
-        if consumer.num_workers == 1:  # the tail goes on where the stride ends, but for what is repeated
+        if (
+            consumer.num_workers == 1 and not self._ends_in_runs
+        ):  # the tail goes on where the stride ends, but for what is repeated
             plain = int(np.searchsorted(tail, self.length_on(consumer.node)))
             strided, tail = strided + plain, tail[plain:]
         elif self.whole_batches:
@@ -177,7 +187,24 @@ class Division:
         """Positions of a consumer behind the whole rounds: one batch at most, shape (steps,)."""
         begin = (self.rounds * self.num_workers + consumer.worker) * self.batch_size
         end = min(self.samples(consumer.rank, consumer.node), begin + self.batch_size)
+        if self._ends_in_runs and end == self.samples(consumer.rank):
+            first = self.world_size * begin + (end - begin) * consumer.rank
+            return np.arange(first, first + end - begin, dtype=np.int64)
         return consumer.rank + consumer.world_size * np.arange(begin, end, dtype=np.int64)
+
+    @property
+    def repeated(self) -> int:
+        """Samples that ranks of one node repeat to have as many as the others; each is in a rank's last batch."""
+        return max(0, self.world_size * self.samples(0) - self.length) if self.even == "repeat" else 0
+
+    @property
+    def last_batch(self) -> int:
+        """Samples of the last batch of a rank, if all ranks have as many."""
+        return self.samples(0) - (self.batches(0) - 1) * self.batch_size
+
+    @property
+    def _ends_in_runs(self) -> bool:
+        return self.repeats_last and self.repeated > 0
 
     @property
     def _shortest(self) -> int:

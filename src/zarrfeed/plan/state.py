@@ -51,6 +51,7 @@ class SavedRun:
     def to_json(self) -> dict[str, Any]:
         """Return the run as a JSON object."""
         json = {**asdict(self.division), "batches": self.batches}
+        json.pop("repeats_last", None)
         for name in ("long_nodes", "whole_batches"):
             if not json.get(name, True):
                 del json[name]

@@ -5,13 +5,15 @@ process 0 read for all. But accelerate takes a loader as it is if the loader say
 a `ZarrDataLoader`, unless the `Accelerator` is to do something that only accelerate's own loaders do.
 
 Invariants of a prepared loader: every process reads its own share; batches arrive on the accelerator's device;
-accelerate knows the last batch of a pass, so that it applies accumulated gradients there; `state_dict()` counts what
-the training loop received, though the loader is one batch ahead of that; `accelerator.save_state()` saves this state.
+accelerate knows the last batch of a pass, so that it applies accumulated gradients there, and how many samples of it
+are no repeated ones, so that `gather_for_metrics()` returns each sample once; `state_dict()` counts what the training
+loop received, though the loader is one batch ahead of that; `accelerator.save_state()` saves this state.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -20,7 +22,8 @@ from typing import Any, Protocol
 import torch
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.cursor import Cursor
+from zarrfeed.plan.partition import Division, RankInfo
 from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.positions import CountedPass
 
@@ -40,6 +43,7 @@ class PreparableLoader(Protocol):
     """What `prepared_batches` needs of a loader."""
 
     end_of_dataloader: bool
+    remainder: int
 
     def own_batches(self) -> CountedPass:
         """Return a pass over the next epoch."""
@@ -99,6 +103,7 @@ def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iter
     feed = loader.own_batches()
     try:
         batch = _fetched(feed)
+        loader.remainder = 0 if feed.cursor is None else _remainder(feed.cursor)
         while batch is not _END:
             if preparation.device is not None:
                 batch = send_to_device(batch, preparation.device, non_blocking=preparation.non_blocking)
@@ -119,3 +124,23 @@ def _fetched(feed: CountedPass) -> Any:
         return feed.fetch()
     except StopIteration:
         return _END
+
+
+def _remainder(cursor: Cursor) -> int:
+    """Return how many samples of the last batch of all ranks are no repeated ones; 0, which is for all, if none is.
+
+    accelerate puts the batches of the ranks together, rank by rank, and takes so many samples from the beginning. A
+    division that `is_gathered` has its repeated samples at the end. With node affinity each node repeats samples of its
+    own, so they can lie in between: then a warning says that they stay.
+    """
+    division, nodes = cursor.division, cursor.begin.nodes
+    if not isinstance(division, Division) or not division.repeated:
+        return 0
+    if nodes > 1:
+        warnings.warn(
+            "even = 'repeat', affinity = 'node': gather_for_metrics() returns some samples of the last batch twice, as "
+            f"each of {nodes} nodes repeats samples of its own: use even='drop', or leave affinity out",
+            stacklevel=1,  # of this line, so that it is shown once
+        )
+        return 0
+    return division.world_size * division.last_batch - division.repeated

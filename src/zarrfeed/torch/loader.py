@@ -184,6 +184,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         asking = asking_accelerator()
         if asking is not None:
             self._preparation = preparation(asking, self.session.rank_info())
+            self.session.is_gathered = self._preparation is not None
         return self._preparation is not None
 
     @_is_accelerate_prepared.setter

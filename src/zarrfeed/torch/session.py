@@ -76,6 +76,8 @@ class Session:
         Names the passes of this process, if it is a DataLoader worker.
     resumed
         The state of a DataLoader worker that the next pass begins with.
+    is_gathered
+        Whether a library puts together what the ranks make of a batch (`torch/accelerate.py`).
     watch
         Remembers what earlier passes saw of the metadata documents.
     rollouts
@@ -86,6 +88,7 @@ class Session:
         self.schedule = schedule
         self._versions = versions
         self.rollouts: Rollouts | None = None
+        self.is_gathered = False
         self.options = options
         self.closed = False
         self.beginning = ProcessLock()
@@ -157,7 +160,7 @@ class Session:
 
     def rank_info(self) -> RankInfo:
         """Return which rank reads, of how many."""
-        return self.options.ranks.find()
+        return replace(self.options.ranks.find(), is_gathered=self.is_gathered)
 
     def _place(self) -> RankInfo:
         """Return which rank reads, of how many that divide one epoch order: with affinity, those of its node."""
