@@ -78,8 +78,9 @@ class SavedRun:
             if not isinstance(flag, bool):
                 raise ValueError(f"{name} = {flag!r}, must be a bool")
         length = whole_number(json.pop("length"), found + 1)
-        counts = {name: whole_number(value, least=1) for name, value in json.items()}
-        division = Division(length=length, even=even, drop_last=drop_last, whole_batches=whole_batches, **counts)
+        counts: dict[str, Any] = {name: whole_number(value, least=1) for name, value in json.items()}
+        flags = {"drop_last": drop_last, "whole_batches": whole_batches, "repeats_last": False}
+        division = Division(length=length, even=even, **flags, **counts)
         run = cls(division, batches)
         if batches > run.division.batches(0):
             raise ValueError(f"{batches} batches were delivered, of {run.division.batches(0)}")
@@ -215,7 +216,7 @@ class EpochState:
         if "worker" in json:
             share = {name: whole_number(value) for name, value in json["worker"].items()}
             batch_size, batches = share.pop("batch_size"), share.pop("batches")
-            worker = WorkerShare(Consumer(**share), batch_size, batches)
+            worker = WorkerShare(Consumer(is_gathered=False, **share), batch_size, batches)
         progress = Progress.from_lists(json["used"], length, RunCut.from_json)
         return cls(
             epoch=epoch,

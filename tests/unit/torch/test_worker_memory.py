@@ -251,7 +251,7 @@ class Retired:
     def message(self, number: int) -> torch.Tensor:
         """Take a message over that carries no descriptor."""
         storage = worker_memory.rebuild_storage(self.number, self.place, None, self.handles[number])
-        return torch.tensor([], dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+        return torch.tensor([], dtype=torch.uint8).set_(storage)
 
 
 @pytest.fixture
@@ -299,10 +299,10 @@ def test_a_batch_that_is_under_way_when_its_pool_is_retired_arrives(worker: Reti
     """The training process keeps the pool: its worker has given the number of the descriptor to the next one."""
     first = worker.message(0)
     worker.retire()
-    assert first.unique().tolist() == [1]
+    assert set(first.tolist()) == {1}
     del first  # the end of a lease forgets pools that nothing more comes from
     core.SharedPool.forget_over()
-    assert worker.message(1).unique().tolist() == [2]
+    assert set(worker.message(1).tolist()) == {2}
 
 
 def test_a_batch_is_never_that_of_another_pool(worker: Retired) -> None:
