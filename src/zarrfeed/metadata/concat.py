@@ -19,6 +19,7 @@ from zarrfeed.metadata.anndata import with_conversion
 from zarrfeed.metadata.concat_sparse import MatrixStores
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
+from zarrfeed.metadata.described import check_same_direction, check_same_values
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.resolved import ResolvedData
@@ -88,9 +89,9 @@ class Run:
 class _FieldStores:
     """One field of all stores."""
 
-    def __init__(self, first: Field, items: Items, store: str) -> None:
+    def __init__(self, first: Field, items: Items, wish: Wish, store: str) -> None:
         self.first = first
-        self._items = items
+        self._items, self._wish = items, wish
         self._store = store
         self._layouts: dict[Hashable, LayoutParts] = {}
         self._resident: list[ResidentField] = []
@@ -106,7 +107,7 @@ class _FieldStores:
             self._levels.append(opened.rows)
         elif self._levels:
             raise ConfigError(f"{run.stores[0]}: {items[0].name} is no level of an image, in {self._store} it is one")
-        self._check(f, items[0], run.stores[0])
+        self._check(f, items[0], run.stores[0], wishes[0])
         if isinstance(f, ResidentField):
             if not all(wish.asks_nothing for wish in wishes):
                 raise ConfigError(f"{run.stores[0]}: {items[0].name} is in memory; convert it after zarrfeed.concat()")
@@ -164,14 +165,33 @@ class _FieldStores:
             first = replace(first, rows=levels)
         return first, items, tuple(group.wish for group in groups)
 
-    def _check(self, f: Field, items: Items, store: str) -> None:
+    def _check(self, f: Field, items: Items, store: str, wish: Wish) -> None:
         """Raise ConfigError if the field of a store is not like that of the first one."""
+        ours, theirs = items.described, self._items.described
+        if ours is not None and theirs is not None and ours is not theirs:
+            if wish.mean_std is None and self._wish.mean_std is None:  # what is normalised has no units
+                check_same_values(items.name, store, ours, self._store, theirs)
+            check_same_direction(store, ours, self._store, theirs)
+        self._check_axes(items, store)
         ours, theirs = _kind(self.first), _kind(f)
         if type(f) is not type(self.first) or ours != theirs:
             raise ConfigError(
                 f"{store}: {items.name} is {_in_words(f)}, in {self._store} it is {_in_words(self.first)}: the samples "
                 "of all stores must have the same shape and dtype" + _CAST * (ours[0] == theirs[0])
             )
+
+    def _check_axes(self, items: Items, store: str) -> None:
+        """Raise ConfigError if the axes of a sample are those of the first store in another order."""
+        ours, theirs = (_dims_of_row(one) for one in (items, self._items))
+        if ours != theirs and None not in (*ours, *theirs) and sorted(map(str, ours)) == sorted(map(str, theirs)):
+            raise ConfigError(
+                f"{store}: a sample of {items.name} has the axes {ours}, in {self._store} {theirs}: transpose one"
+            )
+
+
+def _dims_of_row(items: Items) -> tuple[str | None, ...]:
+    """Return the names of the axes of a sample; nothing if they have none."""
+    return tuple(dim for axis, dim in enumerate(items.dimensions or ()) if axis != items.sample_axis)
 
 
 _CAST = "; dtype= of zarrfeed.concat, or of Data.cast, converts them"
@@ -203,7 +223,10 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
         If they do not have the same fields, shapes, dtypes and windows; the message names the store.
     """
     first, store = runs[0].resolved, runs[0].stores[0]
-    fields = [_FieldStores(f, i, store) for f, i in zip(_as_delivered(first), first.opened.items, strict=True)]
+    fields = [
+        _FieldStores(f, items, first.wishes_of(number)[0], store)
+        for number, (f, items) in enumerate(zip(_as_delivered(first), first.opened.items, strict=True))
+    ]
     delivered: dict[int, list[OpenedField]] = {}  # by the identity of a description
     arrays: list[zarr.Array[Any]] = []
     base = 0

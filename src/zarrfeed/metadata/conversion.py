@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import is_torch_dtype
 from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.metadata.described import Described
 from zarrfeed.spec.conversion import Conversion, Decoding, Numbers
 
 #: A dtype of torch, or what NumPy takes for one; this layer does not import torch to name its type.
@@ -67,6 +68,8 @@ class Items:
         Whether the array says where samples are, such as "time", and not what is there.
     is_record
         Whether items are records, of which batches have the members.
+    described
+        What attributes say of the values in a batch, and what lies along the axes. None: of an array in memory.
     """
 
     part: str
@@ -78,6 +81,7 @@ class Items:
     decoding: Decoding | None = None
     is_coordinate: bool = False
     is_record: bool = False
+    described: Described | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:

@@ -26,6 +26,7 @@ from zarrfeed.metadata.cf import data_variables, dimension_names, find_decoding,
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates
 from zarrfeed.metadata.dask_arrays import refuse_dask
+from zarrfeed.metadata.described import Described
 from zarrfeed.metadata.field_sources import arrays_in, checked_mapping, leaves, naming
 from zarrfeed.metadata.host_memory import field_in_memory
 from zarrfeed.metadata.known_groups import episodes_of, refusal, segments_of, without_arrays
@@ -396,7 +397,7 @@ class _PartReader:
         axes: tuple[str, ...] = (),
     ) -> None:
         name = self._part if key is None else f"{self._part}[{key!r}]"
-        dimensions = decoding = record = None
+        dimensions = decoding = record = described = None
         dtype: str | None
         if isinstance(source, np.ndarray) or is_tensor(source):
             axis = self._find_axis(name, None)
@@ -434,11 +435,12 @@ class _PartReader:
             self._arrays[len(self.fields)] = array
             if isinstance(source, zarr.Array) and not (self._is_fresh or self._may_grow):
                 self._unproved[len(self.fields)] = array
+            described = Described.of(array, axis, self.known, decodes=self._decode_cf)
         if members is not None and record is None:
             raise ConfigError(f"variables = {members!r}: {self._part} is an array, must be a group or a mapping")
         self.fields.append(field)
         items = Items(self._part, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
-        self.items.append(items)
+        self.items.append(replace(items, described=described))
 
     def _read_matrix(self, key: str | None, name: str, group: zarr.Group) -> None:
         """Read a sparse matrix, whose rows are samples."""

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import zarr
+
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.metadata.array import check_any_is_stored
+from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.metadata.concat import Run, concat_runs
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.side_by_side import side_by_side
 from zarrfeed.metadata.source_names import store_name
-from zarrfeed.metadata.store_metadata import StoreMetadata
+from zarrfeed.metadata.store_metadata import StoreMetadata, stored_bytes
 from zarrfeed.metadata.store_parts import Place
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.field import StoredField
@@ -27,6 +30,9 @@ from zarrfeed.storage.listing_progress import counting_progress
 from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.shared_access import SharedAccess
 
+#: So many local stores that lie elsewhere than the first one are opened by themselves, to see whether their places are
+#: those of the first one the other way round. Of tiles of a map, all lie elsewhere.
+_MOST_APART = 64
 #: Opens the arrays of one store: its samples, and its targets.
 Open: TypeAlias = Callable[[Any, Any], OpenedFields]
 
@@ -113,6 +119,11 @@ class _Template:
     axes: tuple[int, ...]
     shapes: dict[str, tuple[int, ...]]
     have_own: bool
+    places: dict[str, bytes | None]  # what is stored of coordinates along the axes of a sample
+
+    def has_other_places(self, path: Path) -> bool:
+        """Return whether something else is stored of such a coordinate of the store at a path."""
+        return any(found is None or stored_bytes(path / name) != found for name, found in self.places.items())
 
 
 @dataclass
@@ -125,9 +136,10 @@ class _Opener:
 
     def __post_init__(self) -> None:
         self._templates: dict[str, _Template | None] = {}
+        self._opened_apart = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"open_one": self.open_one, "describe": self.describe, "runs": [], "_templates": {}}
+        return {"open_one": self.open_one, "describe": self.describe, "runs": [], "_templates": {}, "_opened_apart": 0}
 
     def open(self, samples: Any, targets: Any) -> Run:
         """Open one store."""
@@ -156,6 +168,8 @@ class _Opener:
             return
         template = self._templates[metadata.signature]
         like = None if template is None else _run_like(template, metadata, samples, self.coordinates_of)
+        if template is not None and self._opened_apart < _MOST_APART and template.has_other_places(local_path(samples)):
+            like, self._opened_apart = None, self._opened_apart + 1
         if like is None:
             self.runs.append(self.open(samples, targets))
         elif not self.runs[-1].extend(like):
@@ -170,18 +184,24 @@ def _is_stale(f: OpenedField) -> bool:
 def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template | None:
     """Return a store as a template; None if others cannot be described like it."""
     keys, axes = [], []
+    places: dict[str, zarr.Array[Any]] = {}
     for f, items in zip(resolved.opened.fields, resolved.opened.items, strict=True):
         key = items.key or ""
         if not isinstance(f, StoredField) or f.spec.source is not None or f.rows is not None:
             return None
         if key not in metadata.shapes:
             return None
+        if items.described is not None:
+            if is_time_unit(items.described.meaning.get("units")):
+                return None  # numbers that mean something else in each store
+            places.update(items.described.places)
         keys.append(key)
         axes.append(f.spec.sample_axis)
     if resolved.choice.length != resolved.choice.num_samples:
         return None
     have_own = all(isinstance(f, StoredField) and bool(f.spec.metadata_key) for f in resolved.opened.fields)
-    return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes), have_own)
+    found = {name: stored_bytes(Path(str(one.store_path).removeprefix("file://"))) for name, one in places.items()}
+    return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes), have_own, found)
 
 
 def _run_like(

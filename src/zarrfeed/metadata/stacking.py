@@ -12,6 +12,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.conversion import Items
+from zarrfeed.metadata.described import check_same_places
 from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, dtype_name, window_of
@@ -91,10 +92,19 @@ def make_stack(
     if len(parts) != 1:
         where = "in samples and in targets" if parts else "not all in samples, or all in targets"
         raise ConfigError(f"stack: {', '.join(map(repr, names))} are {where}")
+    _check_places([one for one in items if one.part == parts[0] and one.key in names])
     others = {one.key for one in items if one.part == parts[0]} - set(names)
     if (name or parts[0]) in others:
         raise ConfigError(f"stack: {parts[0]} have an array {name or parts[0]!r}; give the tensor another name")
     return Stacked(name, parts[0], tuple(names), spatial_axes)
+
+
+def _check_places(members: Sequence[Items]) -> None:
+    """Raise ConfigError if arrays of several stores are of other places."""
+    first = next((one for one in members if one.described is not None), None)
+    for one in members:
+        if first is not None and one.described is not None and first.described is not None:
+            check_same_places(str(one.key), one.described, str(first.key), first.described)
 
 
 def order_of(items: Sequence[Items], stack: Stacked) -> list[int]:

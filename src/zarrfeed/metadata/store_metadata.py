@@ -16,19 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from zarrfeed.metadata.known_groups import PACK_MANIFEST, PACK_SEGMENTS
-from zarrfeed.storage.local_files import MOST_METADATA_BYTES
+from zarrfeed.storage.local_files import METADATA_NAMES, MOST_METADATA_BYTES
 
 #: The attributes of arrays and groups that decide how they are read; of others stores may have any.
 _HEEDED = frozenset(
     (
         *("_ARRAY_DIMENSIONS", "coordinates", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value"),
         *("_Unsigned", "ome", "multiscales", "plate", "well", "labels", "bioformats2raw.layout", "encoding-type"),
+        *("flag_values", "flag_masks", "flag_meanings", "names", "positive"),
     )
 )
 #: Marks of an `Appender`: such stores are opened one by one.
 _MARKED = "zarrfeed"
 #: Documents are anybody's: whatever is not as expected is one of these.
 _UNEXPECTED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+#: Of an array that is compared as it is stored.
+_MOST_STORED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,32 @@ def _own_document(path: Path) -> tuple[tuple[int, ...], list[Any]] | None:
     return None if document is None else _divided(document)
 
 
+def stored_bytes(folder: Path) -> bytes | None:
+    """Return all that is stored of a small array but its metadata; None if it is large, or cannot be read."""
+    parts, size = [], 0
+    try:
+        for root, folders, names in os.walk(folder):
+            folders.sort()
+            for name in sorted(name for name in names if name not in METADATA_NAMES):
+                parts.append(Path(root, name).read_bytes())
+                size += len(parts[-1])
+                if size > _MOST_STORED_BYTES:
+                    return None
+    except OSError:
+        return None
+    return b"".join(parts)
+
+
 def _has_segments(attributes: dict[str, Any]) -> bool:
     """Return whether a packed store names the ends of its segments."""
     return PACK_SEGMENTS in attributes.get(PACK_MANIFEST, {})
 
 
 def _heeded(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes that decide how an array is read; of units, whether they are those of times."""
+    """Return the attributes that decide how an array is read; of units of times, that they are such."""
     heeded = {name: value for name, value in attributes.items() if name in _HEEDED}
-    return {**heeded, "is_time": " since " in str(attributes.get("units", ""))}
+    units = attributes.get("units")
+    return {**heeded, "units": "times" if " since " in str(units) else units}
 
 
 def _documents(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]], bool]:

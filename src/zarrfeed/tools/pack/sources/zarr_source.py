@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -258,8 +258,8 @@ class _ArraysOfStore:
                     f"{printable(path)}: {name!r} has the dimensions {dims[0]}, in {printable(self.path)} {dims[1]}: "
                     "transpose one of them"
                 )
-        grid = self.grid_of(names) if self.options.variables is not None else None
-        check_same_constants(printable(path), other.constants(grid), printable(self.path), self.constants(grid))
+        if self.options.variables is None:
+            check_same_constants(printable(path), other.constants(), printable(self.path), self.constants())
         return other
 
     @cached_property
@@ -284,16 +284,12 @@ class _ArraysOfStore:
         """Return how many samples there are."""
         return int(self.arrays[names[0]].shape[self.axis_of(names[0])]) if names else 0
 
-    def grid_of(self, names: Sequence[str]) -> set[str]:
-        """Return the names of the dimensions of some arrays, which those of their coordinates may be."""
-        return {dim for name in names for dim in dimension_names(self.arrays[name]) or () if dim is not None}
-
-    def constants(self, among: Container[str] | None = None) -> list[Constant]:
-        """Return the arrays without samples; `among` are names that count, None: all do."""
+    def constants(self) -> list[Constant]:
+        """Return the arrays without samples."""
         return [
             Constant(name, np.asarray(self._read(name)), dimension_names(array), _attributes(array))
             for name, array in self.arrays.items()
-            if name not in self.sampled and (among is None or name in among)
+            if name not in self.sampled
         ]
 
     def stored(self, name: str) -> Stored:
