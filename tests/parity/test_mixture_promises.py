@@ -105,7 +105,7 @@ def test_an_epoch_has_the_same_samples_at_the_same_steps_on_any_ranks_and_worker
 ) -> None:
     """Workers of a shuffled mixture take strides: the epoch has the same samples, a batch has others."""
     run = runs.of(stop, batching, shuffle=shuffle)
-    expected = {}
+    expected: dict[int, Int64] = {}
     for ranks, workers in itertools.product(RANKS, WORKERS):
         case = f"{ranks} ranks, {workers} workers"
         if batching == "per_sample":
