@@ -204,8 +204,13 @@ def _give_up(found: _Found, thread: threading.Thread, pid: int) -> None:
 
 
 def looks_here(place: RankInfo, worker: int) -> bool:
-    """Return whether this is the process of its machine that looks for all of them."""
-    return worker == 0 and place.rank % max(1, place.local_world_size) == 0
+    """Return whether this is the process of its machine that looks for all of them.
+
+    Where a launcher deals ranks to machines in turns, its number of the local rank counts, too: two may look, but not
+    none.
+    """
+    local = {os.environ.get("LOCAL_RANK"), os.environ.get("SLURM_LOCALID")}
+    return worker == 0 and (place.rank % max(1, place.local_world_size) == 0 or "0" in local)
 
 
 def begin_look(session: Session, worker: int, epoch: int) -> Look | None:

@@ -150,9 +150,15 @@ def test_a_look_that_cannot_be_made_ends_the_pass(tmp_path: Path) -> None:
         assert _numbers_of(dataset) == list(range(COUNT))
 
 
-def test_all_processes_of_a_machine_look(tmp_path: Path) -> None:
+def test_all_processes_of_a_machine_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
     who = [(rank, worker) for rank in range(8) for worker in range(2) if looks_here(RankInfo(rank, 8, 4), worker)]
     assert who == [(0, 0), (4, 0)]
+    monkeypatch.setenv("SLURM_LOCALID", "0")  # ranks are dealt to machines in turns
+    assert looks_here(RankInfo(1, 8, 4), 0)
+    assert not looks_here(RankInfo(1, 8, 4), 1)
+    monkeypatch.delenv("SLURM_LOCALID")
     _write(tmp_path / "a.zarr")
     with mock.patch.object(ArrayWatch, "look", return_value=[]) as look:
         for rank in range(2):  # of two ranks on this machine
