@@ -79,7 +79,7 @@ def values_of(data: zarrfeed.Data) -> list[int]:
 
 
 def test_each_store_of_a_server_is_read_by_its_url_and_in_a_list(server: ObjectServer, tmp_path: Path) -> None:
-    options = {"storage_options": server.options()}
+    options: dict[str, Any] = {"storage_options": server.options()}
     urls = [url_of("s3://bucket/many", name) for name in NAMES]
     assert [value_of(url, **options) for url in urls] == list(VALUES.values())
     assert values_of(zarrfeed.open(urls, **options)) == list(VALUES.values())
@@ -90,7 +90,7 @@ def test_each_store_of_a_server_is_read_by_its_url_and_in_a_list(server: ObjectS
 
 def test_a_pattern_names_the_stores_that_it_lists(server: ObjectServer) -> None:
     """Each store that a pattern found can be opened by the name that the data give it."""
-    options = {"storage_options": server.options()}
+    options: dict[str, Any] = {"storage_options": server.options()}
     data = zarrfeed.open("s3://bucket/many/[!*]*", **options)
     found = sorted(name for name in NAMES if name[0] not in "*." and name != "*")
     assert [VALUES[name] for name in found] == values_of(data)
@@ -117,7 +117,7 @@ def test_a_pattern_names_the_stores_that_it_lists(server: ObjectServer) -> None:
 def test_a_pattern_means_the_same_on_a_server_and_in_a_folder(
     server: ObjectServer, folder: Path, pattern: str, names: list[str]
 ) -> None:
-    options = {"storage_options": server.options()}
+    options: dict[str, Any] = {"storage_options": server.options()}
     data = zarrfeed.open(f"s3://bucket/many/{pattern}", **options)
     assert values_of(data) == [VALUES[name] for name in names]
     if "?" not in pattern and "#" not in pattern:
@@ -251,7 +251,7 @@ def test_a_task_elsewhere_opens_the_same_place(tmp_path: Path, monkeypatch: pyte
 
 def test_a_checkpoint_of_dataflux_has_the_name_of_its_object() -> None:
     with ObjectServer() as server:
-        checkpoints = DatafluxCheckpoint(None, "bucket", server.options("gs"))  # type: ignore[arg-type]
+        checkpoints = DatafluxCheckpoint(None, "bucket", server.options("gs"))
         names = [name for name in NAMES if not name.startswith(".")]
         for name in names:
             with checkpoints.writer(name) as file:

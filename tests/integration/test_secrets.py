@@ -25,7 +25,7 @@ from benchmarks.harness.object_server import Act, ObjectServer
 from tests.support.dcp import dcp
 from tests.support.paths import ROOT
 from tests.support.real_servers import isolate
-from zarrfeed import checkpoint
+from zarrfeed import ZarrfeedError, checkpoint
 from zarrfeed.base import redaction
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.object_source import ObjectSource
@@ -122,13 +122,12 @@ def failing_calls(folder: Path) -> Iterator[tuple[str, Callable[[str, Any], Any]
 def calls_of_urls(folder: Path) -> Iterator[tuple[str, Callable[[str], Any]]]:
     """Yield public calls that take no storage options, by a name."""
     yield "concat", lambda url: zarrfeed.concat([url, url])
-    yield "mix", lambda url: zarrfeed.mix({"a": url, "b": url}, weights={"a": 1, "b": 1})
+    yield "mix", lambda url: zarrfeed.mix([url, url], weights=[1, 1])
     yield "join", lambda url: zarrfeed.join({"a": url, "b": url})
     yield "ZarrDataset", zarrfeed.ZarrDataset
     yield "ZarrIterableDataset", lambda url: zarrfeed.ZarrIterableDataset(url, batch_size=1)
-    yield "ZarrDataLoader", lambda url: zarrfeed.ZarrDataLoader(url, batch_size=1)
     yield "stats", zarrfeed.stats
-    yield "patch_weights", lambda url: zarrfeed.patch_weights(url, {1: 1.0}, 2)
+    yield "patch_weights", lambda url: zarrfeed.patch_weights(url, {1: 1.0}, cell=2)
     yield "Appender", zarrfeed.Appender
     yield "cache", lambda url: zarrfeed.open(np.zeros(3), cache=url)
     yield "objects.open of a key", lambda url: zarrfeed.objects.open(str(folder), keys=[url, url])
@@ -150,7 +149,7 @@ def said_by(call: Callable[[], Any]) -> str:
         warnings.simplefilter("always")
         try:
             call()
-        except (Exception, SystemExit, CheckpointException) as error:  # noqa: BLE001 (of any class)
+        except (ZarrfeedError, SystemExit, CheckpointException) as error:
             said = "".join(traceback.format_exception(error)) + str(error) + repr(error)
             cause: BaseException | None = error
             while cause is not None:

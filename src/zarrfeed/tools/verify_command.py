@@ -68,6 +68,7 @@ def run(
         If a single store cannot be checked, or there is none.
     """
     from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
+    from zarrfeed.base.redaction import without_secrets
     from zarrfeed.metadata.many_stores import as_stores
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.storage.access import StoreAccess
@@ -92,7 +93,7 @@ def run(
                 report = _verify_one(store, arguments, storage_options, complain, progress)
             except ZarrfeedError as error:
                 complain(str(error))
-                reports.append({"store": printable(store), "ok": False, "error": str(error)})
+                reports.append({"store": without_secrets(printable(store)), "ok": False, "error": str(error)})
                 failed += 1
                 continue
             reports.append(report.to_dict())
