@@ -167,11 +167,11 @@ class _FieldStores:
 
     def _check(self, f: Field, items: Items, store: str, wish: Wish) -> None:
         """Raise ConfigError if the field of a store is not like that of the first one."""
-        ours, theirs = items.described, self._items.described
-        if ours is not None and theirs is not None and ours is not theirs:
+        said, first = items.described, self._items.described
+        if said is not None and first is not None and said is not first:
             if wish.mean_std is None and self._wish.mean_std is None:  # what is normalised has no units
-                check_same_values(items.name, store, ours, self._store, theirs)
-            check_same_direction(store, ours, self._store, theirs)
+                check_same_values(items.name, store, said, self._store, first)
+            check_same_direction(store, said, self._store, first)
         self._check_axes(items, store)
         ours, theirs = _kind(self.first), _kind(f)
         if type(f) is not type(self.first) or ours != theirs:

@@ -64,11 +64,8 @@ class Described:
             meaning = {}  # attributes that cannot be decoded, and are not
         if is_time_unit(attributes.get("units")):  # a batch has the numbers, and not the times
             meaning |= {"units": attributes["units"]}
-        places = {
-            dim: known[dim]
-            for axis, dim in enumerate(dimension_names(array) or ())
-            if axis != sample_axis and dim in known and known[dim].shape == (array.shape[axis],)
-        }
+        dims = [dim for axis, dim in enumerate(dimension_names(array) or ()) if dim is not None and axis != sample_axis]
+        places = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
         return cls(meaning, places)
 
 

@@ -395,7 +395,7 @@ def _checked_reading(files_are: FilesAre | None, axis: int | None, dim: str | No
     """Return what files are; runs, where an axis is named."""
     if files_are is not None:
         check_choice("files_are", files_are, get_args(FilesAre))
-    if files_are == "samples" and not axis is dim is None:
+    if files_are == "samples" and (axis, dim) != (None, None):
         named = f"sample_axis = {axis}" if dim is None else f"sample_dim = {dim!r}"
         raise ConfigError(f"files_are = 'samples' and {named}: of files that are samples, no axis counts samples")
     return "runs" if axis is not None else files_are

@@ -62,7 +62,7 @@ def choose_reading(
     shapes: Mapping[str, tuple[int, ...]],
     options: SourceOptions,
     *,
-    as_samples: Callable[[], None],
+    as_samples: Callable[[], object],
     as_runs: Callable[[], list[int]],
 ) -> Reading:
     """Return what files are: what the user says, or what alone is possible.

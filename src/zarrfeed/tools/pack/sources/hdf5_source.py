@@ -105,7 +105,7 @@ class Hdf5Source(FileSource):
             self.files,
             shapes,
             options if dim is None else replace(options, files_are="runs"),
-            as_samples=lambda: self._scan(options, whole=True) and None,
+            as_samples=lambda: self._scan(options, whole=True),
             as_runs=lambda: self._scan(options, whole=False).lengths,
         )
         scan = self._scan(options, whole=reading.files_are == "samples")

@@ -167,7 +167,7 @@ def test_stores_are_runs_and_a_coordinate_says_where_they_go_on(tmp_path: Path) 
     pack(str(tmp_path / "no time*.zarr"), tmp_path / "no.zarr", sample_dim="time")
     assert len(zarrfeed.open(tmp_path / "no.zarr", sample_dim="time").window(range(4))) == 2 * 7
     for number in (0, 1):
-        zarr.save_array(tmp_path / f"bare {number}.zarr", np.arange(10 + number))
+        zarr.create_array(tmp_path / f"bare {number}.zarr", data=np.arange(10 + number))
     assert pack(str(tmp_path / "bare*.zarr"), tmp_path / "bare.zarr", verify=True).ok
     assert len(zarrfeed.open(tmp_path / "bare.zarr").window(range(4))) == 7 + 8
 

@@ -43,7 +43,7 @@ def test_shuffled_samples_have_the_number_of_their_file() -> None:
 @pytest.mark.parametrize("inline", [True, False])
 def test_what_is_kept_is_read_again(inline: bool) -> None:
     made = kept_arrays(RUNS, 0, 8, None)
-    attributes = {"zarrfeed_pack": manifest_of(made, inline=inline)}
+    attributes: Any = {"zarrfeed_pack": manifest_of(made, inline=inline)}
     node: Any
     if inline:
         node = zarr.create_array({}, shape=(8,), dtype="i4", chunks=(8,), attributes=attributes)
