@@ -246,12 +246,13 @@ def test_a_run_goes_on_with_exactly_the_samples_that_were_left(runs: Runs, data:
     by_stride = batching == "per_sample" and (shuffle or lanes == 24)
     run = alone.on(data.draw(st.sampled_from(RANKS)), data.draw(st.sampled_from(WORKERS)), epoch)
     lines = [alone.on(run.ranks, 0, epoch + more).line() for more in range(2)]
-    others = (run.ranks,) if batching == "per_batch" else RANKS  # the batch of all ranks stays the same
     got, in_steps = [], True
     for may_stop in (True, True, False):
         taken = run.batches_left - (data.draw(st.integers(0, run.batches_left)) if may_stop else 0)
         got.append(run.line(taken))
         in_steps &= run.workers < 2 or not by_stride
+        # The batch of all ranks stays the same, or divides the one before, where it has one source.
+        others = [one for one in RANKS if batching == "per_sample" or run.ranks % one == 0]
         run = run.after(taken, data.draw(st.sampled_from(others)), data.draw(st.sampled_from(WORKERS)))
         if run.state.epoch > epoch:
             break
@@ -290,6 +291,25 @@ def test_any_mixture_is_read_alike_by_any_ranks_and_workers(data: st.DataObject)
     passes = Sources.of(lengths).check(mixture_of(weights, seed, lengths), np.concatenate(line))
     if not shuffle and lanes in (None, 1):
         assert all((np.diff(order) > 0).all() for order in passes.orders.values())
+
+
+def test_batches_of_one_source_keep_their_size_when_a_run_resumes_between_epochs(paths: list[str]) -> None:
+    """Other batches of all ranks would cut a pass elsewhere: fewer ranks share a batch, more are refused."""
+    data = zarrfeed.mix(paths, WEIGHTS, stop=96, batching="per_batch")
+    with dataset_of(data, batch_size=6, world_size=2) as dataset:
+        read(dataset)
+        state = json.loads(json.dumps(dataset.state_dict()))
+    assert (state["epoch"], state["position"], state["unit"]) == (1, 0, 12)
+    line = line_of_ranks(data, 2, 1, batch_size=6), line_of_ranks(data, 2, 2, batch_size=6)
+    with dataset_of(data, batch_size=6) as dataset:
+        dataset.load_state_dict(state)
+        assert len(dataset) == 16
+        assert [np.concatenate(read(dataset)).tolist() for _ in line] == [one.tolist() for one in line]
+    with dataset_of(data, batch_size=6, world_size=3) as dataset:
+        with pytest.raises(zarrfeed.ConfigError, match=r"begun with batches of 12 .* batches of 18: .* set_epoch\(\)"):
+            dataset.load_state_dict(state)
+        dataset.set_epoch(1)
+        read(dataset)
 
 
 def test_a_pass_keeps_its_order_when_a_run_resumes_between_epochs(paths: list[str]) -> None:

@@ -54,7 +54,7 @@ def mix(
     batching
         "per_sample": the samples of a batch are of all sources. "per_batch": a batch is of one source, on all ranks the
         same, and a number as `stop` is rounded up to whole batches of all ranks. Keep `batch_size` times ranks as it is
-        when you resume such an epoch.
+        when you resume, or divide it.
     dtype
         As of `Data.cast`, for each source: makes dtypes that differ the same.
 

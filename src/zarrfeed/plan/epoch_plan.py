@@ -259,15 +259,12 @@ class Schedule:
 
     def _settle_mixture(self, order: MixedOrder, state: EpochState, consumer: Consumer) -> EpochState:
         batch = self._global_batch(consumer)
-        if state.lanes is None:
-            sources = state.sources or order.settled(consumer.world_size, are_chosen=self.lanes_are_chosen)
-            return replace(state, lanes=1, mix=1, sources=sources, unit=batch if order.is_per_batch else 1)
-        if order.is_per_batch and (state.unit % batch or state.used % state.unit % batch):
-            raise ConfigError(
-                f"the epoch was begun with batches of {state.unit} samples of all ranks, each of one source; it cannot "
-                f"be continued after {state.used} samples with batches of {batch}: keep ranks x batch_size the same"
-            )
-        return state.for_division(self.division(state, consumer))
+        if state.sources is None:
+            sources = order.settled(consumer.world_size, are_chosen=self.lanes_are_chosen)
+            state = replace(state, sources=sources, unit=batch if order.is_per_batch else 1)
+        order.with_unit(state.unit).check_batch(batch, state.used)
+        begun = replace(state, lanes=1, mix=1) if state.lanes is None else state
+        return begun.for_division(self.division(begun, consumer))
 
     def _global_batch(self, consumer: Consumer) -> int:
         """Return the samples of a batch of all ranks."""
@@ -279,7 +276,7 @@ class Schedule:
             return self.order.epochs.length(state.epoch)
         if not isinstance(self.order, MixedOrder):
             return self.part.longest
-        return self.order.with_unit(self._global_batch(consumer) if state.lanes is None else state.unit).length
+        return self.order.with_unit(self._global_batch(consumer) if state.sources is None else state.unit).length
 
     def line(self, state: EpochState) -> Order:
         """Return the order of a settled state's epoch."""

@@ -263,6 +263,15 @@ class MixedOrder(Order):
         if len(sources) != len(self.sources) or self.with_sources(sources).sources != tuple(sources):
             raise ValueError(f"sources = {[list(one) for one in sources]} of a mixture of {len(self.sources)}")
 
+    def check_batch(self, batch: int, used: int) -> None:
+        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of so many samples."""
+        if self.is_per_batch and (self.unit % batch or used % self.unit % batch):
+            raise ConfigError(
+                f"the run was begun with batches of {self.unit} samples of all ranks, each of one source; it cannot "
+                f"be continued after {used} samples of an epoch with batches of {batch}: keep ranks x batch_size the "
+                "same, or name the epoch with set_epoch() and load no state, which reads some samples again"
+            )
+
     def settled(self, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
         """Return the lanes of sources for a run that begins: as of an order alone, a lane for each of many ranks.
 

@@ -112,7 +112,7 @@ class EpochState:
         Of a mixture: lanes, mix and strip of each source, in place of those above; they hold for later epochs, too.
         None: the pass that begins here decides.
     unit
-        Of a mixture: steps in a row that are of one source.
+        Of a mixture: steps in a row that are of one source, in later epochs, too.
     sweep
         Of patches: the columns in which they are read.
     nodes
@@ -152,7 +152,7 @@ class EpochState:
 
     def at_epoch(self, epoch: int) -> EpochState:
         """Return the state in which another epoch begins: with what lasts longer than an epoch."""
-        return EpochState(epoch, offsets=self.offsets, sources=self.sources)
+        return EpochState(epoch, offsets=self.offsets, sources=self.sources, unit=self.unit)
 
     def for_division(self, division: Division | RunDivision) -> EpochState:
         """Return the same state for a pass that would share out by `division` what earlier runs left."""
@@ -211,7 +211,8 @@ class EpochState:
         epoch = whole_number(json["epoch"], 2**63)
         version, offsets = version_in(json), json.get("offsets")
         if "lanes" not in json:
-            return cls(epoch, version=version, offsets=offsets, sources=_sources_in(json))
+            unit = whole_number(json.get("unit", 1), least=1)
+            return cls(epoch, version=version, offsets=offsets, sources=_sources_in(json), unit=unit)
         worker = None
         if "worker" in json:
             share = {name: whole_number(value) for name, value in json["worker"].items()}

@@ -38,7 +38,7 @@ from zarrfeed.torch.distributed import in_worker
 State: TypeAlias = dict[str, Any]
 
 #: What holds for the epochs after a state as well: offsets until others are named, and the orders of sources.
-LASTING = ("offsets", "sources")
+LASTING = ("offsets", "sources", "unit")
 
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
 #: once. Workers that were killed or interrupted never ask.

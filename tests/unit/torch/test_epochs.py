@@ -54,7 +54,7 @@ def test_every_pass_takes_the_next_epoch_and_a_named_one_comes_next() -> None:
 
 def test_what_lasts_longer_than_an_epoch_is_handed_on() -> None:
     """Offsets of windows, and the orders of the sources of a mixture, whose passes span epochs."""
-    shared, lasting = table(), {"offsets": {"x": [0, 1]}, "sources": [[8, 1, 1]]}
+    shared, lasting = table(), {"offsets": {"x": [0, 1]}, "sources": [[8, 1, 1]], "unit": 16}
     shared.name_next({"epoch": 3, "lanes": 1, "used": [[40, 0, 1, 0]], **lasting})
     shared.begin()
     for number in (4, 5):
