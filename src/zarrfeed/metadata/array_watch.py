@@ -119,7 +119,7 @@ class ArrayWatch:
             except ConfigError as error:
                 raise _changed(one.name, str(error)) from error
             except Exception as error:  # noqa: BLE001 (errors of files, and of the retries)
-                troubles.append(f"{one.name}: {reason_of(error)}")
+                troubles.append(f"{one.name}: {_reason(error)}")
                 continue
             self._check(one, seen)
         far = _in_turn([one for one in watched if one.place.source is not None], turn, MOST_ASKED)
@@ -127,7 +127,7 @@ class ArrayWatch:
             if isinstance(answer, Seen):
                 self._check(one, answer)
             else:
-                troubles.append(f"{one.name}: {reason_of(answer)}")
+                troubles.append(f"{one.name}: {_reason(answer)}")
         return troubles
 
     def _ask(self, far: Sequence[Watched], shared: SharedAccess) -> list[Seen | BaseException]:
@@ -283,6 +283,10 @@ def _compare(one: Watched, documents: Documents) -> list[str]:
     except Exception as error:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)
         return [f"zarr-python cannot read its metadata any more: {error!r}"]
     return changes
+
+
+def _reason(error: BaseException) -> str:
+    return str(error.strerror) if isinstance(error, StoreReadError) else reason_of(error)
 
 
 def _changed(name: str, what: str) -> StoreReadError:

@@ -24,7 +24,6 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import StoreReadError, printable
-from zarrfeed.storage.errors import is_transient
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape
 
@@ -215,11 +214,6 @@ async def misplaced_key(store: Store, prefix: str, keys: ChunkKeys) -> str:
     """Return a key that is below an array in place of all of its objects; "" if there is none, or nobody can tell.
 
     Costs one listing, of 10,000 keys at most, that ends at the first object of the array.
-
-    Raises
-    ------
-    Exception
-        Of any class, if another try to list the store may succeed.
     """
     if keys.num_objects <= FEW_OBJECTS or not store.supports_listing:
         return ""
@@ -231,10 +225,8 @@ async def misplaced_key(store: Store, prefix: str, keys: ChunkKeys) -> str:
             async for key in store.list_prefix(prefix + folder):
                 if search.add(key.removeprefix(prefix)):
                     break
-    except Exception as error:
-        if is_transient(error):
-            raise
-        return ""  # a server that lists nothing, or not for everybody
+    except Exception:  # noqa: BLE001 (of any class: a server that lists nothing, or not for everybody)
+        return ""
     return search.misplaced
 
 
@@ -246,9 +238,7 @@ def misplaced_listed(list_keys: Callable[[str], Iterator[str]], keys: ChunkKeys)
     try:
         for folder in search.folders():
             any(search.add(key) for key in list_keys(folder))
-    except Exception as error:
-        if is_transient(error):
-            raise
+    except Exception:  # noqa: BLE001 (of any class, as above)
         return ""
     return search.misplaced
 

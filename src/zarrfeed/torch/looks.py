@@ -90,21 +90,15 @@ class Look:
         self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._pid)
 
     def check(self, patience_s: float = 0.0) -> None:
-        """Raise what was found, if the look has ended, or ends in so many seconds.
+        """Raise what was found, if the look has ended, or ends in so many seconds; warn if it could not be made.
 
         Raises
         ------
         StoreReadError
             If an array changed since it was opened, or is gone.
         """
-        if self._told or os.getpid() != self._pid:
+        if self._told or not self._has_ended(patience_s):
             return
-        end = time.monotonic() + patience_s
-        while not self._found.ended.is_set():
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                return
-            self._found.ended.wait(min(left_s, _GLANCE_S))
         self._told = True
         if self._found.error is not None:
             raise self._found.error
@@ -116,6 +110,18 @@ class Look:
                 stacklevel=2,
             )
 
+    def _has_ended(self, patience_s: float) -> bool:
+        """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
+        if os.getpid() != self._pid:
+            return False
+        end = time.monotonic() + patience_s
+        while not self._found.ended.is_set():
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._found.ended.wait(min(left_s, _GLANCE_S))
+        return True
+
     def check_batch(self, *, is_end: bool) -> None:
         """Raise what was found, with each batch; the end of the pass waits until the look has ended.
 
@@ -126,10 +132,8 @@ class Look:
 
     def explain(self, error: ZarrfeedError) -> None:
         """Raise what was found, if that explains an error of the engine."""
-        try:
-            self.check(_UNTIL_EXPLAINED_S)
-        except ZarrfeedError as found:
-            raise found from error
+        if not self._told and self._has_ended(_UNTIL_EXPLAINED_S) and self._found.error is not None:
+            raise self._found.error from error
 
     def close(self) -> None:
         """Give the look up, if it has not ended."""
