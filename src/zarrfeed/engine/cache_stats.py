@@ -23,7 +23,7 @@ class CacheStats:
     unversioned
         Reads of objects that are not cached, since the store does not tell their version.
     damaged
-        Entries that were damaged, and were fetched again; they are misses, too.
+        Entries that were damaged, or that others could have changed, and were fetched again; they are misses, too.
     written_bytes
         Bytes that were added to the cache.
     refused
