@@ -65,7 +65,7 @@ def _make_pack(folder: Path) -> Path:
 def _use_pack(folder: Path, _: bool) -> None:
     np.save(folder / "in.npy", _VALUES)
     zarrfeed.pack(folder / "in.npy", folder / "out.zarr", jobs=1, resume=True)
-    ((_, packed),) = zarr.open_group(folder / "out.zarr", mode="r").arrays()
+    ((_name, packed),) = zarr.open_group(folder / "out.zarr", mode="r").arrays()
     if not np.array_equal(packed[:], _VALUES):
         raise UnspecifiedError("other samples were packed")
 

@@ -9,8 +9,10 @@ from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.io import changed, checkpoint, full, local, others, skip, store, verify, web
 from tests.faults.io.shim import preloaded
 
-_MODULES = (local, changed, skip, store, full, verify, web, checkpoint, others)
-ROWS = tuple(row for module in _MODULES for row in module.ROWS)
+ROWS = (
+    *(*local.ROWS, *changed.ROWS, *skip.ROWS, *store.ROWS, *full.ROWS),
+    *(*verify.ROWS, *web.ROWS, *checkpoint.ROWS, *others.ROWS),
+)
 
 _SHORT = tuple((row, number) for row in ROWS for number in range(row.short_runs))
 
