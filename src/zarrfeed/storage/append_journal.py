@@ -17,13 +17,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
 import secrets
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,42 @@ def read_journal(directory: Path, owner: int | None) -> Entries | None:
         return Entries.from_json(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is no journal of this version ({error!r})") from error
+
+
+def check_written(
+    entries: Entries, store: Path, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse a journal that counts units beyond the shape of the store of which no array has anything.
+
+    A writer that was killed leaves a journal that is ahead of the shape, but it wrote the units first.
+
+    Parameters
+    ----------
+    entries
+        What the journal says.
+    store
+        Path of the store.
+    arrays, stored
+        The arrays by their names, and the shapes of their stored objects.
+
+    Raises
+    ------
+    ConfigError
+        If neither the first nor the last of these units has a stored object.
+    """
+    shown = min(array.shape[0] for array in arrays.values())
+    first, last = -(-shown // entries.unit_rows), entries.complete - 1
+    if first > last:
+        return
+    for unit, (name, array) in itertools.product((first, last), arrays.items()):
+        number = unit * entries.unit_rows // stored[name][0]
+        key = array.metadata.encode_chunk_key((number, *(0 for _ in array.shape[1:])))
+        if (store / name / key).exists():
+            return
+    raise ConfigError(
+        f"{side_directory(store) / _JOURNAL}: counts {entries.num_samples} samples, the store has {shown} and no chunk "
+        "beyond them; delete the journal to go on from what the store has"
+    )
 
 
 def owner_of(store: Path) -> int | None:

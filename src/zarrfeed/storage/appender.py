@@ -28,7 +28,7 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ClosedError, ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.storage.append_journal import Entries, Journal, new_rest, owner_of, side_directory
+from zarrfeed.storage.append_journal import Entries, Journal, check_written, new_rest, owner_of, side_directory
 from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, marks_of, new_marks
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.eviction import forget_deleted
@@ -275,6 +275,7 @@ class Appender:
             entries = self._adopt(arrays, marks)
         elif entries.unit_rows != self._unit_rows:
             raise ConfigError(f"{self._path}: has units of {self._unit_rows} samples, had {entries.unit_rows}")
+        check_written(entries, self._path, arrays, stored)
         self._publish(entries)  # a writer may have been killed before it did
 
     def _adopt(self, arrays: Mapping[str, Any], marks: Marks | None) -> Entries:

@@ -314,6 +314,24 @@ def test_a_journal_that_no_writer_wrote_is_refused_and_touches_nothing(tmp_path:
     assert stored(path) == list(range(10))
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 4])
+def test_a_journal_that_counts_units_which_nobody_wrote_is_refused(tmp_path: Path, chunk_rows: int) -> None:
+    path = tmp_path / "s.zarr"
+    with Appender(path, chunk_rows=chunk_rows) as appender:
+        appender.append(rows(0, 10))
+    journal = tmp_path / "s.zarr.zarrfeed" / "journal.json"
+    written = json.loads(journal.read_text())
+    for end in (100, 10**9):
+        journal.write_text(json.dumps(written | {"end": end}))
+        with pytest.raises(ConfigError, match=r"counts \d+ samples, the store has 10 and no chunk beyond them"):
+            Appender(path, chunk_rows=chunk_rows)
+        assert stored(path) == list(range(10))
+    journal.unlink()
+    with Appender(path, chunk_rows=chunk_rows) as appender:
+        appender.append(rows(10, 14))
+    assert stored(path) == list(range(14))
+
+
 def test_files_of_others_beside_a_store_are_neither_swept_nor_followed(tmp_path: Path) -> None:
     path, side, home = tmp_path / "s.zarr", tmp_path / "s.zarr.zarrfeed", tmp_path / "home"
     Appender(path, chunk_rows=4).close()
