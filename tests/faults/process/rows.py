@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
-from tests.faults.process import consumer, exits, kills, parties, signals
+from tests.faults.process import consumer, exits, hosts, kills, parties, signals
 
 ROWS: tuple[Row, ...] = (
     *signals.ROWS,
@@ -11,6 +11,7 @@ ROWS: tuple[Row, ...] = (
     *exits.ROWS,
     *consumer.ROWS,
     *parties.ROWS,
+    *hosts.ROWS,
 )
 
 
@@ -18,7 +19,7 @@ def _together(rows: tuple[Row, ...]) -> tuple[tuple[Row, int], ...]:
     return tuple((row, number) for row in rows for number in range(row.short_runs))
 
 
-_HERE = _together((*signals.ROWS, *consumer.ROWS, *parties.ROWS))
+_HERE = _together((*signals.ROWS, *consumer.ROWS, *parties.ROWS, *hosts.ROWS))
 _ELSEWHERE = _together((*kills.ROWS, *exits.ROWS))
 
 
@@ -54,7 +55,7 @@ SHORT = (
         here,
         len(_HERE),
         len(_HERE),
-        _longest((*signals.ROWS, *consumer.ROWS, *parties.ROWS)),
+        _longest((*signals.ROWS, *consumer.ROWS, *parties.ROWS, *hosts.ROWS)),
     ),
     Row(
         "processes",
