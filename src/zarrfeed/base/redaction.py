@@ -71,12 +71,15 @@ _HARMLESS = frozenset(
         "proxy_ca_certificate", "web_identity_token_file", "container_authorization_token_file",
         "federated_token_file", "container_credentials_relative_uri", "role_arn", "role_session_name",
         "signature_version", "addressing_style", "protocol", "auto_mkdir", "default_cache_type",
+        "remote_protocol", "target_protocol", "fo", "mode", "compression", "cache_type", "cache_storage", "encoding",
     )
 )  # fmt: skip
 _PREFIXES = re.compile(r"^(?:aws|azure_storage|azure|google)_")
 #: Shorter values are words that are in any text. A test account's "test" is none that has to be kept.
 _SHORTEST = 6
 _MOST_VALUES = 4096
+#: More of one kind are data, such as the chunks that a file system of references is made of.
+_MOST_OPTIONS = 100
 
 _values: dict[str, None] = {}
 _any_value: re.Pattern[str] | None = None
@@ -95,11 +98,13 @@ def remember(options: Mapping[str, Any] | None) -> None:
 
 
 def _secrets_in(options: Mapping[Any, Any]) -> Iterator[str]:
+    if len(options) > _MOST_OPTIONS:
+        return
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _secrets_in(value)
             continue
-        for one in value if isinstance(value, list | tuple) else (value,):
+        for one in value[:_MOST_OPTIONS] if isinstance(value, list | tuple) else (value,):
             text = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
             if not isinstance(text, str):
                 continue  # a flag, a number, or a function
@@ -133,7 +138,9 @@ def public_name(name: str) -> str:
     """Return a name without users, passwords and queries of URLs in it; the same name always gives the same."""
     if "://" not in name:
         return name
-    return _QUERY.sub(r"\1", _USER.sub(r"\1", _RAW_PASSWORD.sub(r"\1", name)))
+    if "@" in name:
+        name = _USER.sub(r"\1", _RAW_PASSWORD.sub(r"\1", name))
+    return _QUERY.sub(r"\1", name) if "?" in name else name
 
 
 def without_secrets(text: str) -> str:

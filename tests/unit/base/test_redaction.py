@@ -117,6 +117,15 @@ def test_values_of_options_are_taken_out_unless_their_names_are_harmless() -> No
     assert public_name(said) == said  # names that are stored do not depend on what a process was told
 
 
+def test_references_to_chunks_are_no_secrets() -> None:
+    """A file system of fsspec that is made of them has all of them among its options."""
+    references = {f"x/{number}": [f"s3://bucket/file-{number}", 0, 10] for number in range(50_000)}
+    remember({"fo": references, "remote_protocol": "memory", "remote_options": {"secret": f"{SECRET}-4"}})
+    remember({"fo": "references.parquet", "target_protocol": "https:"})
+    assert without_secrets(f"memory file-3 references.parquet {SECRET}-4") == "memory file-3 references.parquet ***"
+    assert len(redaction._values) < 10
+
+
 def test_nothing_is_remembered_of_no_options() -> None:
     remember(None)
     remember({})
