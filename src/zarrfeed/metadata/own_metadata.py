@@ -45,11 +45,14 @@ class OwnMetadata:
         Whether there is no such document.
     changes
         What it says otherwise than the description that was compared, in words; "" if nothing.
+    lacks_attributes
+        Whether its attributes are in a document of their own, which was not asked for.
     """
 
     array: zarr.Array[Any] | None = None
     is_absent: bool = False
     changes: str = ""
+    lacks_attributes: bool = False
 
 
 def array_from(documents: Mapping[str, bytes | None], zarr_format: int) -> zarr.Array[Any]:
@@ -128,9 +131,10 @@ def _compared(array: zarr.Array[Any], answer: dict[str, bytes | None] | BaseExce
     read: ArrayMetadata = array.metadata
     if metadata_changes(read, own.metadata):  # an array that was just made may have other objects for the same codecs
         read = _as_parsed(read)
-    if ".zarray" in answer and ".zattrs" not in answer:  # attributes were not asked for
+    lacks_attributes = ".zarray" in answer and ".zattrs" not in answer
+    if lacks_attributes:
         read = replace(read, attributes={})
-    return OwnMetadata(own, changes="; ".join(metadata_changes(read, own.metadata)))
+    return OwnMetadata(own, False, "; ".join(metadata_changes(read, own.metadata)), lacks_attributes)
 
 
 def _as_parsed(metadata: ArrayMetadata) -> ArrayMetadata:
@@ -187,6 +191,9 @@ def with_own(spec: ArraySpec, own: OwnMetadata) -> ArraySpec:
         return replace(spec, metadata_key="", documented=None)
     if own.array is None and not own.changes:
         return replace(spec, metadata_key="", documented=None)
+    if own.lacks_attributes and documented is not None:  # so a pass cannot tell whether they changed since then
+        spec = replace(spec, documented=None)
+        documented = None
     if not own.changes:
         return spec
     warnings.warn(

@@ -225,3 +225,12 @@ def test_a_group_that_was_consolidated_by_itself_is_not_compared(tmp_path: Path)
     _append(path / "inside" / "x")
     assert zarrfeed.verify(path).problems == ("1 array with stale consolidated metadata",)
     assert zarrfeed.verify(path, ["inside/x"]).ok, "which was opened by its own document"
+
+
+def test_attributes_that_nobody_compared_are_taken_for_a_change() -> None:
+    store = MemoryStore()
+    group = _group(store, 2)
+    consolidated = zarr.open_group(store, mode="r")
+    group["x"].attrs["units"] = "degC"
+    data = zarrfeed.open(consolidated)  # of Zarr v2 only the document that describes the array is asked for
+    assert _look(data) == []
