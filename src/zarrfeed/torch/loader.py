@@ -155,7 +155,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
 
         What counts is what this loader handed out, not what workers have prefetched, and not what other loaders read
-        of the same dataset. Of several passes under way, it is the one that handed out a batch last. A run that loads
+        of the same dataset. Of several passes under way, the one counts that handed out a batch last. A run that loads
         the state with the same ranks, workers and batch size delivers the batches that would have come next. With
         others, it delivers the same samples in other batches.
         """
@@ -211,12 +211,12 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             if getattr(self, "_iterator", None) is None:
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
                 self.multiprocessing_context = with_flags(self.multiprocessing_context)
-            name = cast(_WorkerInit, self.worker_init_fn).name_pass()
-            with self.session.beginning.held:
-                cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
             try:
+                name = cast(_WorkerInit, self.worker_init_fn).name_pass()
+                with self.session.beginning.held:
+                    cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
                 batches = super().__iter__()
-            except BaseException:  # some of the workers may know of the pass
+            except BaseException:  # workers that stay would be one pass behind, or some of them would
                 self._iterator = None
                 raise
             self._serving = weakref.ref(new) if self.persistent_workers else None

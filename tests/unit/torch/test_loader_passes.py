@@ -88,3 +88,23 @@ def test_a_subclass_with_an_iter_of_its_own_has_a_position_too() -> None:
             next(running)
         assert loader.state_dict()["position"] == 5 * BATCH
         running.close()  # type: ignore[attr-defined]
+
+
+def test_a_pass_that_could_not_begin_leaves_persistent_workers_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would ask for the pass that did not begin, and read another epoch than the loader says."""
+    dataset = make()
+    loader = ZarrDataLoader(dataset, num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+    assert is_whole(values(loader))
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset.session, "settle_for_workers", _unreadable)
+        with pytest.raises(OSError, match="cannot be listed"):
+            list(loader)
+    running = iter(loader)
+    got = take(running, 5)
+    again = ZarrDataLoader(make(), num_workers=2, multiprocessing_context="fork")
+    again.load_state_dict(loader.state_dict())
+    assert is_whole(got + values(again))
+
+
+def _unreadable(*_: object) -> None:
+    raise OSError("the store cannot be listed")
