@@ -170,7 +170,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "engine/vlen.py": ("unit/engine/test_lists.py",),
     "report/advice.py": ("unit/engine/test_stats.py", "unit/tools/test_bench_command.py"),
     "report/notebook.py": ("unit/report/test_display.py",),
-    "torch/accelerate.py": ("integration/test_huggingface.py",),
     "torch/collate.py": ("unit/torch/test_map_dataset.py",),
     "torch/dtypes.py": ("unit/metadata/test_array.py", "parity/test_formats.py"),
     "torch/epoch_iterator.py": ("process/test_process_life.py", "process/test_interrupts.py"),
