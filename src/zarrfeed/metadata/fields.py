@@ -169,7 +169,7 @@ def open_fields(
     names = variables_of(sides, variables)
     parts = [reader.read(samples, names[0], multiscale)]
     reader.compare_with_own()
-    segment_ends, categories = reader.segment_ends, reader.categories
+    segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
     arrays, items = reader.fields, reader.items
     stored, known = reader.stored, reader.known
     num_sample_fields = len(arrays)
@@ -192,7 +192,9 @@ def open_fields(
     )
     if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
         stored = []
-    if segment_ends is not None and not any(one.sample_axis for one in items):
+    if packed_ends is not None and not any(one.sample_axis for one in items):
+        segment_ends = np.append(packed_ends, max(arrays[0].num_samples, packed_ends[-1]))
+    if segment_ends is not None:
         segment_ends = check_segment_ends(segment_ends, arrays[0].num_samples)
     return OpenedFields(
         tuple(arrays),
@@ -269,6 +271,7 @@ class _PartReader:
         self._decode_cf = decode_cf
         self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
         self.segment_ends: npt.NDArray[Any] | None = None
+        self.packed_ends: npt.NDArray[Any] | None = None  # of what was packed: others may have been appended
         self.categories: anndata.Categories = {}
         self._access = access
         self._is_fresh = False  # whether arrays that are given as such were opened by their own documents just now
@@ -287,7 +290,7 @@ class _PartReader:
         source = open_source(source, self._access)
         of_group = isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None
         self._is_fresh = of_group or (source is not given and isinstance(source, zarr.Array))
-        self.segment_ends = segments_of(source)
+        self.packed_ends = segments_of(source)
         if multiscale is not None or (isinstance(source, zarr.Group) and variables is None and is_image(source)):
             return self._read_image(source, variables, multiscale)
         coordinates: set[str] = set()

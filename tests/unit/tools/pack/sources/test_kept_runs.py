@@ -75,3 +75,19 @@ def test_a_store_that_lacks_the_ends_that_it_names_is_refused(tmp_path: Path) ->
     group.create_array("x", data=np.arange(4))
     with pytest.raises(ConfigError, match=r"x\.zarr: names 'meta/segment_ends' as the ends of its segments, and lacks"):
         zarrfeed.open(tmp_path / "x.zarr")
+
+
+def test_what_is_appended_to_a_packed_store_is_a_segment_of_its_own(tmp_path: Path) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.full((10 + number, 2), number + 1, "f4"))
+    zarrfeed.pack(tmp_path, tmp_path / "x.zarr", sample_chunk=3, shard=None)
+    with zarrfeed.Appender(tmp_path / "x.zarr") as appender:
+        appender.append({"data": np.full((7, 2), 9, "f4")})
+    for options in ({}, {"refresh": "epoch"}):
+        data = zarrfeed.open(tmp_path / "x.zarr", **options)  # type: ignore[arg-type]
+        count = len(data)
+        assert count >= 33, options
+        windows = data.window(range(4))
+        assert len(windows) == count - 4 * 3, options
+        batch = next(iter(zarrfeed.ZarrIterableDataset(windows, batch_size=len(windows))))["data"].numpy()
+        assert (batch == batch[:, :1, :1]).all(), options
