@@ -118,6 +118,21 @@ def test_one_of_many_stores_is_read_as_zeros(tmp_path: Path) -> None:
         zarrfeed.open(str(tmp_path / "*.zarr"))
 
 
+def test_arrays_that_describe_others_are_read_as_zeros(tmp_path: Path) -> None:
+    _array(tmp_path / "mask.zarr")
+    _moved(tmp_path / "mask.zarr")
+    with pytest.raises(StoreReadError, match=r"mask\.zarr: nothing is stored"):
+        zarrfeed.open({"x": np.zeros((3, 20, 20))}).static(mask=tmp_path / "mask.zarr")
+    matrix = zarr.create_group(tmp_path / "m.zarr")
+    matrix.attrs.update({"encoding-type": "csr_matrix", "shape": [2, 9]})
+    for name, values in {"data": np.ones(8), "indices": [*range(4)] * 2, "indptr": [0, 4, 8]}.items():
+        matrix.create_array(name, data=np.array(values), chunks=(2,))
+    assert len(zarrfeed.open(tmp_path / "m.zarr")) == 2
+    _moved(tmp_path / "m.zarr" / "indices")
+    with pytest.raises(StoreReadError, match=r"m\.zarr/indices: nothing is stored"):
+        zarrfeed.open(tmp_path / "m.zarr")
+
+
 def _only_fill(path: Path) -> None:
     shutil.rmtree(path / "c")
 
