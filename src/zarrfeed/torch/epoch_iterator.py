@@ -167,13 +167,22 @@ class SamplePass(Pass):
     def __init__(self, session: Session, name: str | None) -> None:
         super().__init__(session, name)
         self._samples: deque[Batch] = deque()
+        self._is_plain = session.options.transform is None
+
+    def __next__(self) -> Batch:
+        if self._is_plain:
+            with self._lock.held:
+                if self._samples:  # the short way: it is taken once a sample, and loaders have batches
+                    assert self.cursor is not None
+                    self.cursor.delivered += 1
+                    return self._samples.popleft()
+        return super().__next__()
 
     def fetch(self) -> Batch:
         """Return the next sample without counting it."""
         while not self._samples:
             self._samples.extend(self._session.options.assembler.samples_of(self._next_batch()))
-        sample = self._samples.popleft()
-        return sample if self._session.options.transform is None else self._transformed(sample)
+        return self._transformed(self._samples.popleft())
 
     def close(self) -> None:
         """Stop reading, and forget what was not handed out."""

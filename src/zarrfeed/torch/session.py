@@ -120,6 +120,11 @@ class Session:
         self.watch = ArrayWatch(self.options.policy)
 
     @property
+    def cursor(self) -> Cursor | None:
+        """How far the pass has come that was begun last in this process."""
+        return self.passes.last
+
+    @property
     def batch_size(self) -> int | None:
         """Samples of a batch; None for single samples."""
         return self.schedule.batch_size
