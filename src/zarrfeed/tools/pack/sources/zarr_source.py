@@ -116,7 +116,7 @@ class ZarrSource:
                 timeout=options.timeout,
             )
             version = data.version
-            self.stale += stale_fields(data.resolved.opened.fields)
+            self.stale += tuple(stale_fields(data.resolved.opened.fields))
             self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
             self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
             for name, field in zip(copied if by_name else [""], self._set.fields, strict=True):
