@@ -89,7 +89,7 @@ def test_an_interrupt_while_a_session_is_closed_leaves_nothing_on_the_loop(monke
 
     monkeypatch.setattr(_Session, "close", interrupted_close)
     with contextlib.suppress(KeyboardInterrupt):  # nothing keeps the traceback, which has the reader
-        feed.close()  # type: ignore[attr-defined]
+        feed.close()
         raise AssertionError("it was not interrupted")
     del feed
     gc.collect()
@@ -134,7 +134,7 @@ def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
     dataset = make(MemoryStore())
     feed = iter(dataset)
     next(feed)
-    reader = feed.reader  # type: ignore[attr-defined]
+    reader: Any = feed.reader
     (running,) = reader._bridge._sessions
     sources = {number: chunks.source for number, chunks in running._readers.items()}
     before = descriptors()

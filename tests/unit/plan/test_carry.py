@@ -143,7 +143,7 @@ def test_ranks_and_workers_share_one_line_and_resume(store: Path) -> None:
     stopped = make(store)
     passed = iter(stopped)
     used = [i for _ in range(20) for i in check(*next(passed))]
-    state = passed.state_dict()  # type: ignore[attr-defined]
+    state = passed.state_dict()
     with make(store) as again:
         again.load_state_dict(state)
         assert used + read(again) == line
@@ -158,7 +158,7 @@ def test_a_state_without_strips_goes_on_in_its_own_order(store: Path) -> None:
     old = make(store, lanes=8, mix=1)
     passed = iter(old)
     next(passed)
-    state = passed.state_dict()  # type: ignore[attr-defined]
+    state = passed.state_dict()
     old.close()
     assert state.pop("strip") > 1
     with make(store) as dataset:

@@ -164,7 +164,7 @@ def test_a_state_of_an_earlier_version_goes_on_in_its_own_order(store: str) -> N
     line = old.sample_order(0)
     passed = iter(old)
     used = [int(i) for _ in range(3) for i in next(passed)[1]]
-    state = passed.state_dict()  # type: ignore[attr-defined]
+    state = passed.state_dict()
     assert state.pop("mix") == 1
     assert (state["lanes"], state["order"]["mix"]) == (8, 1)
     old.close()
@@ -180,7 +180,7 @@ def test_the_mix_of_a_state_serves_its_epoch(store: str) -> None:
     whole = make(store)
     line, passed = whole.sample_order(0), iter(whole)
     used = [int(i) for _ in range(5) for i in next(passed)[1]]
-    state = passed.state_dict()  # type: ignore[attr-defined]
+    state = passed.state_dict()
     whole.close()
     with make(store, lanes=6) as other:
         other.load_state_dict(state)

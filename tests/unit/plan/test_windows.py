@@ -145,10 +145,10 @@ def test_ranks_workers_and_resuming_deliver_each_window_once(store: Path) -> Non
     begun = iter(make(0))
     first = [next(begun)[1].tolist() for _ in range(3)]
     again = make(0)
-    again.load_state_dict(begun.state_dict())  # type: ignore[attr-defined]
+    again.load_state_dict(begun.state_dict())
     assert first + [index.tolist() for _, index in again] == batches
     with pytest.raises(ConfigError, match="the state is of another dataset"):
-        make(0, (1, -1)).load_state_dict(begun.state_dict())  # type: ignore[attr-defined]
+        make(0, (1, -1)).load_state_dict(begun.state_dict())
 
 
 def test_selected_samples_keep_their_windows(store: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_state_of_the_end_of_an_epoch_is_the_beginning_of_the_next_one_on_all_
     dataset = make(saver, 3, 1, batch_size=17, even="off")
     running = iter(dataset)
     read(running)
-    for state in (dataset.state_dict(), running.state_dict()):  # type: ignore[attr-defined]
+    for state in (dataset.state_dict(), running.state_dict()):
         for rank in range(3):
             resumed = make(rank, 3, 1, batch_size=17, even="off")
             resumed.load_state_dict(json.loads(json.dumps(state)))

@@ -129,7 +129,7 @@ def test_a_pass_that_is_left_leaves_its_look_behind() -> None:
         if leave == "break":
             del running
         elif leave == "close":
-            running.close()  # type: ignore[attr-defined]
+            running.close()
         else:
             dataset.close()
             del running
@@ -179,7 +179,7 @@ def test_a_forked_child_waits_for_the_look_of_its_parent(tmp_path: Path) -> None
         next(running)
         pid = os.fork()
         if pid == 0:
-            running.close()  # type: ignore[attr-defined]
+            running.close()
             os._exit(7)
         end = time.monotonic() + 60
         while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:

@@ -128,7 +128,7 @@ def test_a_pass_goes_on_with_its_version_beside_another(tmp_path: Path) -> None:
     grow(tmp_path / "a", 64)
     second = iter(dataset)
     more = values([next(second)])
-    state = first.state_dict()  # type: ignore[attr-defined]
+    state = first.state_dict()
     assert sorted(got + values(first)) == list(range(32))
     assert sorted(more + values(second)) == list(range(64))
     again = make(tmp_path / "a")
