@@ -26,8 +26,8 @@ from zarrfeed import ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 
 BATCH_SIZE = 6
 EPOCHS = 2
-FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
-FORKSERVER: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "forkserver", "timeout": 60}
+FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 300}
+FORKSERVER: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "forkserver", "timeout": 300}
 
 
 class Single(IterableDataset[Any]):

@@ -102,8 +102,8 @@ def _unknown(owner: str, name: str, moved: Mapping[str, str]) -> UnknownOptionEr
     if meant is not None and meant in moved:
         is_other = "" if meant == name else f"; did you mean {meant!r}? It"
         return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is now {moved[meant]}")
-    advice = "" if meant is None else f"; did you mean {meant!r}?"
     others = [other for other, names in _TAKEN.items() if name in names]
-    if others and not advice:
+    advice = "" if meant is None else f"; did you mean {meant!r}?"
+    if others:  # rather than what is merely spelt alike
         advice = f"; it is an argument of {', '.join(others)}"
     return UnknownOptionError(f"{owner}() has no argument {name!r}{advice}")

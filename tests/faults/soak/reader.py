@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -94,6 +94,11 @@ class Setup:
         order = {name: self.options[name] for name in ("shuffle", "seed", "mix")}
         return order | {"block": self.options.get("block", "chunk")}
 
+    def has_batches(self, n: int) -> bool:
+        """Return whether a rank has a batch in an epoch of n samples."""
+        longest = n // self.world_size if self.even == "drop" else -(-n // self.world_size)
+        return longest >= (self.batch_size if self.drop_last and self.batch_size is not None else 1)
+
     def delivered_of(self, announced: Int64) -> Int64:
         """Return what is delivered of a rank's samples."""
         if self.drop_last and self.batch_size is not None:
@@ -139,6 +144,16 @@ class Reader:
     """Reads a case on all ranks of a setup, side by side, and checks every batch."""
 
     def __init__(self, case: Case, setup: Setup, tally: Tally, **more: Any) -> None:
+        if not setup.has_batches(len(case.chosen)):
+            try:
+                setup.make(case, 0, tally, **more).close()
+            except ConfigError as error:
+                if "an epoch has no batch" not in str(error):
+                    raise
+                tally.errors["ConfigError: no batch"] += 1
+            else:
+                raise WrongError(f"an epoch without a batch is not refused: {setup}")
+            setup = replace(setup, even="off", drop_last=False)
         self.case, self.setup, self.tally = case, setup, tally
         self.datasets: list[ZarrIterableDataset] = []
         try:

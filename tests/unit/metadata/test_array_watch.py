@@ -129,7 +129,7 @@ def test_one_of_many_stores_that_changed_is_not_found(tmp_path: Path) -> None:
             tmp_path / f"{number}.zarr",
             shape=(10 + number, 3),
             compressors=zarr.codecs.ZstdCodec(level=level),
-            attributes={"units": f"since {number}"},
+            attributes={"units": "K", "comment": f"part {number}"},
         )
     data = zarrfeed.open(str(tmp_path / "*.zarr"))
     fields = _fields(data)
