@@ -31,6 +31,8 @@ constexpr const char* kState = "state";
 constexpr const char* kStoreName = "store";
 constexpr size_t kMaxStoreName = 4096;
 
+constexpr const char* kOrShare =
+    ": name another directory, or share this one with cache_group=, the name of a group of all its users";
 constexpr const char* kNotWritten = "cannot be written, so nothing is added";
 
 /// "<process>-<number>-<random>", in decimal digits.
@@ -55,6 +57,23 @@ std::optional<struct stat> look_at(int folder, const std::string& name) {
   return info;
 }
 
+/// Makes the folders above a path, in which nobody else can replace the next one. 0, or the errno.
+int make_parents(const std::string& path) {
+  int error = 0;
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    const std::string parent = path.substr(0, slash);
+    struct stat info{};
+    const bool is_there = stat(parent.c_str(), &info) == 0 || mkdir(parent.c_str(), 0755) == 0 || errno == EEXIST;
+    error = is_there ? 0 : errno;
+  }
+  return error;
+}
+
+/// Whether all users are meant to write to a folder, as to /tmp and /dev/shm; none can rename what another one made there.
+bool is_public(const struct stat& info) {
+  return (info.st_mode & S_ISVTX) != 0 && (info.st_mode & S_IWOTH) != 0;
+}
+
 std::string octal(mode_t mode) {
   std::array<char, 16> text{};
   std::snprintf(text.data(), text.size(), "0%o", static_cast<unsigned>(mode & 07777));
@@ -77,7 +96,9 @@ CacheFolder::Trouble CacheFolder::open() {
     if (fstat(root_.get(), &info) != 0) return {"cannot be opened", errno};
     check_owner(info);
     try {
-      trouble = close_to_others(info, check_content());
+      const bool is_cache = check_content();
+      if (is_cache) check_group(info);
+      trouble = close_to_others(info, is_cache);
     } catch (const std::system_error& unreadable) {
       trouble = {"cannot be listed", unreadable.code().value()};
     }
@@ -90,12 +111,11 @@ CacheFolder::Trouble CacheFolder::open() {
 }
 
 CacheFolder::Trouble CacheFolder::open_root() {
-  std::error_code error;
-  fs::create_directories(fs::path(path_).parent_path(), error);
+  const int no_parents = make_parents(path_);
   const int unmade = mkdir(path_.c_str(), 0700) == 0 ? 0 : errno;
   struct stat link{};
   struct stat info{};
-  if (lstat(path_.c_str(), &link) != 0) return {"cannot be made", error ? error.value() : unmade};
+  if (lstat(path_.c_str(), &link) != 0) return {"cannot be made", no_parents != 0 ? no_parents : unmade};
   if (stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && !owners_.made(info)) {
     const File folder(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder && user_in(folder.get()) == info.st_uid) owners_.user = info.st_uid;
@@ -114,14 +134,9 @@ CacheFolder::Trouble CacheFolder::open_root() {
 void CacheFolder::check_owner(const struct stat& info) const {
   const std::string owner = name_of_user(info.st_uid);
   const bool is_own = info.st_uid == owners_.user;
-  if (is_own && !owners_.group && (info.st_mode & 07777) == 02770) {
-    refuse("is shared with the group " + name_of_group(info.st_gid) +
-           ": give cache_group=, or make the directory yours alone (chmod 0700)");
-  }
   if (is_own || info.st_uid == 0) return;
   if (!owners_.group) {
-    refuse("belongs to " + owner + ", and this process runs as " + name_of_user(owners_.user) +
-           ": name another directory, or share this one with cache_group=, the name of a group of all its users");
+    refuse("belongs to " + owner + ", and this process runs as " + name_of_user(owners_.user) + kOrShare);
   }
   const bool is_shared = owners_.shares(info) && (info.st_mode & S_IRWXG) == S_IRWXG;
   if (!is_shared || !owners_.is_closed(info)) {
@@ -129,6 +144,13 @@ void CacheFolder::check_owner(const struct stat& info) const {
            " alone (it has mode " + octal(info.st_mode) + ", group " + name_of_group(info.st_gid) + "): " + owner +
            " has to open it with the same cache_group= first");
   }
+}
+
+/// Refuses a cache that is shared with a group which the user did not name.
+void CacheFolder::check_group(const struct stat& info) const {
+  if (info.st_uid != owners_.user || owners_.group || (info.st_mode & 07777) != 02770) return;
+  refuse("is shared with the group " + name_of_group(info.st_gid) +
+         ": give cache_group=, or make the directory yours alone (chmod 0700)");
 }
 
 /// Refuses a folder with files of something else. Whether it is a cache already; it may be empty.
@@ -151,11 +173,14 @@ bool CacheFolder::check_content() const {
 }
 
 std::string CacheFolder::foreign_inside(const std::string& name, const struct stat& info) const {
-  const bool is_kind = name == kMarker ? S_ISREG(info.st_mode) : S_ISDIR(info.st_mode);
-  return "has " + name + ", which " +
-         (is_kind ? "belongs to " + name_of_user(info.st_uid)
-                  : "is no " + std::string(name == kMarker ? "file" : "folder")) +
-         "; delete it, or name another directory";
+  const bool is_file = name == kMarker;
+  if (is_file ? !S_ISREG(info.st_mode) : !S_ISDIR(info.st_mode)) {
+    return "has " + name + ", which is no " + (is_file ? "file" : "folder") + "; delete it, or name another directory";
+  }
+  return "has " + name + ", which belongs to " + name_of_user(info.st_uid) +
+         (owners_.group
+              ? ", who does not share it with the group " + name_of_group(*owners_.group) + ": name another directory"
+              : kOrShare);
 }
 
 /// Takes the access of others away from a folder of this user's own, and from all of this user's that is in it.
@@ -165,7 +190,8 @@ CacheFolder::Trouble CacheFolder::close_to_others(struct stat info, bool is_cach
     return owners_.shares(found) && (found.st_mode & 07777) == owners_.folder_mode();
   };
   const mode_t had = info.st_mode;
-  const bool changes = info.st_uid == owners_.user && !is_right(info);
+  const bool stays_open = is_public(info) && (info.st_uid == 0 || !owners_.group);
+  const bool changes = info.st_uid == owners_.user && !is_right(info) && !stays_open;
   if (changes) {
     const int error = set_access(root_.get(), owners_, owners_.group || !is_cache ? owners_.folder_mode() : had & 0700);
     if (error == EROFS) return {};  // nobody writes there
@@ -183,7 +209,7 @@ CacheFolder::Trouble CacheFolder::close_to_others(struct stat info, bool is_cach
   size_t dropped = 0;
   // In a folder that anybody could write to, the group of a file does not say who wrote it.
   close_inside(root_.get(), true, (had & S_IWOTH) == 0, dropped);
-  if (!is_cache && (had & (S_IWGRP | S_IWOTH)) == 0) return {};
+  if (!is_cache && (had & S_IWOTH) == 0) return {};  // there was nothing in it yet
   notice_ = here() + "had mode " + octal(had) + ", and is now closed to all but " +
             (owners_.group ? "the group " + name_of_group(*owners_.group) : name_of_user(owners_.user));
   if (dropped != 0) {

@@ -7,7 +7,8 @@
 //     group. Any other folder is refused. What lies above the folder may be anybody's: the folder itself is looked at
 //     after it was opened.
 //   * What the cache makes can be reached by the user alone (0700 and 0600), or by the group (2770 and 0660), whatever the
-//     umask is. A folder of the user's own that was open to others is closed when it is opened, once, with a notice.
+//     umask is. A folder of the user's own that was open to others is closed when it is opened, once, with a notice. A
+//     folder with the access rights of /tmp (1777) stays as it is, since others use it; what is in it is closed.
 //   * A file counts only if one of the owners made it and nobody else could write to it. Any other file is no entry.
 //   * No link is followed below the folder. What is swept has a name that the cache gives. So no file outside of the
 //     folder is made, changed or deleted, whatever somebody put into it.
@@ -79,6 +80,7 @@ class CacheFolder {
  private:
   Trouble open_root();
   void check_owner(const struct stat& info) const;
+  void check_group(const struct stat& info) const;
   [[nodiscard]] bool check_content() const;
   Trouble close_to_others(struct stat info, bool is_cache);
   void close_inside(int folder, bool is_top, bool believes_group, size_t& dropped);

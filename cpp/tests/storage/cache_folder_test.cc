@@ -124,6 +124,58 @@ TEST(nobody_else_can_reach_what_a_cache_makes) {
   CHECK_EQ(result, 0);
 }
 
+TEST(a_folder_that_was_made_beforehand_is_closed_without_a_notice_unless_all_could_write_to_it) {
+  for (const mode_t mode : {0700, 0755, 02755, 0775, 02775, 02770, 0777}) {
+    const Context context(std::to_string(mode));
+    const TempDir directory;
+    const fs::path path = directory.path() / "cache";
+    fs::create_directory(path);
+    CHECK_EQ(chmod(path.c_str(), mode), 0);
+    const auto cache = CacheDirectory::open(path.string(), kLimit);
+    CHECK_EQ(cache->admit(entry(), kContent), Admitted::kYes);
+    CHECK_EQ(cache->notice().empty(), mode != 0777);
+    check_modes(path, 0700, 0600);
+  }
+}
+
+TEST(a_public_folder_stays_public_and_what_is_in_it_is_closed) {
+  const TempDir directory;
+  CHECK_EQ(chmod(directory.path().c_str(), 01777), 0);
+  for (int run = 0; run < 2; ++run) {
+    const auto cache = CacheDirectory::open(directory.path().string(), kLimit);
+    if (run == 0) CHECK_EQ(cache->admit(entry(), kContent), Admitted::kYes);
+    CHECK_EQ(look(*cache, entry()), Found::kHit);
+    CHECK_EQ(cache->notice(), std::string());
+    CHECK_EQ(mode_of(directory.path()), mode_t{01777});
+    CHECK_EQ(mode_of(directory.path() / "entries"), mode_t{0700});
+    CHECK_EQ(mode_of(directory.path() / "tmp"), mode_t{0700});
+    CHECK_EQ(mode_of(directory.path() / "state"), mode_t{0600});
+  }
+}
+
+TEST(the_second_user_of_a_public_folder_of_roots_is_told_how_to_share_it) {
+  if (!is_root()) return;
+  const Shared place;
+  as_user(kVictim, [&] { CHECK_EQ(CacheDirectory::open(place.directory.path().string(), kLimit)->trouble(), ""); });
+  as_user(kOther, [&] {
+    CHECK_THROWS(kConfig, "belongs to uid 65533: name another directory, or share this one with cache_group=",
+                 CacheDirectory::open(place.directory.path().string(), kLimit));
+  });
+}
+
+TEST(folders_above_a_cache_are_made_so_that_nobody_else_can_replace_it) {
+  const TempDir directory;
+  const int result = result_of_child([&] {
+    umask(0);
+    CHECK_EQ(CacheDirectory::open((directory.path() / "a/b/cache/").string(), kLimit)->trouble(), std::string());
+    CHECK_EQ(mode_of(directory.path() / "a"), mode_t{0755});
+    CHECK_EQ(mode_of(directory.path() / "a/b"), mode_t{0755});
+    CHECK_EQ(mode_of(directory.path() / "a/b/cache"), mode_t{0700});
+    return 0;
+  });
+  CHECK_EQ(result, 0);
+}
+
 TEST(a_cache_of_this_user_with_wider_access_is_closed_once_and_keeps_its_entries) {
   for (const mode_t folder : {0755, 0750, 0711}) {
     const TempDir directory;

@@ -211,3 +211,16 @@ def test_members_of_a_group_share_what_each_of_them_adds() -> None:
                 CacheOptions.parse(path, "1MiB")
 
         as_user(OTHER, look)
+
+
+@two_users
+def test_a_cache_below_a_folder_that_must_not_be_looked_into_is_not_used() -> None:
+    with folder_of_all() as folder:
+        (folder / "private").mkdir(mode=0o700)
+
+        def use() -> None:
+            made = CacheOptions.parse(folder / "private" / "cache")
+            assert made is not None
+            assert "Permission denied" in made.directory().trouble()
+
+        as_user(VICTIM, use)
