@@ -5,6 +5,9 @@ names that zarrfeed uses: `.NAME.packing` beside a store, `NAME.zarrfeed`, a pro
 
 - A side folder is used only if it is a folder and no link, and if the effective user, root or the owner of what the
   user named made it. Other users cannot write to a side folder that zarrfeed made.
+- A folder in which a group, and nobody else, may write is the group's: a member can replace the store itself there. A
+  side folder of such a folder and of the same group may be any member's, where the user named what others share
+  (`owner` is given).
 - A file in it is believed only if one of these made it, or if the folder lets a group write to it, and nobody else, as
   a umask of 002 does. It is opened without following a link at its name.
 - A link at the end of a path that the user named is followed only if the effective user or root made it.
@@ -59,7 +62,7 @@ def check_side_folder(path: Path, owner: int | None = None) -> bool:
     if not stat.S_ISDIR(status.st_mode):
         what = "a link" if stat.S_ISLNK(status.st_mode) else "no folder"
         raise ConfigError(f"{path}: is {what}, must be a folder that zarrfeed made; delete it, or name another path")
-    if not is_made_by(status, path, owner):
+    if not is_made_by(status, path, owner) and (owner is None or not _is_of_group(status, path.parent)):
         raise ConfigError(
             f"{path}: belongs to {name_of(status.st_uid)}, and this process runs as {name_of(os.geteuid())}: it is "
             "neither used nor changed; name another path, or have its owner delete the folder"
@@ -128,7 +131,7 @@ def followed(path: Path) -> Path:
             return path
         if not stat.S_ISLNK(status.st_mode):
             return path
-        if status.st_uid not in (os.geteuid(), 0):
+        if not is_made_by(status, path.parent):
             raise OSError(
                 errno.ELOOP, f"is a link that {name_of(status.st_uid)} made, which is not followed", str(path)
             )
@@ -137,7 +140,9 @@ def followed(path: Path) -> Path:
 
 
 def check_owner(path: Path) -> None:
-    """Refuse a pipe, socket or device that another user put there; links, which `followed` looks at, lead anywhere.
+    """Refuse a pipe, a socket or a disk that another user put there; links, which `followed` looks at, lead anywhere.
+
+    Only root makes devices, and in a container `/dev/null` may belong to a user whom the container does not know.
 
     Raises
     ------
@@ -145,8 +150,16 @@ def check_owner(path: Path) -> None:
         With `EPERM`, if another user made it.
     """
     status = path.lstat()
-    if not stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
+    is_checked = not stat.S_ISLNK(status.st_mode) and not stat.S_ISCHR(status.st_mode)
+    if is_checked and not is_made_by(status, path.parent):
         raise OSError(errno.EPERM, f"is no regular file, and belongs to {name_of(status.st_uid)}", str(path))
+
+
+def _is_of_group(status: os.stat_result, parent: Path) -> bool:
+    """Return whether a side folder, and the folder that it lies in, are open to one group and to nobody else."""
+    above, writers = parent.stat(), stat.S_IWGRP | stat.S_IWOTH
+    are_open = all(mode & writers == stat.S_IWGRP for mode in (status.st_mode, above.st_mode))
+    return are_open and status.st_gid == above.st_gid
 
 
 def name_of(user: int) -> str:

@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, give_to, tree, two_users
+from tests.support.users import GROUP, OTHER, VICTIM, as_user, folder_of_all, give_to, tree, two_users
 from zarrfeed import ConfigError
-from zarrfeed.base.own_files import check_side_folder, followed, is_made_by, make_side_folder, name_of, read_side_file
+from zarrfeed.base.own_files import (
+    check_owner,
+    check_side_folder,
+    followed,
+    is_made_by,
+    make_side_folder,
+    name_of,
+    read_side_file,
+)
 
 
 def test_a_side_folder_is_made_once_and_others_cannot_write_to_it(tmp_path: Path) -> None:
@@ -111,6 +119,57 @@ def test_a_server_that_shows_all_files_as_one_users_is_no_other_user(monkeypatch
         other_folder.mkdir()
         assert is_made_by(status, other_folder)
         assert list(other_folder.iterdir()) == []
+        (other_folder / "link").symlink_to(side)
+        give_to(OTHER, other_folder / "link")
+        assert followed(other_folder / "link") == side
+        (folder / "link").symlink_to(side)
+        monkeypatch.undo()
+        give_to(OTHER, folder / "link")
+        with pytest.raises(OSError, match=f"link that uid {OTHER} made"):
+            followed(folder / "link")
+
+
+@two_users
+def test_a_pipe_of_another_user_is_refused_and_a_terminal_is_not() -> None:
+    """In a container, /dev/null may belong to a user whom the container does not know."""
+    with folder_of_all() as folder:
+        os.mkfifo(folder / "pipe")
+        try:
+            os.mknod(folder / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("devices cannot be made here")
+        give_to(OTHER, folder / "pipe", folder / "null")
+        check_owner(folder / "null")
+        with pytest.raises(OSError, match="is no regular file, and belongs to"):
+            check_owner(folder / "pipe")
+
+
+@two_users
+def test_the_side_folder_of_a_group_is_any_members_where_nobody_else_can_write() -> None:
+    with folder_of_all() as folder:
+        for parent_mode, mode, group, is_used in (
+            (0o2775, 0o2775, GROUP, True), (0o2770, 0o2770, GROUP, True), (0o2777, 0o2775, GROUP, False),
+            (0o2775, 0o2777, GROUP, False), (0o2775, 0o755, GROUP, False), (0o2775, 0o775, OTHER, False),
+            (0o755, 0o2775, GROUP, False),
+        ):  # fmt: skip
+            team = folder / f"{parent_mode:o} {mode:o} {group}"
+            side = team / "side"
+            side.mkdir(parents=True)
+            os.chown(team, VICTIM, GROUP)
+            os.chown(side, OTHER, group)
+            team.chmod(parent_mode)
+            side.chmod(mode)
+
+            def use(side: Path = side, is_used: bool = is_used) -> None:
+                if is_used:
+                    make_side_folder(side, VICTIM)
+                else:
+                    with pytest.raises(ConfigError, match=f"belongs to uid {OTHER}"):
+                        make_side_folder(side, VICTIM)
+                with pytest.raises(ConfigError, match=f"belongs to uid {OTHER}"):
+                    make_side_folder(side)  # of what the user named alone
+
+            as_user(VICTIM, use, [GROUP])
 
 
 def test_links_of_this_user_are_followed_at_the_end_of_a_path(tmp_path: Path) -> None:

@@ -385,6 +385,10 @@ def test_two_users_of_a_group_append_to_one_store() -> None:
         os.chown(team, VICTIM, GROUP)
         team.chmod(0o2775)
 
+        def make_store(path: Path) -> None:
+            os.umask(0o002)
+            zarr.create_array(path, shape=(0, 3), chunks=(4, 3), dtype="i8")
+
         def append(begin: int, end: int, path: Path = team / "s.zarr") -> None:
             os.umask(0o002)
             with Appender(path, chunk_rows=4) as appender:
@@ -397,3 +401,8 @@ def test_two_users_of_a_group_append_to_one_store() -> None:
         as_user(OTHER, lambda: append(10, 25), [GROUP])
         as_user(VICTIM, lambda: append(25, 30), [GROUP])
         assert stored(team / "s.zarr") == list(range(30))
+        as_user(VICTIM, lambda: make_store(team / "t.zarr"), [GROUP])  # not by an Appender
+        as_user(OTHER, lambda: append(0, 10, team / "t.zarr"), [GROUP])
+        as_user(VICTIM, lambda: append(10, 25, team / "t.zarr"), [GROUP])
+        as_user(GROUP, lambda: append(25, 30, team / "t.zarr"), [GROUP])
+        assert stored(team / "t.zarr") == list(range(30))
