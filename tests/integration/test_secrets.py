@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import io
 import json
@@ -27,10 +28,13 @@ from tests.support.paths import ROOT
 from tests.support.real_servers import isolate
 from zarrfeed import ZarrfeedError, checkpoint
 from zarrfeed.base import redaction
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage import checkpoint_sink
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.object_source import ObjectSource
+from zarrfeed.storage.retry import reading
 from zarrfeed.storage.shard_folder import Transfer
-from zarrfeed.tools import cli
+from zarrfeed.tools import cli, executors
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
 obstore = pytest.importorskip("obstore")
@@ -273,3 +277,27 @@ def test_no_dataclass_prints_storage_options_or_a_client() -> None:
                     default = "" if field.value is None else ast.unparse(field.value)
                     assert "repr=False" in default, f"{path.name}: {node.name}.{name}"
     assert found > 5
+
+
+def test_a_cause_that_was_caught_elsewhere_says_no_secret() -> None:
+    """Errors that a thread or a future hands over are not handled where an error of ours is raised from them."""
+
+    def failing() -> OSError:
+        return OSError(5, f"GET https://u:{SECRET}@h/x?sig={SECRET}")
+
+    async def read() -> None:
+        raise failing()
+
+    async def ask() -> None:
+        await reading(Faults(retries=1, timeout=5), read, is_far=False)
+
+    def lost() -> None:
+        error = type("WorkerLostError", (Exception,), {})(f"https://u:{SECRET}@h/x")
+        executors._fail(error)
+
+    def upload() -> None:
+        error = failing()
+        raise checkpoint_sink._cannot_be_written("x", error) from error
+
+    for call in (lambda: asyncio.run(ask()), lost, upload):
+        assert SECRET not in said_by(call)

@@ -28,15 +28,27 @@ _HIDDEN = "***"
 #: Names whose values are secrets wherever they stand: in the query of a URL, in JSON, in a dump of a client.
 _NAMES = (
     r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig|signature|"
-    r"(?:[a-z0-9]+[_-])*(?:token|password|passwd|passphrase|secret|api[_-]?key)|(?:aws_)?(?:secret_)?access_key(?:_id)?|"
-    r"account_?key|sas_key|shared_?access_?(?:key|signature)|private_key(?:_id)?|authorization|proxy-authorization|"
-    r"service_account_key"
+    r"(?:[a-z0-9]+[_-])*(?:token|password|passwd|passphrase|secret|api[_-]?key)|(?:aws_)?(?:secret_?)?access_?key(?:_?id)?|"
+    r"account_?key|sas_?key|secret_?key|(?:session|sas|auth|access|refresh)token|shared_?access_?(?:key|signature)|"
+    r"private_?key(?:_?id)?|authorization|proxy-authorization|service_account_key|credential|pwd|jwt|delegation|"
+    r"jsessionid"
 )
 #: The value ends with the quote that it began with, or else where a parameter of a query, a word or a tuple ends.
 #: Behind a slash stands the name of a folder, such as token=3.
 _PAIRS = re.compile(
     rf"""(?i)(?<![\w/-])(?P<name>['"]?(?:{_NAMES})['"]?\s*(?:[:=]\s*(?:b|Some\()?(?=["'])|=(?!=)))"""
     r"""(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s&"'<>,;()\]}]+)"""
+)
+#: Text at the place of a secret that is none: no value, a number, a dtype, or a selection of samples. In the query of a
+#: URL, after ? or &, all values are secrets.
+_NO_SECRETS = re.compile(
+    r"""['"]?(?:None|null|True|False|true|false|inf|nan|slice|-?\d{1,5}(?:\.\d{1,5})?(?:/.*)?|"""
+    r"""[<>|=]?[a-zA-Z]\d{1,2}|(?:u?int|b?float|complex)\d{1,3}|bool|str|string|object|)['"]?"""
+)
+#: Headers of HTTP, as the dumps of some clients have them: without quotes, to the end of the line.
+_HEADERS = re.compile(
+    r"(?i)(?<![\w/-])((?:(?:proxy-)?authorization|(?:set-)?cookie|x-(?:[a-z]+-)*(?:token|key|signature))['\"]?:\s*['\"]?)"
+    r"(?!\*\*\*)[^\s'\"][^\r\n'\"]*"
 )
 #: In the dump of a client that is written in Rust: parts of a URL.
 _URL_PARTS = re.compile(r"""\b(username|password|query|fragment): (Some\()?("(?:[^"\\]|\\.)*")""")
@@ -50,13 +62,17 @@ _ELEMENTS = re.compile(
 )
 #: Keys of Amazon and tokens in JSON (JWT) look like nothing else.
 _SHAPES = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
-#: In the URL of a server: a user with a password, as in https://user:password@host. Of Azure, a container stands there.
-_USER = re.compile(r"(?i)((?<![a-z])(?!abfss?:|wasbs?:)[a-z][a-z0-9+.-]*://)[^/\s\"'?#<>]*@")
-#: The same with a password that should have been escaped; digits and a slash are the port of a host.
-_RAW_PASSWORD = re.compile(
-    r"(?i)((?<![a-z])[a-z][a-z0-9+.-]*://)[^/\s\"'@:\[]*:(?!\d{0,5}(?:[/?#\s\"'),]|$))[^\s\"'<>]*@"
+#: How a URL begins; a path that was made of a URL has one slash. On GitHub, an organization and a repository stand in
+#: the place of the user.
+_BEGIN = (
+    r"(?i)((?<![a-z])(?!github:)[a-z][a-z0-9+.-]*://|(?<![\w:/])//|(?<=file://)//|"
+    r"(?<![a-z])(?:https?|s3a?|gs|gcs|az|adl|azure|ftp|hdfs|webhdfs):/(?!/))"
 )
-_QUERY = re.compile(r"(?i)((?<![a-z])https?://[^\s\"'?<>()]*)\?[^\s\"'<>()]*")
+#: In the URL of a server: a user with a password, as in https://user:password@host. Of Azure, a container stands there.
+_USER = re.compile(_BEGIN + r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)[^/\s\"'?#<>]*@")
+#: The same with a password that should have been escaped; digits and a slash are the port of a host.
+_RAW_PASSWORD = re.compile(_BEGIN + r"[^/\s\"'@:\[]*:(?!\d{0,5}(?:[/?#\s\"'),]|$))[^\s\"'<>]*@")
+_QUERY = re.compile(r"(?i)((?<![a-z])https?:/[^\s\"'?<>()]*)\?[^\s\"'<>()]*")
 
 #: Text without any of these has nothing to take out.
 _HINT = re.compile(r"[=:<?&]|AKIA|ASIA|eyJ|(?i:bearer|sharedkey|aws4)")
@@ -136,7 +152,7 @@ def _spellings(value: str) -> Iterator[str]:
 
 def public_name(name: str) -> str:
     """Return a name without users, passwords and queries of URLs in it; the same name always gives the same."""
-    if "://" not in name:
+    if "//" not in name and ":/" not in name:
         return name
     if "@" in name:
         name = _USER.sub(r"\1", _RAW_PASSWORD.sub(r"\1", name))
@@ -157,6 +173,7 @@ def without_secrets(text: str) -> str:
 def _without_pairs(text: str) -> str:
     """Return text without the values of names that secrets have, and without what else looks like a secret."""
     text = _URL_PARTS.sub(lambda found: f'{found[1]}: {found[2] or ""}"{_HIDDEN}"', text)
+    text = _HEADERS.sub(rf"\1{_HIDDEN}", text)
     text = _PAIRS.sub(_without_value, text)
     text = _PARAMETERS.sub(rf"\1{_HIDDEN}", text)
     text = _SCHEMES.sub(rf"\1{_HIDDEN}", text)
@@ -166,6 +183,9 @@ def _without_pairs(text: str) -> str:
 
 def _without_value(found: re.Match[str]) -> str:
     value = found["value"]
+    is_in_query = found.string[: found.start()].endswith(("?", "&", "#", ";"))
+    if not is_in_query and _NO_SECRETS.fullmatch(value):
+        return found[0]
     mark = value[0] if value[0] in "\"'" else ""
     return f"{found['name']}{mark}{_HIDDEN}{mark}"
 

@@ -22,6 +22,7 @@ from zarr.buffer import cpu
 from zarr.storage import LocalStore, MemoryStore
 
 from zarrfeed.base.errors import StaleMetadataWarning, StoreReadError, ZarrfeedError, printable
+from zarrfeed.base.redaction import redact
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.array_changes import layout_changes, metadata_changes
 from zarrfeed.metadata.cf import find_decoding
@@ -118,6 +119,7 @@ def _compared(array: zarr.Array[Any], answer: dict[str, bytes | None] | BaseExce
         if says_no_permission(cause):
             return OwnMetadata()
         if isinstance(answer, StoreReadError) or (isinstance(answer, Exception) and is_transient(answer)):
+            redact(answer)  # it was returned, and is not handled here
             text = f"{name}: its metadata cannot be read: {reason_of(answer)}"
             raise StoreReadError(errno_of(answer), text) from answer
         return OwnMetadata()  # a store that has no such keys, in words of its own

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError, printable
+from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.checkpoint_sink import remove_leftovers
@@ -117,7 +117,7 @@ def open_folder(
         return _LocalFolder(local_path(text))
     if text.lower().startswith(("http://", "https://")):
         raise ConfigError(
-            f"{printable(text)}: a web server cannot list a folder; must be a path or the URL of an object store"
+            f"{KeyUrl.of(text)}: a web server cannot list a folder; must be a path or the URL of an object store"
         )
     return _StoredFolder(text, StoreAccess(Faults(retries=retries, timeout=timeout), storage_options))
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreWriteError
 from zarrfeed.base.own_files import followed, is_made_by
+from zarrfeed.base.redaction import redact
 from zarrfeed.base.units import format_bytes
 from zarrfeed.storage.checkpoint_format import PART_BYTES, Bytes, as_bytes
 from zarrfeed.storage.checkpoint_place import LocalPlace, ObjectPlace, Place
@@ -80,6 +81,7 @@ def open_sink(place: Place, memory_budget: int, concurrency: int | None) -> Sink
 
 
 def _cannot_be_written(name: str, error: BaseException) -> StoreWriteError:
+    redact(error)  # it may be of another thread, and is not handled here
     why = getattr(error, "strerror", None) or reason_of(error)
     return StoreWriteError(errno_of(error), f"{name}: cannot be written: {why}")
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.base.native import core
+from zarrfeed.base.redaction import redact
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of
 
@@ -83,6 +84,7 @@ async def retrying(
         if retries == policy.retries or late or not is_transient(last):
             if retries == 0:
                 raise last
+            redact(last)
             raise StoreReadError(errno_of(last), _retried(retries, begin, last)) from last
         on_retry()
         await asyncio.sleep(pause)
@@ -92,6 +94,7 @@ async def retrying(
                 return await read()
         except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
             if isinstance(error, TimeoutError) and limit.expired():
+                redact(last)
                 what = f"the store did not answer within {policy.timeout:g} s (timeout), after {retries + 1} retries"
                 raise StoreReadError(errno.ETIMEDOUT, f"{what}; the last error: {reason_of(last)}") from last
             last = error

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 from zarrfeed.base.errors import ConfigError, LostWorkerError, ZarrfeedError
+from zarrfeed.base.redaction import redact
 from zarrfeed.base.system import usable_cores
 
 Item = TypeVar("Item")
@@ -181,6 +182,7 @@ def _fail(error: BaseException) -> NoReturn:
     own = _own(error)
     if own is error:
         raise error
+    redact(error)  # it was returned by a future, and is not handled here
     raise own from error
 
 

@@ -44,6 +44,11 @@ def no_values(monkeypatch: pytest.MonkeyPatch) -> None:
         "SharedKey account:{}=", "AWS4-HMAC-SHA256 Credential={}/x, SignedHeaders=a, Signature={}",
         "<AWSAccessKeyId>{}</AWSAccessKeyId>", "<StringToSign>AWS4\n{}\n</StringToSign>", "token={})", "[token={}]",
         "my_service_token={}", "aws_secret_access_key={}", "MINIO_PASSWORD={}",
+        "https:/user:{}@host/a", "/data/s3:/{}@bucket/x: is missing", "zip::https:/u:{}@h/a.zip", "//u:{}@host/x",
+        "file:////u:{}@host/x", "https:/host/x?{}", "Authorization: Basic {}==", "authorization: {}", "X-Api-Key: {}",
+        "x-amz-security-token: {}", "Cookie: session={}; id=1", "'Set-Cookie': 'sid={}'", "secretKey={}",
+        "'secretAccessKey': '{}'", "'sessionToken': '{}'", "'sasToken': '{}'", "hdfs://h/x?delegation={}",
+        "http://h/x;jsessionid={}", "Credential={}/2026/us-east-1/s3/aws4_request", "?token=123{}", "pwd={}",
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_taken_out(text: str) -> None:
@@ -69,6 +74,9 @@ def test_the_rest_of_the_text_stays() -> None:
         "is http://host/x right? ask me@host", "http://[::1]:80/a:b@c", "memory://140523/x", "s3://b/ts=2020 00:00",
         "a password is needed: set AWS_SECRET_ACCESS_KEY", "storage_options has 'key' and another name of 'key'",
         "https://host:8443: me@home", "token == 3", "/d/token=3/sig=4: no", "the bearer of it", "did you mean 'token'?",
+        "token=3/x.zarr: is missing", "isel(token=3)", "isel(token=slice(0, 10)) of x", "token=None", "secret=''",
+        "{'token': 'int32', 'secret': '<f4'}", "sig=inf, at", 'where = "token=3"', "github://org:repo@sha/x.zarr",
+        "file:/data/a@b", "/data/a:/b@c", "a//b@c", "cookie/x-key: 3",
     ],
 )  # fmt: skip
 def test_text_without_secrets_stays_as_it_is(text: str) -> None:
