@@ -14,6 +14,7 @@ signature, a token, or a value of `storage_options` that may be a secret.
 from __future__ import annotations
 
 import base64
+import copyreg
 import json
 import re
 import sys
@@ -88,8 +89,15 @@ _HARMLESS = frozenset(
         "federated_token_file", "container_credentials_relative_uri", "role_arn", "role_session_name",
         "signature_version", "addressing_style", "protocol", "auto_mkdir", "default_cache_type",
         "remote_protocol", "target_protocol", "fo", "mode", "compression", "cache_type", "cache_storage", "encoding",
+        "profile", "access", "consistency", "location", "default_location", "location_mode", "checksum",
+        "checksum_algorithm", "conditional_put", "copy_if_not_exists", "content_type", "default_content_type", "accept",
+        "acl", "serversideencryption", "server_side_encryption", "revision", "version", "api_version", "driver",
     )
 )  # fmt: skip
+#: Values of any other option that are no secrets: numbers with a unit, regions, and ways to find credentials.
+_HARMLESS_VALUES = re.compile(
+    r"\d+(?:\.\d+)?\s?[a-zA-Z]{1,7}|[a-z]{2}(?:-[a-z]{3,10}){1,2}-?\d{1,2}|google_default|anonymous|default"
+)
 _PREFIXES = re.compile(r"^(?:aws|azure_storage|azure|google)_")
 #: Shorter values are words that are in any text. A test account's "test" is none that has to be kept.
 _SHORTEST = 6
@@ -126,11 +134,16 @@ def _secrets_in(options: Mapping[Any, Any]) -> Iterator[str]:
                 continue  # a flag, a number, or a function
             if "://" in text:
                 yield from _secrets_in_url(text)
-            elif _PREFIXES.sub("", str(name).lower()) not in _HARMLESS and not text.endswith(".json"):
+            elif not _is_harmless(str(name), text):
                 yield text
             if text.startswith("{"):  # the JSON of a service account
                 with suppress(ValueError):
                     yield from _secrets_in(json.loads(text))
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    name = _PREFIXES.sub("", name.lower().replace("-", "_"))
+    return name in _HARMLESS or value.endswith(".json") or _HARMLESS_VALUES.fullmatch(value) is not None
 
 
 def _secrets_in_url(url: str) -> Iterator[str]:
@@ -193,9 +206,9 @@ def _without_value(found: re.Match[str]) -> str:
 def redact(error: BaseException | None) -> None:
     """Take secrets out of an exception of anybody's, its causes and its notes, in place.
 
-    Class, traceback, errno and everything but the secrets stay. An exception whose text is made of other attributes
-    than its arguments gets a subclass of the same name, which redacts that text. An exception that a caller of ours is
-    handling is the caller's own, and stays as it is.
+    Class, traceback, errno and everything but the secrets stay. An exception whose text is made of something else than
+    its arguments and the text in its attributes gets a subclass of the same name, which redacts that text. An exception
+    that a caller of ours is handling is the caller's own, and stays as it is.
     """
     left, seen = [error], set[int]()
     while left:
@@ -231,6 +244,8 @@ def _redact_one(error: BaseException) -> None:
         if isinstance(value, str):
             with suppress(AttributeError, TypeError):  # a property
                 setattr(error, name, without_secrets(value))
+    attributes = vars(error)
+    attributes.update({name: _redacted(value) for name, value in attributes.items() if not name.startswith("__")})
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list):
         notes[:] = map(_redacted, notes)
@@ -261,4 +276,16 @@ def _speaking_redacted(kind: type[BaseException]) -> type[BaseException]:
         "__repr__": lambda self: without_secrets(kind.__repr__(self)),
         "__reduce__": reduce,
     }
-    return type(kind.__name__, (kind,), methods)
+    made_by = _OfSameName if type(kind) is type else type(kind)
+    return made_by(kind.__name__, (kind,), methods)
+
+
+class _OfSameName(type):
+    """The type of these subclasses: torch's workers send the class of an exception, which is pickled as its base."""
+
+
+def _itself(kind: type) -> type:
+    return kind
+
+
+copyreg.pickle(_OfSameName, lambda made: (_itself, made.__bases__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,19 @@ def test_values_of_options_are_taken_out_unless_their_names_are_harmless() -> No
     assert public_name(said) == said  # names that are stored do not depend on what a process was told
 
 
+def test_ordinary_values_of_options_stay_in_messages() -> None:
+    options = {
+        "profile": "research", "access": "read_only", "token": "google_default", "x_location": "us-gov-west-1",
+        "client_options": {"timeout": "30 seconds", "default_content_type": "application/octet-stream"},
+        "s3_additional_kwargs": {"ServerSideEncryption": "AES256", "ACL": "bucket-owner-full-control"},
+        "headers": {"User-Agent": "mozilla/5.0", "Accept": "application/json"}, "checksum_algorithm": "SHA256",
+        "conditional_put": "etag", "copy_if_not_exists": "multipart", "consistency": "md5sum", "n": "1",
+    }  # fmt: skip
+    remember(options)
+    said = f"/data/research/x.zarr: {options}"
+    assert without_secrets(said).replace("'token': '***'", "'token': 'google_default'") == said
+
+
 def test_references_to_chunks_are_no_secrets() -> None:
     """A file system of fsspec that is made of them has all of them among its options."""
     references = {f"x/{number}": [f"s3://bucket/file-{number}", 0, 10] for number in range(50_000)}
@@ -150,14 +164,28 @@ def test_an_error_of_ours_has_no_secrets_in_any_argument() -> None:
 
 
 class _ServerError(Exception):
-    """An error whose text is made of attributes, as that of aiohttp is."""
+    """An error whose text is made of what an attribute holds, as that of aiohttp is."""
 
     def __init__(self, url: str, status: int) -> None:
         super().__init__((url,), status)
-        self.url, self.status = url, status
+        self.request, self.status = SimpleNamespace(url=url), status
 
     def __str__(self) -> str:
-        return f"{self.status}, url={self.url!r}"
+        return f"{self.status}, url={self.request.url!r}"
+
+
+class _NamedError(Exception):
+    """An error whose text is made of an attribute."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.url,)
+
+    def __str__(self) -> str:
+        return f"no {self.url}"
 
 
 _HANDLING = """
@@ -237,6 +265,16 @@ def test_a_redacted_error_can_be_sent_to_another_process() -> None:
     redact(error)
     found: Any = error.__reduce__()
     assert found[0] is _ServerError
+    assert type(error) is not _ServerError
+    assert pickle.loads(pickle.dumps(type(error))) is _ServerError  # as workers of torch send it
+
+
+def test_attributes_of_an_error_are_redacted_so_that_its_copy_has_no_secret() -> None:
+    error = _NamedError(f"https://u:{SECRET}@h/x")
+    redact(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) is _NamedError
+    assert str(again) == str(error) == "no https://h/x"
 
 
 def test_a_client_that_cannot_be_redacted_hides_no_error() -> None:
