@@ -30,7 +30,7 @@ from zarrfeed.base.errors import ConfigError
 _MOST_LINKS = 40
 
 
-def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None) -> bool:
+def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None, *, may_write: bool = True) -> bool:
     """Return whether the effective user, root or `owner` made a file or a folder.
 
     Parameters
@@ -42,12 +42,14 @@ def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None) -
         server calls this process is found by a file that is made there for a moment.
     owner
         The user who owns what the user of zarrfeed named; None: there is no such user.
+    may_write
+        Whether that file may be made. Readers write nothing.
     """
     known = {os.geteuid(), 0} if owner is None else {os.geteuid(), 0, owner}
-    return status.st_uid in known or status.st_uid == _user_in(folder, os.geteuid())
+    return status.st_uid in known or (may_write and status.st_uid == _user_in(folder, os.geteuid()))
 
 
-def check_side_folder(path: Path, owner: int | None = None) -> bool:
+def check_side_folder(path: Path, owner: int | None = None, *, may_write: bool = True) -> bool:
     """Return whether a side folder is there.
 
     Raises
@@ -62,7 +64,9 @@ def check_side_folder(path: Path, owner: int | None = None) -> bool:
     if not stat.S_ISDIR(status.st_mode):
         what = "a link" if stat.S_ISLNK(status.st_mode) else "no folder"
         raise ConfigError(f"{path}: is {what}, must be a folder that zarrfeed made; delete it, or name another path")
-    if not is_made_by(status, path, owner) and (owner is None or not _is_of_group(status, path.parent)):
+    if not is_made_by(status, path, owner, may_write=may_write) and (
+        owner is None or not _is_of_group(status, path.parent)
+    ):
         raise ConfigError(
             f"{path}: belongs to {name_of(status.st_uid)}, and this process runs as {name_of(os.geteuid())}: it is "
             "neither used nor changed; name another path, or have its owner delete the folder"
@@ -89,7 +93,7 @@ def make_side_folder(path: Path, owner: int | None = None) -> None:
             path.chmod(mode & ~stat.S_IWOTH)
 
 
-def read_side_file(path: Path, owner: int | None = None) -> bytes:
+def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = True) -> bytes:
     """Return the content of a file in a side folder.
 
     Raises
@@ -111,7 +115,7 @@ def read_side_file(path: Path, owner: int | None = None) -> bytes:
         raise ConfigError(f"{path}: is no regular file, must be a file that zarrfeed wrote; delete it")
     with os.fdopen(descriptor, "rb") as file:
         is_for_group = path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
-        if not is_for_group and not is_made_by(status, path.parent, owner):
+        if not is_for_group and not is_made_by(status, path.parent, owner, may_write=may_write):
             raise ConfigError(f"{path}: belongs to {name_of(status.st_uid)}, so it is not believed; delete it")
         return file.read()
 

@@ -276,15 +276,16 @@ def _speaking_redacted(kind: type[BaseException]) -> type[BaseException]:
         "__repr__": lambda self: without_secrets(kind.__repr__(self)),
         "__reduce__": reduce,
     }
-    made_by = _OfSameName if type(kind) is type else type(kind)
-    return made_by(kind.__name__, (kind,), methods)
+    made_by: Any = _OfSameName if type(kind) is type else type(kind)
+    made: type[BaseException] = made_by(kind.__name__, (kind,), methods)
+    return made
 
 
 class _OfSameName(type):
     """The type of these subclasses: torch's workers send the class of an exception, which is pickled as its base."""
 
 
-def _itself(kind: type) -> type:
+def _itself(kind: Any) -> Any:
     return kind
 
 

@@ -205,7 +205,7 @@ class Entries:
         return made
 
 
-def read_journal(directory: Path, owner: int | None) -> Entries | None:
+def read_journal(directory: Path, owner: int | None, *, may_write: bool = True) -> Entries | None:
     """Return what the journal in a side directory holds; None if there is none.
 
     Parameters
@@ -214,6 +214,8 @@ def read_journal(directory: Path, owner: int | None) -> Entries | None:
         Beside the store.
     owner
         User who owns the store.
+    may_write
+        Whether a file may be made there for a moment, to see whose the files of this process are.
 
     Raises
     ------
@@ -222,7 +224,7 @@ def read_journal(directory: Path, owner: int | None) -> Entries | None:
     """
     path = directory / _JOURNAL
     try:
-        text = read_side_file(path, owner)
+        text = read_side_file(path, owner, may_write=may_write)
     except FileNotFoundError:
         return None
     try:

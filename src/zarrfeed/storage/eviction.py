@@ -161,7 +161,8 @@ class DisposableStore:
             If the user asked for eviction, and what is there cannot be believed.
         """
         try:
-            entries = read_journal(self._side, owner) if check_side_folder(self._side, owner) else None
+            is_there = check_side_folder(self._side, owner, may_write=evicts)
+            entries = read_journal(self._side, owner, may_write=evicts) if is_there else None
         except (ConfigError, OSError) as error:  # another user's, or one that was made up: no `Appender` writes there
             if evicts:
                 what = f"{self._side}: readers of a disposable store must be able to write there: {error}"

@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.users import OTHER, as_user, folder_of_all, tree, two_users
+from tests.support.users import OTHER, as_user, folder_of_all, give_to, tree, two_users
 from zarrfeed import Appender, ConfigError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.storage.append_journal import side_directory
 from zarrfeed.storage.eviction import DisposableStore
@@ -302,3 +302,20 @@ def test_a_reader_writes_nothing_beside_the_store_of_another_user() -> None:
         assert tree(folder) == before
         assert values(make(path)) == list(range(16, 32)), "who evicts was asked to"
         assert chunks(path) == [4, 5, 6, 7]
+
+
+@two_users
+def test_a_reader_makes_no_file_for_a_moment_beside_its_store_in_the_folder_of_another_user() -> None:
+    with folder_of_all() as folder:
+        path, side = folder / "a", folder / "a.zarrfeed"
+        append(path, 0, 32)
+        give_to(OTHER, side)
+        side.chmod(0o777)
+        os.utime(side, (1, 1))
+
+        def read() -> None:
+            data = zarrfeed.open(path, window=16, refresh="epoch")
+            assert values(ZarrIterableDataset(data, batch_size=4)) == list(range(16, 32))
+
+        read()
+        assert side.stat().st_mtime == 1
