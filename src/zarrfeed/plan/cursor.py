@@ -83,6 +83,11 @@ class Cursor:
         """Whether the pass may hand out more batches."""
         return not (self.closed or self.at_end)
 
+    @property
+    def handed_out(self) -> int:
+        """Batches that the consumer got from this pass itself, and not from the run that it resumes."""
+        return self.delivered - self.begin.batches
+
     def state(self) -> EpochState:
         """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""
         if self.at_end:

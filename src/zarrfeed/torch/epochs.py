@@ -11,8 +11,9 @@ that inherit it, by fork or by being spawned with it. It holds
           same name, and nobody else does (`torch/pass_names.py`). The first worker to ask settles the pass; the last
           one removes its name.
 
-A state that a loader loaded is not in the table but belongs to that loader, in its process, until its next pass begins.
-For others the table holds the beginning of the same epoch, so that their passes are whole.
+A state that a loader loaded, or an epoch that it was told, is not in the table but is claimed by that loader, in its
+process, until its next pass begins. Any number of loaders may have a claim. For others the table holds the beginning of
+the epoch that was claimed last, so that their passes are whole.
 
 Every access holds a lock on the file, which the system releases if its holder is killed.
 """
@@ -27,6 +28,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from multiprocessing import context, reduction
 from typing import Any, TypeAlias
 
@@ -44,8 +46,18 @@ LASTING = ("offsets", "sources", "unit")
 #: once. Workers that were killed or interrupted never ask.
 _MAX_PASSES = 1000
 
-#: The claim that no loader has made.
-_NOBODY: tuple[Callable[[], object], State] = (lambda: None, {})
+#: The loader that this thread speaks for; None: the dataset itself.
+_speaker: ContextVar[object] = ContextVar("speaker", default=None)
+
+
+@contextmanager
+def speaking_for(loader: object) -> Iterator[None]:
+    """Let what the dataset is told inside be told to one loader: it claims the state that is named."""
+    token = _speaker.set(loader)
+    try:
+        yield
+    finally:
+        _speaker.reset(token)
 
 
 class EpochTable:
@@ -53,7 +65,7 @@ class EpochTable:
 
     _descriptor: int
     _lock: ProcessLock
-    _claim: tuple[Callable[[], object], State]  # finds the loader that loaded a state; the state
+    _claims: list[tuple[weakref.ref[Any], State]]  # a loader and the state that it claims, the last one at the end
 
     def __init__(self, begin: State) -> None:
         descriptor = anonymous_file()
@@ -61,28 +73,33 @@ class EpochTable:
         self._adopt(descriptor)
 
     def next(self) -> State:
-        """Return the state in which the next pass of this process begins: of the loader that claimed it, if one did."""
+        """Return the state in which the next pass of this process begins: the one that was claimed last, if any is."""
         with self._document() as document:
-            return self._claimed_by(self._claim[0]()) or self._next(document)
+            claims = self._live_claims()
+            return self._claimed_by(_speaker.get()) or (claims[-1][1] if claims else self._next(document))
 
     def name_next(self, state: State, *, named: bool = True) -> None:
-        """Say in which state the next pass begins; `named` tells whether a user named its epoch."""
-        with self._document() as document:
-            document["owners"][_owner()] = state | {"named": True} if named else state
-            if named:
-                self._claim = _NOBODY
+        """Say in which state the next pass begins; `named` tells whether a user named its epoch.
 
-    def is_named(self) -> bool:
-        """Return whether a user named the state of the next pass, and no pass has taken it."""
+        A user who speaks for a loader of this process names the state of that loader's next pass, and leaves the whole
+        epoch to others. One who speaks for nobody ends all claims.
+        """
         with self._document() as document:
-            return bool(self._next(document).get("named", False))
+            speaker = _speaker.get()
+            if not named:
+                document["owners"][_owner()] = state
+            elif speaker is None:
+                document["owners"][_owner()], self._claims = state | {"named": True}, []
+            else:
+                self._take_claim(speaker)
+                self._claims.append((weakref.ref(speaker), state))
+                document["owners"][_owner()] = _whole(state)
 
-    def claim_next(self, loader: object) -> None:
-        """Keep the state of the next pass for a loader of this process, and leave the whole epoch to others."""
+    def is_named(self, loader: object = None) -> bool:
+        """Return whether a user named the state of a loader's next pass, or anybody's, and no pass has taken it."""
         with self._document() as document:
-            state = self._next(document)
-            self._claim = weakref.ref(loader), state
-            document["owners"][_owner()] = _whole(state) | {"named": True}
+            claimed = self._live_claims() if loader is None else self._claimed_by(loader)
+            return bool(claimed or self._next(document).get("named", False))
 
     def next_of(self, loader: object) -> State:
         """Return the state in which the next pass of a loader begins; None: of nobody who could have claimed it."""
@@ -107,10 +124,7 @@ class EpochTable:
         pass, in the state that it has claimed.
         """
         with self._document() as document:
-            claimed = self._claimed_by(loader)
-            if claimed is not None:
-                document["owners"][_owner()], self._claim = claimed, _NOBODY
-            state = self._begin(document)
+            state = self._begin(document, claimed=self._take_claim(loader))
             if store is not None:
                 state = {"store": store, **state}
             if name is not None:
@@ -143,8 +157,18 @@ class EpochTable:
             return joined
 
     def _claimed_by(self, loader: object) -> State | None:
-        claimant, state = self._claim
-        return state if loader is not None and claimant() is loader else None
+        return next((state for claimant, state in self._live_claims() if claimant() is loader), None)
+
+    def _take_claim(self, loader: object) -> State | None:
+        """Remove the claim of a loader, and return its state; None: it has none."""
+        claimed = self._claimed_by(loader)
+        self._claims = [one for one in self._claims if one[0]() is not loader]
+        return claimed
+
+    def _live_claims(self) -> list[tuple[weakref.ref[Any], State]]:
+        """Return the claims of loaders that still exist."""
+        self._claims = [one for one in self._claims if one[0]() is not None]
+        return self._claims
 
     def _next(self, document: dict[str, Any]) -> State:
         owners = document["owners"]
@@ -152,10 +176,13 @@ class EpochTable:
         state: State = owners.get(_owner(), inherited)
         return state
 
-    def _begin(self, document: dict[str, Any], *, by_workers: bool = False) -> State:
-        state = self._next(document)
-        following = _whole(state) | {"epoch": state["epoch"] + 1, "by_workers": by_workers}
-        document["owners"][_owner()] = following
+    def _begin(self, document: dict[str, Any], *, claimed: State | None = None, by_workers: bool = False) -> State:
+        upcoming = self._next(document)
+        state = upcoming if claimed is None else claimed
+        epoch = state["epoch"] + 1
+        if claimed is not None:  # others may have begun later epochs since
+            epoch = max(epoch, upcoming["epoch"])
+        document["owners"][_owner()] = _whole(state) | {"epoch": epoch, "by_workers": by_workers}
         return state
 
     def _remember(self, document: dict[str, Any], name: str, joined: dict[str, Any]) -> None:
@@ -185,7 +212,7 @@ class EpochTable:
     def _adopt(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = ProcessLock()
-        self._claim = _NOBODY
+        self._claims = []
         # Not when the interpreter exits: a daemon thread may still use the number, which may be another file's then.
         weakref.finalize(self, os.close, descriptor).atexit = False
 

@@ -18,6 +18,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.plan.cursor import Cursor
 from zarrfeed.torch.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.batch import Batch
+from zarrfeed.torch.epochs import speaking_for
 from zarrfeed.torch.lightning_loops import (
     batches_before,
     calling_loop,
@@ -122,7 +123,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._positions: Positions[Cursor] = Positions()
         self._starting = ProcessLock()
         self._serving: weakref.ref[WorkerPass] | None = None  # the pass that has the persistent workers
-        object.__setattr__(self, "sampler", _EpochHint(dataset))  # torch keeps others from replacing it
+        hint = _EpochHint(dataset, self._positions)
+        object.__setattr__(self, "sampler", hint)  # torch keeps others from replacing it
         dataset.session.check_memory(num_workers)
 
     def __repr__(self) -> str:
@@ -148,19 +150,22 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         return self.own_batches()
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that the next pass reads. One under way is not changed, and keeps its state."""
-        self._stream.set_epoch(epoch)
+        """Name the epoch that the next pass of this loader reads. One under way is not changed, and keeps its state."""
+        with speaking_for(self._positions):
+            self._stream.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
 
         What counts is what this loader handed out, not what workers have prefetched, and not what other loaders read
-        of the same dataset. Of several passes under way, the one counts that handed out a batch last. A run that loads
-        the state with the same ranks, workers and batch size delivers the batches that would have come next. With
-        others, it delivers the same samples in other batches.
+        of the same dataset. Of several passes under way, the one counts that handed out a batch last; one that handed
+        out a single batch before a later pass began was a look at the data, and does not count. A run that loads the
+        state with the same ranks, workers and batch size delivers the batches that would have come next. With others,
+        it delivers the same samples in other batches.
         """
         self.session.check_process()
-        state = self.session.state_of(self._positions.latest()) or self.session.upcoming(self._positions)
+        positions = self._positions
+        state = self.session.state_of(positions.latest(), positions) or self.session.upcoming(positions)
         return self.session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -173,8 +178,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         ConfigError
             If the state is of another dataset, selection or order.
         """
-        self._stream.load_state_dict(state)
-        self.session.epochs.claim_next(self._positions)
+        with speaking_for(self._positions):
+            self._stream.load_state_dict(state)
         self._positions.forget()
         cast(_EpochHint, self.sampler).is_told = True
 
@@ -238,8 +243,9 @@ class _EpochHint(torch.utils.data.Sampler[None]):
     With a hint of Lightning, the loader also gets a state that Lightning did not hand over (`lightning_loops.py`).
     """
 
-    def __init__(self, dataset: StreamingDataset) -> None:
+    def __init__(self, dataset: StreamingDataset, positions: Positions[Cursor]) -> None:
         self._dataset = dataset
+        self._positions = positions
         self.is_told = False  # whether the loader was given a state since the last hint
 
     def __iter__(self) -> Iterator[None]:
@@ -248,16 +254,17 @@ class _EpochHint(torch.utils.data.Sampler[None]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass read this epoch, if it would read an earlier one."""
-        loop = calling_loop()
-        if loop is not None:
-            if reads_same_batches(loop):
-                epoch = 0
-                self._dataset.session.name_next(self._dataset.session.upcoming().at_epoch(epoch))
-            elif not hand_over_state(loop, self) and not self.is_told and (batches := batches_before(loop)):
-                warn_of_lost_state(epoch, batches)
-        self.is_told = False
-        if self._dataset.session.upcoming().epoch < epoch:
-            self._dataset.set_epoch(epoch)
+        session, loop = self._dataset.session, calling_loop()
+        with speaking_for(self._positions):
+            if loop is not None:
+                if reads_same_batches(loop):
+                    epoch = 0
+                    session.name_next(session.upcoming().at_epoch(epoch))
+                elif not hand_over_state(loop, self) and not self.is_told and (batches := batches_before(loop)):
+                    warn_of_lost_state(epoch, batches)
+            self.is_told = False
+            if session.upcoming().epoch < epoch:
+                self._dataset.set_epoch(epoch)
 
 
 class _WorkerInit:

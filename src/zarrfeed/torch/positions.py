@@ -5,8 +5,11 @@ Invariants:
   A pass counts a batch when its consumer gets it, on one cursor. What a thread fetches ahead of the consumer, for a
   device or for accelerate, is not counted before the consumer gets it.
   The state of a loader is the position of the pass under way that handed out a batch last. If no pass is under way, it
-  is that of the pass that did so last. Passes of other loaders over the same dataset do not move it.
-  The state that a loader loaded is for its own next pass. A pass that anybody else begins before that is whole.
+  is that of the pass that did so last. Passes of other loaders over the same dataset do not move it. Nor does a pass
+  that handed out a single batch before a later one began: that was a look at the data (`batch = next(it)`), and code
+  that keeps its iterator does not go on with it.
+  The state that a loader loaded is for its own next pass. A pass that anybody else begins before that is whole. A copy
+  of a loader begins passes of its own.
   Threads may share a pass: each batch goes to one of them, and every thread learns of the end.
 """
 
@@ -29,6 +32,10 @@ class Position(Protocol):
     @property
     def under_way(self) -> bool:
         """Whether the pass may hand out more: it has not ended, and was not closed or dropped."""
+
+    @property
+    def handed_out(self) -> int:
+        """Batches that the pass handed out itself."""
 
 
 P = TypeVar("P", bound=Position)
@@ -61,15 +68,19 @@ class Positions(Generic[P]):
         return [one for one in list(self._order.values()) if one.under_way]
 
     def latest(self) -> P | None:
-        """Return the last pass under way; the last pass of all, if none is under way."""
-        return next(reversed(self.under_way()), self.last)
+        """Return the last pass under way that was no mere look at the data; else the last pass of all."""
+        passes = (one for one in reversed(self.under_way()) if one is self.last or one.handed_out > 1)
+        return next(passes, self.last)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
 
 
 class MakesStates(Protocol):
     """A session, as far as it matters for the position of a pass."""
 
-    def state_of(self, cursor: Cursor) -> EpochState | None:
-        """Return where a pass stands; None, if a user named the state of the next one since."""
+    def state_of(self, cursor: Cursor, loader: object) -> EpochState | None:
+        """Return where a pass of a loader stands; None, if a user named the state of the next one since."""
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict."""
@@ -78,17 +89,22 @@ class MakesStates(Protocol):
 class Standing:
     """The position of a pass, as a loader around another loader saves it."""
 
-    def __init__(self, session: MakesStates, cursor: Cursor) -> None:
-        self._session, self._cursor = session, cursor
+    def __init__(self, session: MakesStates, cursor: Cursor, loader: object) -> None:
+        self._session, self._cursor, self._loader = session, cursor, loader
 
     @property
     def under_way(self) -> bool:
         """Whether the pass may hand out more."""
         return self._cursor.under_way
 
+    @property
+    def handed_out(self) -> int:
+        """Batches that the pass handed out itself."""
+        return self._cursor.handed_out
+
     def state(self) -> dict[str, Any] | None:
         """Return a state dict; None, if a user named the state of the next pass since."""
-        state = self._session.state_of(self._cursor)
+        state = self._session.state_of(self._cursor, self._loader)
         return None if state is None else self._session.make_state_dict(state)
 
 
@@ -134,7 +150,8 @@ class CountedPass(Iterator[Batch]):
         """Note that the consumer asked for more than there is. A pass that was left has more, and stays where it is."""
         if self.cursor is not None and not self.cursor.closed:
             self.cursor.ended = True
-            self._report()
+            if self.cursor.handed_out == 0:  # else it has its place among the passes by its last batch
+                self._report()
 
     def _report(self) -> None:
         if self._positions is not None and self.cursor is not None:
@@ -143,7 +160,7 @@ class CountedPass(Iterator[Batch]):
     def standing(self) -> Standing:
         """Return the position of this pass, once it has begun; it does not keep the pass alive."""
         assert self.cursor is not None
-        return Standing(self._session, self.cursor)
+        return Standing(self._session, self.cursor, self._positions)
 
     def close(self) -> None:
         """Stop reading."""

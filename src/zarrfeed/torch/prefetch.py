@@ -184,6 +184,7 @@ class _Kept:
         self.kept: Any = None
         self.under_way = True
         self.ended = False
+        self.handed_out = 0
 
     def state(self) -> Any:
         """Return the state; None, if the loader itself has the right one or has none."""
@@ -241,7 +242,7 @@ class _Pass:
         while self._landing and self._landing[0].is_done():
             self._landing.popleft()
         if self._ours is None:
-            self._kept.kept = state
+            self._kept.kept, self._kept.handed_out = state, self._kept.handed_out + 1
             return batch, self._kept
         self._ours.count()
         self._position = self._position or self._ours.standing()

@@ -335,12 +335,14 @@ class Session:
         self.resumed = None
         self.epochs.name_next(state.to_json())
 
-    def state_of(self, cursor: Cursor | None) -> EpochState | None:
-        """Return where a pass stands; None, if a user named the state of the next one since, or there was no pass."""
+    def state_of(self, cursor: Cursor | None, loader: object = None) -> EpochState | None:
+        """Return where a pass (of a loader) stands; None: there was none, or a user named the state of the next one."""
         if cursor is None:
             return None
-        named = not (cursor.in_worker or cursor.under_way) and (self.resumed is not None or self.epochs.is_named())
-        return None if named else cursor.stand(at_end=False)
+        keeps = cursor.in_worker or cursor.under_way
+        if not keeps and (self.resumed is not None or self.epochs.is_named(loader)):
+            return None
+        return cursor.stand(at_end=False)
 
     def state(self) -> EpochState:
         """Return where the pass stands that was begun last, or the state in which the next one begins.

@@ -93,7 +93,8 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         if any(one is not session.passes.last for one in session.passes.under_way()):
             warnings.warn(
                 "a dataset's state_dict() is the position of the pass that was begun last, and an earlier pass is "
-                "still under way: save the state_dict() of the ZarrDataLoader whose batches are trained on",
+                "still under way: save the state_dict() of the ZarrDataLoader whose batches are trained on, or close() "
+                "the iterator of the earlier pass if it is over",
                 stacklevel=2,
             )
         return session.make_state_dict(state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,10 +28,11 @@ def test_two_passes_of_one_loader_are_both_whole(num_workers: int, persistent_wo
         persistent_workers=persistent_workers and num_workers > 0,
         multiprocessing_context="fork" if num_workers else None,
     )
-    for _ in range(2):
+    for number in (1, 2):
         both = list(zip(loader, loader, strict=True))
         assert is_whole(values(first for first, _ in both))
         assert is_whole(values(second for _, second in both))
+        assert loader.state_dict()["epoch"] == 2 * number  # the pass that ended last was begun first
     outer = iter(loader)
     got = take(outer, 5)
     assert is_whole(values(loader))  # a loop within a loop
@@ -38,6 +41,31 @@ def test_two_passes_of_one_loader_are_both_whole(num_workers: int, persistent_wo
     assert loader.state_dict()["position"] == 5 * BATCH
     assert is_whole(got + values(outer))
     assert is_whole(values(loader))
+
+
+@pytest.mark.parametrize("wrap", [lambda loader: loader, lambda loader: on(LateDevice(), loader)])
+def test_a_look_at_the_data_is_not_the_position_of_a_loader(wrap: Any) -> None:
+    loader = wrap(ZarrDataLoader(make()))
+    look = iter(loader)
+    next(look)
+    assert loader.state_dict()["position"] == BATCH
+    for number in (2, 3):
+        for _ in loader:
+            pass
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (number, 0)
+    next(look)  # it goes on after all
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 2 * BATCH)
+
+
+def test_a_copy_of_a_loader_has_no_pass_of_the_original() -> None:
+    loader = ZarrDataLoader(make())
+    running = iter(loader)
+    take(running, 5)
+    for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert (copied.state_dict()["epoch"], copied.state_dict()["position"]) == (1, 0)
+        assert is_whole(values(copied))
+        assert copied.state_dict()["epoch"] == 2
+    assert loader.state_dict()["position"] == 5 * BATCH
 
 
 def test_persistent_workers_serve_the_next_pass_of_whoever_has_not_asked_for_the_end() -> None:

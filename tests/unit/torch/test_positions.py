@@ -212,6 +212,54 @@ def test_naming_another_epoch_ends_what_a_loader_loaded() -> None:
     assert is_whole(values(loader))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_two_loaders_that_loaded_their_states_go_on_each_with_its_own(num_workers: int) -> None:
+    def load(dataset: Any) -> list[Any]:
+        context = "fork" if num_workers else None
+        return [ZarrDataLoader(dataset, num_workers=num_workers, multiprocessing_context=context) for _ in range(2)]
+
+    loaders = load(make())
+    running = [iter(loader) for loader in loaders]
+    take(running[0], 3)
+    take(running[1], 5)
+    states = [loader.state_dict() for loader in loaders]
+    rests = [values(one) for one in running]
+    for order in ((0, 1), (1, 0)):
+        again = load(make())
+        for loader, state in zip(again, states, strict=True):
+            loader.load_state_dict(state)
+        assert [loader.state_dict() for loader in again] == states
+        for number in order:
+            assert values(again[number]) == rests[number], order
+            assert again[number].state_dict()["epoch"] == states[number]["epoch"] + 1
+        running = [iter(again[0])]
+        take(running[0], 1)
+        assert again[0].state_dict()["epoch"] == 2, order  # no epoch is begun a second time
+
+
+def test_another_loader_that_is_told_its_state_or_epoch_moves_no_state() -> None:
+    dataset = make()
+    loader, other = ZarrDataLoader(dataset), ZarrDataLoader(dataset)
+    take(iter(loader), 4)
+    state = loader.state_dict()
+    other.set_epoch(7)
+    assert loader.state_dict() == state
+    assert other.state_dict()["epoch"] == dataset.state_dict()["epoch"] == 7
+    other.load_state_dict(state)
+    assert loader.state_dict() == state
+    resumed = ZarrDataLoader(dataset)
+    resumed.load_state_dict(state)
+    other.set_epoch(5)
+    assert other.state_dict()["epoch"] == 5
+    assert is_whole(values(other))
+    assert resumed.state_dict() == state
+    assert values(resumed) == values(ZarrDataLoader(make()))[4 * BATCH :]
+    assert resumed.state_dict()["epoch"] == 1
+    loader.load_state_dict(state)
+    dataset.set_epoch(9)  # for everybody
+    assert loader.state_dict()["epoch"] == other.state_dict()["epoch"] == 9
+
+
 def test_a_loader_that_is_gone_keeps_nothing_for_itself() -> None:
     dataset = make()
     saved = ZarrDataLoader(make())
