@@ -74,9 +74,12 @@ class EpochTable:
 
     def next(self) -> State:
         """Return the state in which the next pass of this process begins: the one that was claimed last, if any is."""
+        speaker = _speaker.get()
+        if speaker is not None:
+            return self.next_of(speaker)
         with self._document() as document:
             claims = self._live_claims()
-            return self._claimed_by(_speaker.get()) or (claims[-1][1] if claims else self._next(document))
+            return claims[-1][1] if claims else self._next(document)
 
     def name_next(self, state: State, *, named: bool = True) -> None:
         """Say in which state the next pass begins; `named` tells whether a user named its epoch.

@@ -255,6 +255,10 @@ def test_another_loader_that_is_told_its_state_or_epoch_moves_no_state() -> None
     assert resumed.state_dict() == state
     assert values(resumed) == values(ZarrDataLoader(make()))[4 * BATCH :]
     assert resumed.state_dict()["epoch"] == 1
+    other.load_state_dict(state)
+    loader.set_epoch(0)  # of which only the other one has a rest
+    assert is_whole(values(dataset))
+    assert values(loader) == values(ZarrDataLoader(make()))
     loader.load_state_dict(state)
     dataset.set_epoch(9)  # for everybody
     assert loader.state_dict()["epoch"] == other.state_dict()["epoch"] == 9
