@@ -96,13 +96,14 @@ class EpochTable:
             else:
                 self._take_claim(speaker)
                 self._claims.append((weakref.ref(speaker), state))
-                document["owners"][_owner()] = _whole(state)
+                document["owners"][_owner()] = _whole(state) | {"claimed": True}
 
     def is_named(self, loader: object = None) -> bool:
         """Return whether a user named the state of a loader's next pass, or anybody's, and no pass has taken it."""
         with self._document() as document:
-            claimed = self._live_claims() if loader is None else self._claimed_by(loader)
-            return bool(claimed or self._next(document).get("named", False))
+            state = self._next(document)
+            claimed = state.get("claimed", False) if loader is None else self._claimed_by(loader) is not None
+            return bool(claimed or state.get("named", False))
 
     def next_of(self, loader: object) -> State:
         """Return the state in which the next pass of a loader begins; None: of nobody who could have claimed it."""

@@ -259,6 +259,10 @@ def test_another_loader_that_is_told_its_state_or_epoch_moves_no_state() -> None
     loader.set_epoch(0)  # of which only the other one has a rest
     assert is_whole(values(dataset))
     assert values(loader) == values(ZarrDataLoader(make()))
+    loader.set_epoch(2)
+    assert dataset.state_dict()["epoch"] == 2
+    take(iter(dataset), 3)  # who is told nothing reads that epoch, too
+    assert (dataset.state_dict()["epoch"], dataset.state_dict()["position"]) == (2, 3 * BATCH)
     loader.load_state_dict(state)
     dataset.set_epoch(9)  # for everybody
     assert loader.state_dict()["epoch"] == other.state_dict()["epoch"] == 9
