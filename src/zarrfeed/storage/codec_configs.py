@@ -276,11 +276,19 @@ def _read_shuffle(place: _Place) -> Changes:
     return {} if type(value) is int and value == size else {"elementsize": size}
 
 
+def _check_numbers(place: _Place, *keys: str) -> None:
+    """Refuse a dtype that has no numbers, such as the empty one that NumPy makes of an empty list."""
+    for key in keys:
+        if np.dtype(place.config[key]).kind not in "biufcmM":
+            raise _RefusedError(key, place.config[key], "a dtype of numbers")
+
+
 def _read_delta(place: _Place) -> Changes:
     """Differences are of the items, or of their bits as whole numbers."""
+    _check_numbers(place, "dtype", "astype")
     dtype, given = np.dtype(place.config["dtype"]), place.decoded.dtype
     if given.kind == "V" or not place.has_items:  # records, or bytes: the codec cuts them into numbers of any size
-        if place.decoded.is_exact and place.decoded.limit % max(1, dtype.itemsize):
+        if place.decoded.is_exact and place.decoded.limit % dtype.itemsize:
             raise _RefusedError("dtype", dtype.str, f"of a size that divides {place.decoded.limit} bytes")
     elif _plain(dtype) != _plain(given) and not (dtype.kind in "iu" and dtype.itemsize == given.itemsize):
         raise _RefusedError("dtype", dtype.str, f"that of the items, {given.str}, or integers of their size")
@@ -288,10 +296,14 @@ def _read_delta(place: _Place) -> Changes:
     return {key: _plain(one).str for key, one in named.items() if one.kind in "mM"}  # NumPy adds no points in time
 
 
-def _read_same_dtype(key: str) -> Callable[[_Place], Changes]:
-    """Return the rule of a codec that calculates with the values: it names the dtype of the items."""
+def _read_same_dtype(key: str, stored: str) -> Callable[[_Place], Changes]:
+    """Return the rule of a codec that calculates with the values: it names the dtype of the items, and that of its own.
+
+    `key` and `stored` are the keys of these dtypes.
+    """
 
     def read(place: _Place) -> Changes:
+        _check_numbers(place, key, stored)
         dtype, given = np.dtype(place.config[key]), place.decoded.dtype
         if place.has_items and _plain(dtype) != _plain(given):
             raise _RefusedError(key, dtype.str, f"that of the items, {given.str}")
@@ -316,7 +328,7 @@ def _read_scale(place: _Place) -> Changes:
             raise _RefusedError(key, value, "a number other than 0" if key == "scale" else "a number")
         if isinstance(value, str):
             changes[key] = number
-    _read_same_dtype("dtype")(place)
+    _read_same_dtype("dtype", "astype")(place)
     return changes
 
 
@@ -401,8 +413,8 @@ _RULES: dict[str, Callable[[_Place], Changes]] = {
     "shuffle": _read_shuffle,
     "delta": _read_delta,
     "fixedscaleoffset": _read_scale,
-    "quantize": _read_same_dtype("dtype"),
-    "astype": _read_same_dtype("decode_dtype"),
+    "quantize": _read_same_dtype("dtype", "astype"),
+    "astype": _read_same_dtype("decode_dtype", "encode_dtype"),
     "bitround": _read_items("f", "floats"),
     "packbits": _read_items("biu", "booleans", (1,)),
     "jenkins_lookup3": _read_jenkins,
