@@ -150,6 +150,7 @@ def read_indptr(array: zarr.Array[Any], indices: zarr.Array[Any], num_columns: i
         if absent.any():
             raise absent_error(array, absent, f"without it {error}") from error
         raise
+    absent[:1] = False  # it is 0 in any store, so nothing is lost with it
     edges = np.flatnonzero(np.diff(absent.astype(np.int8)))  # a row begins in a chunk that is there, and ends in none
     for row in edges.tolist():
         begin, end = indptr[row], indptr[row + 1]

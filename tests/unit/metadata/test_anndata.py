@@ -225,6 +225,16 @@ def test_empty_rows_whose_chunks_of_indptr_were_left_out_are_read(tmp_path: Path
     assert np.array_equal(ZarrDataset(zarrfeed.open(tmp_path / "x").dense())[list(range(N))], matrix)
 
 
+def test_the_first_number_of_indptr_is_not_missed(tmp_path: Path) -> None:
+    """It is 0, and its row has a column twice, so that a chunk of it alone looked lost."""
+    group = zarr.create_group(tmp_path / "x")
+    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [2, 4]})
+    for name, numbers in (("indptr", [0, 3, 4]), ("indices", [3, 1, 3, 2]), ("data", [1.0, 2.0, 4.0, 8.0])):
+        group.create_array(name, data=np.array(numbers), chunks=(1,))
+    got = ZarrDataset(zarrfeed.open(tmp_path / "x").dense())[[0, 1]]
+    assert got.tolist() == [[0, 2, 0, 5], [0, 0, 8, 0]]
+
+
 def test_rows_of_two_columns_that_a_lost_chunk_of_indptr_joins_are_an_error(tmp_path: Path) -> None:
     """The values of the lost rows are fewer than the columns, so that only the columns themselves tell."""
     matrix = np.zeros((N, 400), "f4")
