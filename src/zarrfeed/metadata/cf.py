@@ -105,10 +105,29 @@ def coordinate_attributes(array: zarr.Array[Any]) -> dict[str, Any]:
     0 is the default of zarr-python in v2, and the first time is often 0, too.
     """
     attributes = attributes_of(array)
-    is_said = "_FillValue" in array.metadata.attributes
-    if not is_said and not attributes.get("_FillValue", True):
+    if not attributes.get("_FillValue", True):
         del attributes["_FillValue"]
+        attributes.update((key, value) for key, value in array.metadata.attributes.items() if key == "_FillValue")
     return attributes
+
+
+def inherited_by_bounds(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the attributes that bounds take over from their coordinate, by the names of the bounds.
+
+    These are `units` and `calendar`, where the bounds have no units themselves (CF conventions, sections 7.1 and 7.4).
+
+    Examples
+    --------
+    >>> inherited_by_bounds({"time": {"units": "days since 2000-01-01", "bounds": "time_bnds"}, "time_bnds": {}})
+    {'time_bnds': {'units': 'days since 2000-01-01'}}
+    """
+    found = {}
+    for name, own in attributes.items():
+        folder = name[: name.rfind("/") + 1]  # names of members are those of arrays beside it
+        for bounds in (f"{folder}{own[key]}" for key in ("bounds", "climatology") if isinstance(own.get(key), str)):
+            if bounds in attributes and "units" not in attributes[bounds] and "units" in own:
+                found[bounds] = {key: own[key] for key in ("units", "calendar") if key in own}
+    return found
 
 
 def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding | None:

@@ -268,6 +268,12 @@ def together(parts: Sequence[npt.NDArray[Any]], where: str) -> npt.NDArray[Any]:
     return np.concatenate([_in_unit(one, unit, where) for one in parts])
 
 
+def in_known_unit(times: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return datetime64 in one of the units s, ms, us and ns; days and other steps of whole seconds are in s then."""
+    unit, count = np.datetime_data(times.dtype)
+    return times if unit in UNIT_NS and count == 1 else times.astype("M8[s]" if unit not in UNIT_NS else f"M8[{unit}]")
+
+
 def _in_unit(values: npt.NDArray[Any], unit: str, where: str) -> npt.NDArray[Any]:
     """Return times or time differences in a unit that is as fine as theirs, or finer."""
     factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]

@@ -16,6 +16,9 @@ from zarrfeed.metadata.cf import decoding_of
 from zarrfeed.metadata.cf_times import decode_times, is_duration_unit, is_time_unit
 from zarrfeed.spec.missing import is_missing_number
 
+#: Places along an axis that differ by less than this share of a step are equal but for rounding.
+_ROUNDED = 1e-3
+
 
 def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
     """Return stored items as xarray decodes them, but with integers kept where nothing is missing.
@@ -64,3 +67,22 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
         values = values.astype(np.float64)
         values[lacks] = np.nan
     return values
+
+
+def are_same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
+    """Return whether decoded values along two axes are the same ones, but for rounding.
+
+    Numbers are the same if they are less than a thousandth of the smallest step apart; anything else must be equal.
+
+    Examples
+    --------
+    >>> are_same_places(np.arange(4) * 0.1, np.array([0.0, 0.1, 0.2, 0.3]))
+    True
+    """
+    if ours.shape != theirs.shape or not {ours.dtype.kind, theirs.dtype.kind} <= set("iuf") or ours.ndim != 1:
+        return np.array_equal(ours, theirs)
+    first, second = ours.astype(np.float64), theirs.astype(np.float64)
+    apart = np.abs(first - second)
+    step = np.abs(np.diff(second)).min(initial=np.inf)
+    most = step * _ROUNDED if np.isfinite(step) else 0.0
+    return bool((apart <= most).all())

@@ -19,7 +19,7 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.cf_times import is_time_unit
-from zarrfeed.metadata.coordinate_values import decode_values
+from zarrfeed.metadata.coordinate_values import are_same_places, decode_values
 from zarrfeed.metadata.meaning import difference, meaning_of
 from zarrfeed.metadata.values import read_values
 
@@ -64,6 +64,8 @@ class Described:
             meaning = {}  # attributes that cannot be decoded, and are not
         if is_time_unit(attributes.get("units")):  # a batch has the numbers, and not the times
             meaning |= {"units": attributes["units"]}
+        elif array.dtype.kind in "mM":
+            meaning = {"dtype": array.dtype.name}  # such as datetime64[ns]
         dims = [dim for axis, dim in enumerate(dimension_names(array) or ()) if dim is not None and axis != sample_axis]
         places = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
         return cls(meaning, places)
@@ -74,10 +76,15 @@ def check_same_values(name: str, store: str, other: Described, first_store: str,
     found = difference(other.meaning, first.meaning, unsaid=False)
     if found is None:
         return
+    is_time = any("dtype" in one or is_time_unit(one.get("units")) for one in (other.meaning, first.meaning))
+    remedy = (
+        "choose arrays without it by `variables`; zarrfeed.pack counts the times of several stores alike"
+        if is_time
+        else "convert one of them before, as normalize((-273.15, 1.0)) makes K of degC"
+    )
     raise ConfigError(
         f"{store}: {name} is stored {found.told(found.ours)}, in {first_store} {found.told(found.theirs)}, so equal "
-        "numbers of one tensor would mean several values: convert one of them before, as "
-        "normalize((-273.15, 1.0)) makes K of degC"
+        f"numbers of one tensor would mean several values: {remedy}"
     )
 
 
@@ -93,7 +100,7 @@ def check_same_direction(store: str, other: Described, first_store: str, first: 
         if ours.shape != theirs.shape or not 1 < ours.shape[0] <= _MOST_PLACES:
             continue
         values, first_values = _values_of(ours), _values_of(theirs)
-        if np.array_equal(values, first_values[::-1]) and not np.array_equal(values, first_values):
+        if are_same_places(values, first_values[::-1]) and not are_same_places(values, first_values):
             raise ConfigError(
                 f"{store}: {dim!r} goes from {values[0]} to {values[-1]}, in {first_store} from {first_values[0]} to "
                 f"{first_values[-1]}, so one place of a sample is at two: write one of them the other way round; to "

@@ -3,7 +3,7 @@
 What holds: numbers of two arrays may lie under the attributes of one of them only where `difference` returns None. Fill
 values, scale and offset are compared as `decoding_of` reads them, so that a NaN that masks nothing, a scale of 1 and
 `missing_value` in place of `_FillValue` are no differences. Units that are times since a date are left out, and so is
-all that encodes these times: such arrays are compared by value.
+all that encodes these times, as the unit of datetime64: such arrays are compared by value.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from zarrfeed.metadata.cf import decoding_of
 from zarrfeed.metadata.cf_times import NUMPY_CALENDARS, is_time_unit
+from zarrfeed.spec.missing import fills_in
 
 #: Attributes that say which value an item stands for, beside those that `decoding_of` reads and `units`.
 _OTHERS = ("flag_values", "flag_masks", "flag_meanings", "names", "positive")
@@ -54,7 +55,9 @@ def meaning_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *, decoded: 
     {'units': 'degC'}
     """
     units = attributes.get("units")
-    if is_time_unit(units):
+    if dtype.kind == "m":
+        return {"dtype": dtype.name}
+    if is_time_unit(units) or dtype.kind == "M":
         calendar = str(attributes.get(_CALENDAR) or "standard").lower()
         return {"units": _TIMES, _CALENDAR: NUMPY_CALENDARS[0] if calendar in NUMPY_CALENDARS else calendar}
     found: dict[str, Any] = {}
@@ -68,8 +71,9 @@ def meaning_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *, decoded: 
             found["scale_factor"] = decoding.scale
         if decoding.offset not in (None, 0.0):
             found["add_offset"] = decoding.offset
-        if decoding.fills:
-            found[_FILLS] = decoding.fills
+        fills = tuple(sorted({one.item() for one in fills_in(decoding.fills, np.dtype(decoding.items))}))
+        if fills:
+            found[_FILLS] = fills
     if units is not None:
         found["units"] = normal_units(str(units))
     for name in _OTHERS:
@@ -92,6 +96,8 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, unsaid: bo
         one, other = ours.get(name), theirs.get(name)
         if one == other or (not unsaid and (name == "units" or name in _OTHERS) and None in (one, other)):
             continue
+        if name == "units" and {one, other} == {None, normal_units("1")}:  # CF: without units, numbers have none
+            continue
         return Difference(name, one, other)
     return None
 
@@ -106,10 +112,10 @@ def _plain(value: Any) -> Any:
 
 #: Names of units that mean the same: those that stores of weather and climate have, and their CF spelling.
 _SYNONYMS = {
-    "K": ("kelvin", "degK", "deg_K", "degree_K", "degrees_K", "degreeK", "degreesK"),
+    "K": ("kelvin", "kelvins", "degK", "deg_K", "degree_K", "degrees_K", "degreeK", "degreesK"),
     "degC": (
-        *("celsius", "degrees_C", "degree_C", "deg_C", "degreeC", "degreesC", "°C", "℃", "C"),
-        *("degree_Celsius", "degrees_Celsius"),
+        *("celsius", "degrees_C", "degree_C", "deg_C", "degreeC", "degreesC", "DegC", "°C", "℃", "C"),
+        *("degree_Celsius", "degrees_Celsius", "deg C", "degree C", "degrees C", "degree Celsius", "degrees Celsius"),
     ),
     "degF": ("fahrenheit", "degree_F", "degrees_F", "degreeF", "°F"),
     "degrees_north": ("degree_north", "degree_N", "degrees_N", "degreeN", "degreesN"),
@@ -118,6 +124,14 @@ _SYNONYMS = {
     "radian": ("radians", "rad"),
     "m": ("meter", "meters", "metre", "metres"),
     "km": ("kilometer", "kilometers", "kilometre", "kilometres"),
+    "um": ("µm", "μm", "micron", "microns", "micrometer", "micrometers", "micrometre", "micrometres"),
+    "mm": ("millimeter", "millimeters", "millimetre", "millimetres"),
+    "cm": ("centimeter", "centimeters", "centimetre", "centimetres"),
+    "W": ("watt", "watts"),
+    "J": ("joule", "joules"),
+    "g": ("gram", "grams"),
+    "psu": ("PSU",),
+    "count": ("counts",),
     "Pa": ("pascal", "pascals"),
     "hPa": ("hectopascal", "hectopascals", "millibar", "millibars", "mbar", "mb"),
     "s": ("second", "seconds", "sec"),
@@ -126,11 +140,17 @@ _SYNONYMS = {
     "d": ("day", "days"),
     "kg": ("kilogram", "kilograms"),
     "%": ("percent",),
-    "1": ("", "-", "none", "dimensionless", "unitless", "(0 - 1)", "0-1", "1.0"),
+    "1": ("", "-", "~", "none", "dimensionless", "unitless", "(0 - 1)", "0-1", "1.0"),
 }
 _NORMAL = {other: name for name, others in _SYNONYMS.items() for other in others}
+_NORMAL_LOWER = {other.lower(): name for other, name in _NORMAL.items()}
+#: Names that are longer are the same in small letters; of shorter ones, "Mbar" and "mbar" are not.
+_LONGEST_SYMBOL = 4
 #: A factor of a product of units: a name, and its power.
 _FACTOR = re.compile(r"([^\d\s*^/.+-]+)(?:\^|\*\*)?\s?([+-]?\d+)?")
+#: A point between two factors.
+_POINT = re.compile(r"(?<=\w)\.(?=[^\W\d_])")
+_SUPERSCRIPTS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹·⋅", "-0123456789  ")
 
 
 def normal_units(text: str) -> str:
@@ -138,28 +158,33 @@ def normal_units(text: str) -> str:
 
     Examples
     --------
-    >>> [normal_units(one) for one in ("m s**-1", "m/s", "kg m-2 s-1", "Kelvin", "Pa")]
-    ['m s-1', 'm s-1', 'kg m-2 s-1', 'K', 'Pa']
+    >>> [normal_units(one) for one in ("m s**-1", "m/s", "s-1 kg m-2", "Kelvin", "Pa", "kg/kg")]
+    ['m s-1', 'm s-1', 'kg m-2 s-1', 'K', 'Pa', '1']
     """
     text = " ".join(text.split())
     known = _name(text)
     if known is not None:
         return known
-    top, *below = (part.strip() for part in text.split("/"))
+    plain = _POINT.sub(" ", re.sub(r"\^\{([^{}]*)\}", r"^\1", text.translate(_SUPERSCRIPTS)))
+    top, *below = (part.strip() for part in plain.split("/"))
     factors = _factors(top, 1)
     for part in below:
         more = _factors(part, -1)
         factors = None if factors is None or more is None or len(more) > 1 else [*factors, *more]
     if factors is None:
         return text
-    return " ".join(name if power == 1 else f"{name}{power}" for name, power in factors) or "1"
+    powers: dict[str, int] = {}
+    for name, power in factors:
+        powers[name] = powers.get(name, 0) + power
+    ordered = sorted(powers.items(), key=lambda one: (one[1] < 0, one[0]))
+    return " ".join(name if power == 1 else f"{name}{power}" for name, power in ordered if power) or "1"
 
 
 def _name(text: str) -> str | None:
     """Return the normal name of one of the units that have synonyms; None for all others."""
     if text in _SYNONYMS:
         return text
-    return _NORMAL.get(text, _NORMAL.get(text.lower()) if len(text) > 4 else None)
+    return _NORMAL.get(text, _NORMAL_LOWER.get(text.lower()) if len(text) > _LONGEST_SYMBOL else None)
 
 
 def _factors(text: str, sign: int) -> list[tuple[str, int]] | None:

@@ -61,13 +61,13 @@ def is_missing_number(stored: npt.NDArray[Any], fills: Collection[float] = (), *
     """
     flags = is_missing(stored)
     if fills:
-        flags |= np.isin(stored, _in_dtype(fills, stored.dtype))
+        flags |= np.isin(stored, fills_in(fills, stored.dtype))
     if is_time and stored.dtype == np.int64:
         flags |= stored == NAT
     return flags
 
 
-def _in_dtype(fills: Collection[float], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def fills_in(fills: Collection[float], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the fill values that a dtype holds, in that dtype: as float64, two large int64 could be equal."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):

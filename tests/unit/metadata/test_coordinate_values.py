@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray
 
-from zarrfeed.metadata.coordinate_values import decode_values
+from zarrfeed.metadata.coordinate_values import are_same_places, decode_values
 from zarrfeed.spec.missing import NAT
 
 STAMPS = 1_600_000_000_123_456_789 + np.arange(3)  # float64 does not hold them
@@ -36,3 +36,23 @@ def test_values_are_those_of_xarray(stored: np.ndarray[Any, Any], attributes: di
     got = decode_values(stored, attributes, "x")
     same = np.array_equal(got, expected.astype(got.dtype), equal_nan=got.dtype.kind in "fM")
     assert same, f"got {got}, expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (np.arange(4) * 0.1, np.array([0.0, 0.1, 0.2, 0.3]), True),
+        (np.array([0.1, 0.2], "f4"), np.array([0.1, 0.2]), True),
+        (np.array([0.0, 0.5]), np.array([1e-15, 0.5]), True),
+        (np.array([0.1, 0.2]), np.array([0.101, 0.2]), False),
+        (np.array([1, 2]), np.array([1.0, 2.0]), True),
+        (np.array([1.0]), np.array([1.0 + 1e-9]), False),
+        (np.array([1.0, np.nan]), np.array([1.0, 2.0]), False),
+        (np.array([1, 2]), np.array([1, 2, 3]), False),
+        (np.array(["a", "b"]), np.array(["a", "b"]), True),
+        (np.array(["2020-01-01"], "M8[s]"), np.array(["2020-01-02"], "M8[s]"), False),
+    ],
+    ids=str,
+)
+def test_places_are_the_same_but_for_rounding(ours: Any, theirs: Any, expected: bool) -> None:
+    assert are_same_places(ours, theirs) is expected

@@ -94,6 +94,9 @@ def test_a_fill_value_of_0_counts_if_an_attribute_says_so(tmp_path: Path, is_sai
     values = values_of(zarrfeed.open(group["x"]))
     assert np.isnat(values).tolist() == [is_said, False, False, False]
     assert values[3] == np.datetime64("2020-01-04")
+    if is_said:  # another one than the array's
+        group["time"].attrs["_FillValue"] = 2
+        assert np.isnat(values_of(zarrfeed.open(group["x"]))).tolist() == [False, False, True, False]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

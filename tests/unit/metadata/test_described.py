@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
+import zarr
 
 import zarrfeed
 from zarrfeed import ConfigError, ZarrDataset
 
-pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+    pytest.mark.filterwarnings("ignore:Consolidated metadata"),
+]
 
 
 def write(path: Path, lat: Any = (1.0, 2.0, 3.0), first: int = 0, name: str = "x", **attributes: Any) -> Path:
@@ -88,6 +92,12 @@ def test_numbers_of_times_are_no_one_tensor_where_stores_count_from_other_dates(
     assert len(zarrfeed.open(paths, sample_dim="time").sel(time="2019")) == 4
     with pytest.raises(ConfigError, match=r"2019\.zarr: samples\['time'\] is stored with 'units': 'days since 2019"):
         zarrfeed.open(paths, sample_dim="time", variables=["x", "time"])
+    paths = [tmp_path / f"{unit}.zarr" for unit in ("D", "ns")]
+    for path in paths:
+        group = zarr.open_group(path, mode="w")
+        group.create_array("t", data=np.arange("2020-01-01", "2020-01-05", dtype="M8[D]").astype(f"M8[{path.stem}]"))
+    with pytest.raises(ConfigError, match=r"ns\.zarr: .* 'datetime64\[ns\]', in .*by `variables`"):
+        zarrfeed.open(paths)
 
 
 def test_places_the_other_way_round_are_refused_and_other_places_are_not(tmp_path: Path) -> None:
@@ -97,6 +107,9 @@ def test_places_the_other_way_round_are_refused_and_other_places_are_not(tmp_pat
     for opens in both([first, tile, first, south]):
         with pytest.raises(ConfigError, match=r"b\.zarr: 'lat' goes from 3.0 to 1.0, in .*a\.zarr from 1.0 to 3.0"):
             opens()
+    rounded = write(tmp_path / "d.zarr", np.array([3.0, 2.0, 1.0]) + 1e-12, 4)
+    with pytest.raises(ConfigError, match=r"d\.zarr: 'lat' goes from 3.0"):
+        zarrfeed.open([first, rounded], sample_dim="time")
     for opens in both([first, tile, first]):
         data = opens()
         assert np.array_equal(ZarrDataset(data)[np.arange(12)]["x"][:, 0, 0], [0, 1, 2, 3, 8, 9, 10, 11, 0, 1, 2, 3])

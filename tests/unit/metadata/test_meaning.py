@@ -23,6 +23,10 @@ SHORT = np.dtype("i2")
         ("s-1", "1/s", "s**-1"),
         ("hPa", "mbar", "millibars"),
         ("mm d-1", "mm/day", "mm day-1"),
+        ("W m-2", "W/m²", "Watts/m^2", "W m⁻²", "W m^{-2}", "m-2 W", "W.m-2", "W·m-2"),
+        ("degC", "degrees C", "deg C", "Degrees Celsius", "DegC"),
+        ("1", "kg/kg", "kg kg**-1", "m3 m-3", "~"),
+        ("um", "µm", "micron", "micrometers"),
     ],
 )
 def test_units_are_one_in_all_spellings(spellings: tuple[str, ...]) -> None:
@@ -31,7 +35,11 @@ def test_units_are_one_in_all_spellings(spellings: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("K", "degC"), ("Pa", "hPa"), ("m", "M"), ("m s-1", "m s-2"), ("m s-1", "m s"), ("J/(kg K)", "J/kg"), ("k", "K")],
+    [
+        *(("K", "degC"), ("Pa", "hPa"), ("m", "M"), ("m s-1", "m s-2"), ("m s-1", "m s"), ("J/(kg K)", "J/kg")),
+        *(("k", "K"), ("ms-1", "m s-1"), ("Mbar", "mbar"), ("1", "%"), ("g kg-1", "kg kg-1"), ("m2 s-2", "m s-2")),
+        ("0.1 m", "1 m"),
+    ],
 )
 def test_other_units_stay_others(one: str, other: str) -> None:
     assert normal_units(one) != normal_units(other)
@@ -68,12 +76,30 @@ def test_a_fill_value_of_nan_masks_nothing() -> None:
     )
 
 
+def test_a_fill_value_is_compared_as_the_items_hold_it() -> None:
+    """Attributes of netCDF are of the dtype of the items, those of JSON are float64."""
+    for dtype, one, other in (("f4", 1e20, float(np.float32(1e20))), ("f4", 0.1, np.float32(0.1)), ("u1", -9999, None)):
+        ours, theirs = ({} if fill is None else {"_FillValue": fill} for fill in (one, other))
+        assert difference(meaning_of(ours, np.dtype(dtype)), meaning_of(theirs, np.dtype(dtype))) is None
+    assert difference(meaning_of({"_FillValue": 0.1}, np.dtype("f8")), meaning_of({}, np.dtype("f8"))) is not None
+
+
+def test_datetimes_are_times_and_time_differences_have_their_unit() -> None:
+    times = meaning_of({}, np.dtype("M8[ns]"))
+    assert difference(times, meaning_of({}, np.dtype("M8[D]"))) is None
+    assert difference(times, meaning_of({"units": "days since 2000-01-01"}, np.dtype("f8"))) is None
+    found = difference(meaning_of({}, np.dtype("m8[ns]")), meaning_of({}, np.dtype("m8[s]")))
+    assert found is not None
+    assert found.told(found.ours) == "with 'dtype': 'timedelta64[ns]'"
+
+
 def test_the_attribute_that_differs_is_named() -> None:
     def between(ours: dict[str, Any], theirs: dict[str, Any], **options: Any) -> str | None:
         found = difference(meaning_of(ours, SHORT), meaning_of(theirs, SHORT), **options)
         return None if found is None else found.attribute
 
     assert between({"units": "K"}, {"units": "degC"}) == "units"
+    assert between({"units": "1"}, {}) is None
     assert between({"units": "K"}, {}) == between({}, {"units": "K"}) == "units"
     assert between({"units": "K"}, {}, unsaid=False) is None
     assert between({"units": "K"}, {"units": "degC"}, unsaid=False) == "units"

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.metadata.cf_times import in_known_unit
+from zarrfeed.metadata.coordinate_values import are_same_places
 from zarrfeed.metadata.meaning import normal_units
 from zarrfeed.spec.coordinate import UNIT_NS
 from zarrfeed.spec.missing import is_missing
-from zarrfeed.tools.pack.sources.same_meaning import Stored, differing_values
+from zarrfeed.tools.pack.sources.same_meaning import Stored
 from zarrfeed.tools.pack.sources.source import FilesAre, Int64, Runs, SourceOptions
 
 #: Dimensions of space, as files of weather and images call them; and CF's standard names of such coordinates.
@@ -125,7 +127,7 @@ def check_no_grid(stores: Sequence[object], dim: str, lengths: Sequence[int], co
     if len(set(lengths)) > 1 or lengths[0] < 2 or not _is_in_space(dim, coordinate[0].attributes if coordinate else {}):
         return
     values = [one.decoded() for one in coordinate]
-    if any(differing_values(one, values[0]) for one in values[1:]):
+    if not all(are_same_places(one, values[0]) for one in values[1:]):
         return
     raise ConfigError(
         f"{stores[0]} and {len(stores) - 1} more have the same {lengths[0]} places along {dim!r}, and nobody said that "
@@ -238,6 +240,7 @@ def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     if values.dtype.kind == "M":
+        values = in_known_unit(values)
         return values.astype(np.int64) * (UNIT_NS[np.datetime_data(values.dtype)[0]] / 10**9)  # in seconds
     if values.dtype.kind == "O" and all(hasattr(one, "calendar") for one in values):
         return np.array([one.toordinal(fractional=True) for one in values])

@@ -23,7 +23,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.tools.pack.sources.file_reading import Reading, runs_of, segments_by
 from zarrfeed.tools.pack.sources.files import check_field_name
-from zarrfeed.tools.pack.sources.same_meaning import OF_FIRST_STORE, Stored, as_one_axis, decoded_together
+from zarrfeed.tools.pack.sources.same_meaning import OF_FIRST_STORE, Stored, as_one_axis, comparable, decoded_together
 from zarrfeed.tools.pack.sources.source import Constant, Int64, Rows, Runs, SourceField
 
 
@@ -146,6 +146,9 @@ class FileSource(ABC):
             check_field_name(name.replace("/", "") if self.is_nested else name, str(files[0]))
             if names.count(name) > 1:
                 raise ConfigError(f"{files[0]}: two of its arrays would be called {name!r}: rename one")
+        for field in fields:
+            if 0 in field.shape:
+                raise ConfigError(f"{files[0]}: {field.name!r} has samples of shape {field.shape}, which hold nothing")
         # (files + 1,): the number of the first sample of each file, and that of all samples
         self._starts = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)
         self.num_samples = int(self._starts[-1])
@@ -171,7 +174,7 @@ class FileSource(ABC):
         """Return the numbers of the files whose last sample ends a segment; None if none does."""
         if reading is None or reading.files_are == "samples" or len(reading.lengths) == 1:
             return None
-        values = None if coordinate is None else [one.decoded() for one in coordinate]
+        values = None if coordinate is None else comparable(coordinate)
         is_of_samples = values is not None and all(one.ndim == 1 for one in values)
         return segments_by(values if is_of_samples else None, len(reading.lengths))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.cf import inherited_by_bounds
 from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.tools.pack.sources.file_reading import check_no_grid, choose_reading
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
@@ -196,10 +197,11 @@ def _open(file: DataFile, **options: Any) -> Any:
 
 def _layout(file: DataFile, datasets: dict[str, Any], axes: dict[str, int | None], *, whole: bool) -> _Layout:
     made = _Layout([], [], [], {})
+    inherited = inherited_by_bounds({dataset.name: attributes_of(dataset) for dataset in datasets.values()})
     for name, axis in axes.items():
         dataset = datasets[name]
         if axis is None and (not whole or dataset.is_scale):
-            attributes = attributes_of(dataset, dataset.dtype)
+            attributes = attributes_of(dataset, dataset.dtype) | inherited.get(dataset.name, {})
             made.constants.append(Constant(name, values_of(dataset), dims_of(dataset), attributes))
             continue
         parts = parts_of(name, dataset, axis, file)
@@ -208,6 +210,7 @@ def _layout(file: DataFile, datasets: dict[str, Any], axes: dict[str, int | None
         dims = (None, *dims) if axis is None else (dims[axis], *dims[:axis], *dims[axis + 1 :])
         for part in parts:
             attributes = {**part.item.attributes, **attributes_of(dataset, part.item.dtype)}
+            attributes |= inherited.get(dataset.name, {})
             is_whole = part.member is None and part.item.kind == "number" and dataset.dtype.kind not in "Mm"
             made.fields.append(
                 SourceField(

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.cf_times import encode_times, is_time_unit, together
-from zarrfeed.metadata.coordinate_values import decode_values
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.metadata.cf_times import encode_times, in_known_unit, is_time_unit, together
+from zarrfeed.metadata.coordinate_values import are_same_places, decode_values
 from zarrfeed.metadata.meaning import difference, meaning_of
 from zarrfeed.tools.pack.sources.source import Constant, Rows
 
@@ -43,8 +43,8 @@ class Stored:
 
     @property
     def is_time(self) -> bool:
-        """Whether items are times that are stored as numbers."""
-        return self.dtype.kind in "iuf" and is_time_unit(self.attributes.get("units"))
+        """Whether items are times: datetime64, or stored as numbers."""
+        return self.dtype.kind == "M" or (self.dtype.kind in "iuf" and is_time_unit(self.attributes.get("units")))
 
     @property
     def where(self) -> str:
@@ -52,8 +52,9 @@ class Stored:
         return f"{self.store}: {self.name!r}" if self.name else self.store
 
     def decoded(self) -> npt.NDArray[Any]:
-        """Return all values, by the attributes of this store."""
-        return decode_values(self.read(), self.attributes, self.where)
+        """Return all values, by the attributes of this store; of times, in a unit that `decode_values` uses as well."""
+        values = decode_values(self.read(), self.attributes, self.where)
+        return in_known_unit(values) if values.dtype.kind == "M" else values
 
 
 class OneAxis(NamedTuple):
@@ -86,9 +87,10 @@ def as_one_axis(stores: Sequence[Stored]) -> OneAxis | None:
     if not first.is_time or all(_counted(one) == _counted(first) for one in stores[1:]):
         return None
     decoded = [one.decoded() for one in stores]
-    values, units, calendar = encode_times(
-        decoded, str(first.attributes["units"]), first.attributes.get("calendar"), first.where
-    )
+    said = {key: first.attributes[key] for key in ("units", "calendar") if key in first.attributes}
+    if first.dtype.kind == "M":
+        said = {"units": "seconds since 1970-01-01", "calendar": "proleptic_gregorian"}
+    values, units, calendar = encode_times(decoded, str(said["units"]), said.get("calendar"), first.where)
     kept = {key: value for key, value in first.attributes.items() if key not in _OF_TIMES}
     return OneAxis(values, {**kept, "units": units, "calendar": calendar})
 
@@ -96,6 +98,24 @@ def as_one_axis(stores: Sequence[Stored]) -> OneAxis | None:
 def decoded_together(stores: Sequence[Stored]) -> npt.NDArray[Any]:
     """Return the decoded times of all stores, read anew, one after the other."""
     return together([one.decoded() for one in stores], stores[0].where)
+
+
+def comparable(stores: Sequence[Stored]) -> list[npt.NDArray[Any]]:
+    """Return the values of all stores in a form in which they can be compared: decoded.
+
+    Where they cannot be decoded, as times of a calendar without cftime, they are as stored, if all are stored alike.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If they can be compared in neither form.
+    """
+    try:
+        return [one.decoded() for one in stores]
+    except UnsupportedError:
+        if any(_counted(one) != _counted(stores[0]) for one in stores[1:]):
+            raise
+        return [one.read() for one in stores]
 
 
 def _counted(stored: Stored) -> tuple[object, ...]:
@@ -123,6 +143,8 @@ def check_same_constants(
     where: object, constants: Sequence[Constant], first_where: object, first: Sequence[Constant]
 ) -> None:
     """Raise ConfigError, which names the store, unless its constants have the values of those of the first store."""
+    if constants is first:
+        return
     names, known = sorted(one.name for one in constants), {one.name: one for one in first}
     if names != sorted(known):
         raise ConfigError(f"{where}: has the arrays {names} without samples, {first_where} has {sorted(known)}")
@@ -132,7 +154,10 @@ def check_same_constants(
             for at, c in ((where, one), (first_where, known[one.name]))
         )
         check_same_meaning(ours, theirs, decoded=True)
-        told = differing_values(ours.decoded(), theirs.decoded())
+        values, known_values = comparable((ours, theirs))
+        if one.dims == (one.name,) and are_same_places(values, known_values):
+            continue
+        told = differing_values(values, known_values)
         if told:
             raise ConfigError(
                 f"{ours.where}, which has no samples, has other values than in {first_where}: it {told}; if it says "

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.cf import inherited_by_bounds
 from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.tools.pack.sources.file_reading import Reading, check_no_grid, run_note, samples_note
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
@@ -165,7 +166,7 @@ class XarraySource(FileSource):
 
 
 def _open(file: DataFile) -> Any:
-    """Open a file as it is stored: nothing is decoded, and nothing is kept in memory.
+    """Open a file as it is stored: nothing is decoded, and nothing is kept in memory. Bounds have their units, too.
 
     Raises
     ------
@@ -177,7 +178,7 @@ def _open(file: DataFile) -> Any:
     # cfgrib would write an index beside the file
     more: dict[str, Any] = {"engine": "cfgrib", "backend_kwargs": {"indexpath": ""}} if is_grib else {}
     try:
-        return xarray.open_dataset(
+        dataset = xarray.open_dataset(
             file.path,
             mask_and_scale=False,
             decode_times=False,
@@ -190,6 +191,9 @@ def _open(file: DataFile) -> Any:
         need = "cfgrib" if is_grib else "h5netcdf netCDF4"
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{file}: xarray does not open it (does it need: pip install {need}?): {told}") from error
+    for name, attributes in inherited_by_bounds({str(n): one.attrs for n, one in dataset.variables.items()}).items():
+        dataset.variables[name].attrs.update(attributes)
+    return dataset
 
 
 def _close(dataset: Any) -> None:

@@ -21,7 +21,7 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.engine.row_reader import RowReader
-from zarrfeed.metadata.cf import attributes_of, coordinate_attributes, dimension_names
+from zarrfeed.metadata.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
 from zarrfeed.metadata.cf_times import is_time_unit
 from zarrfeed.metadata.open import arrays_of_group, open_source
 from zarrfeed.metadata.open_data import open as open_data
@@ -40,6 +40,7 @@ from zarrfeed.tools.pack.sources.same_meaning import (
     Stored,
     as_one_axis,
     check_same_constants,
+    comparable,
     decoded_together,
 )
 from zarrfeed.tools.pack.sources.source import Constant, Int64, Kind, Rows, Runs, SourceField, SourceOptions, chosen
@@ -120,7 +121,9 @@ class ZarrSource:
             self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
             self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
             for name, field in zip(copied if by_name else [""], self._set.fields, strict=True):
-                fields[name] = _describe(name, first.arrays[name], field, dim, options.sample_axis)
+                described = _describe(name, first.arrays[name], field, dim, options.sample_axis)
+                inherited = first.inherited.get(name, {})
+                fields[name] = replace(described, attributes={**described.attributes, **inherited})
         self._local = threading.local()
         self.attributes: Mapping[str, Any] = dict(node.attrs) if by_name else {}
         self._axes = {name: axis.values for name, axis in axes.items()}
@@ -132,10 +135,10 @@ class ZarrSource:
         self._dtypes = [f.dtype for f in self.fields if f.name not in axes]
         self.fields = self._with_sizes()
         self.block_samples = self._samples_together()
-        self.constants = tuple(first.constants()) if options.variables is None else ()
-        described = [version, self.num_samples, [str(f) for f in self.fields], list(paths)]
+        self.constants = tuple(first.constants) if options.variables is None else ()
+        told = [version, self.num_samples, [str(f) for f in self.fields], list(paths)]
         digests = [hashlib.sha256(axis.values.tobytes()).hexdigest() for axis in axes.values()]
-        text = json.dumps(described + digests, default=str)
+        text = json.dumps(told + digests, default=str)
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
     def _runs_of(self, stores: Sequence[_ArraysOfStore], names: Sequence[str], options: SourceOptions) -> Runs | None:
@@ -150,7 +153,7 @@ class ZarrSource:
         of_dim = [store.stored(str(first.dim)) for store in stores] if first.dim in first.sampled else None
         if first.dim is not None and options.sample_dim is None and options.files_are is None:
             check_no_grid([printable(store.path) for store in stores], first.dim, lengths, of_dim or ())
-        values = None if of_dim is None else [one.decoded() for one in of_dim]
+        values = None if of_dim is None else comparable(of_dim)
         is_of_samples = values is not None and all(one.ndim == 1 for one in values)
         segments = segments_by(values if is_of_samples else None, len(stores))
         whole = runs_of([store.path for store in stores], lengths, segments=segments)
@@ -160,16 +163,15 @@ class ZarrSource:
         """Return the samples of a chunk that is too large to be decoded again and again."""
         if not self._reads:
             return 1
-        largest = max(f.mean_bytes for f in self.fields)
+        copied = [f for f in self.fields if f.name not in self._axes]
+        largest = max(f.mean_bytes for f in copied)
         stored: Sequence[Any] = self._set.fields
         rows = [
             1 if getattr(field, "resident", False) else max(one.spec.rows_per_chunk for one in field.layouts)
             for field in stored
         ]
         matters = [
-            n
-            for n, f in zip(rows, (f for f in self.fields if f.name not in self._axes), strict=True)
-            if f.mean_bytes == largest or n * f.mean_bytes >= _LARGE_BYTES
+            n for n, f in zip(rows, copied, strict=True) if f.mean_bytes == largest or n * f.mean_bytes >= _LARGE_BYTES
         ]
         return max(matters)
 
@@ -259,7 +261,7 @@ class _ArraysOfStore:
                     "transpose one of them"
                 )
         if self.options.variables is None:
-            check_same_constants(printable(path), other.constants(), printable(self.path), self.constants())
+            check_same_constants(printable(path), other.constants, printable(self.path), self.constants)
         return other
 
     @cached_property
@@ -270,6 +272,14 @@ class _ArraysOfStore:
             for name, array in self.arrays.items()
             if _has_samples(array, self.dim, self.options.sample_axis)
         }
+
+    @cached_property
+    def inherited(self) -> dict[str, dict[str, Any]]:
+        """Attributes that bounds have from their coordinate, by the names of the bounds."""
+        return inherited_by_bounds({name: dict(array.attrs) for name, array in self.arrays.items()})
+
+    def _said_of(self, name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        return {**attributes, **self.inherited.get(name, {})}
 
     def axis_of(self, name: str) -> int:
         """Return the axis of samples of an array."""
@@ -284,10 +294,13 @@ class _ArraysOfStore:
         """Return how many samples there are."""
         return int(self.arrays[names[0]].shape[self.axis_of(names[0])]) if names else 0
 
+    @cached_property
     def constants(self) -> list[Constant]:
-        """Return the arrays without samples."""
+        """The arrays without samples, read once."""
         return [
-            Constant(name, np.asarray(self._read(name)), dimension_names(array), _attributes(array))
+            Constant(
+                name, np.asarray(self._read(name)), dimension_names(array), self._said_of(name, _attributes(array))
+            )
             for name, array in self.arrays.items()
             if name not in self.sampled
         ]
@@ -295,8 +308,9 @@ class _ArraysOfStore:
     def stored(self, name: str) -> Stored:
         """Return an array with samples, for a comparison with those of other stores."""
         array = self.arrays[name]
-        is_time = is_time_unit(array.attrs.get("units"))
-        attributes = coordinate_attributes(array) if is_time else attributes_of(array)
+        attributes = self._said_of(name, attributes_of(array))
+        if is_time_unit(attributes.get("units")):
+            attributes = self._said_of(name, coordinate_attributes(array))
         return Stored(printable(self.path), name, np.dtype(array.dtype), attributes, partial(self._rows, name))
 
     def _rows(self, name: str) -> Rows:

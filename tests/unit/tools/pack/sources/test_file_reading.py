@@ -177,7 +177,7 @@ def test_stores_are_runs_and_a_coordinate_says_where_they_go_on(tmp_path: Path) 
 def test_files_with_the_same_grid_are_not_joined_along_it(suffix: str, has_places: bool, tmp_path: Path) -> None:
     """Files of one field each were joined along latitudes, which nobody had named."""
     for number in range(3):
-        coords = {"lat": [10.0, 20.0], "lon": [0.0, 1.0, 2.0]} if has_places else {}
+        coords = {"lat": [10.0, 20.0 + 1e-14 * number], "lon": [0.0, 1.0, 2.0]} if has_places else {}
         made = xarray.Dataset({"x": (("lat", "lon"), np.full((2, 3), number))}, coords)
         if suffix == "nc":
             made.to_netcdf(tmp_path / f"{number}.nc", engine="h5netcdf")
@@ -235,6 +235,8 @@ def test_the_command_line_says_what_files_are(tmp_path: Path, capsys: pytest.Cap
         ([[0, 2, 1], [3, 4]], [0, 1]),
         ([["a"], ["b"]], [0, 1]),
         ([np.array(["2020-01-01", "2020-01-02"], "M8[s]"), np.array(["2020-01-03"], "M8[ns]")], None),
+        ([np.array(["2020-01-01", "2020-01-02"], "M8[D]"), np.array(["2020-01-03"], "M8[h]")], None),
+        ([np.array([0, 1], "M8[25s]"), np.array([2, 3], "M8[25s]")], None),
         ([np.array(["2020-01-01", "NaT"], "M8[s]"), np.array(["2020-01-03", "2020-01-04"], "M8[s]")], [0, 1]),
         (None, [0, 1]),
     ],

@@ -132,6 +132,7 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(tmp_path: Path, mo
         saved(tmp_path / "d.npy", numbered(4)),
         options=SourceOptions(sample_axis=3),
     )
+    refused(r"f\.npy: 'data' has samples of shape \(0,\), which", saved(tmp_path / "f.npy", np.zeros((4, 0))))
     refused(r"e\.npy: holds no samples", saved(tmp_path / "e.npy", numbered(0)))
     refused("no such file", str(tmp_path / "missing.npy"))
     refused("no such file, nor a folder", str(tmp_path / "[0-9].npy"))

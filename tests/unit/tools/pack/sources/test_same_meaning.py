@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,63 @@ def test_times_of_several_axes_and_of_files_that_are_a_sample(tmp_path: Path) ->
     assert np.array_equal(times_of(tmp_path / "days.zarr"), year_of(2018).time.values[:3].view(np.int64))
 
 
+@pytest.mark.parametrize("kind", ["v3", "v2", "nc", "hdf5"])
+@pytest.mark.parametrize("attribute", ["bounds", "climatology"])
+def test_bounds_have_the_units_of_their_coordinate(kind: str, attribute: str, tmp_path: Path) -> None:
+    """CF leaves units out of bounds: their numbers were those of each year, beside times that were counted anew."""
+    years, expected = {}, []
+    for year in (2017, 2018):
+        made = year_of(year)
+        numbers = np.arange(made.sizes["time"])[:, None] + np.array([0, 1])
+        made = made.assign(span=(("time", "side"), numbers.astype("f8")))
+        made.time.attrs[attribute] = "span"
+        years[year] = made
+        expected.append(np.datetime64(f"{year}-01-01", "ns") + numbers.astype("m8[D]"))
+    paths = written(tmp_path, years, kind, {year: {"units": f"days since {year}-01-01"} for year in years})
+    report = pack(paths, tmp_path / "all.zarr", kind=kind if kind == "hdf5" else None, sample_dim="time", verify=True)
+    assert report.ok
+    assert np.array_equal(times_of(tmp_path / "all.zarr"), times_of(*paths))
+    with opened(tmp_path / "all.zarr") as packed:
+        assert np.array_equal(packed.span.values.astype("M8[ns]"), np.concatenate(expected))
+
+
+@pytest.mark.parametrize("units", [("s", "ns"), ("D", "ms"), ("ns", "s"), ("s", "cf"), ("cf", "h")], ids=str)
+def test_datetimes_of_several_units_are_one_axis_by_value(units: tuple[str, str], tmp_path: Path) -> None:
+    """The integers of nanoseconds were packed as seconds, and that was proved."""
+    days = np.arange("2020-01-01", "2020-01-09", dtype="M8[D]")
+    for number, unit in enumerate(units):
+        group = zarr.open_group(tmp_path / f"{number}.zarr", mode="w")
+        times: Any = days[4 * number :][:4].copy()
+        times[2] = "NaT" if number else times[2]
+        is_number = unit == "cf"
+        stored = times.astype("M8[s]").astype("i8") if is_number else times.astype(f"M8[{unit}]")
+        attributes = {"units": "seconds since 1970-01-01"} if is_number else {}
+        group.create_array("x", data=np.arange(8.0).reshape(4, 2), dimension_names=("time", "y"))
+        group.create_array("time", data=stored, dimension_names=("time",), attributes=attributes)
+    assert pack(str(tmp_path / "?.zarr"), tmp_path / "all.zarr", verify=True).ok
+    days[6] = "NaT"
+    assert np.array_equal(times_of(tmp_path / "all.zarr"), days.astype("M8[ns]").view(np.int64))
+
+
+def test_times_are_packed_where_nothing_else_is_large(tmp_path: Path) -> None:
+    """A sample of the times had more bytes than one of the copied arrays, and packing ended with ValueError."""
+    years = {year: year_of(year).drop_vars("x").assign(x=("time", np.zeros(59, "i1"))) for year in (2017, 2018)}
+    paths = written(tmp_path, years, "v3")
+    assert pack(paths, tmp_path / "all.zarr", sample_dim="time", verify=True).ok
+
+
+def test_calendars_that_nobody_decodes_need_no_cftime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cftime", None)
+    for number in (0, 1):
+        group = zarr.open_group(tmp_path / f"{number}.zarr", mode="w")
+        said = {"units": "days since 2000-01-01", "calendar": "noleap"}
+        group.create_array("x", data=np.arange(8.0).reshape(4, 2), dimension_names=("time", "y"))
+        group.create_array("time", data=np.arange(4) + 4 * number, dimension_names=("time",), attributes=said)
+        group.create_array("reference", data=np.array(3), attributes=said)
+    assert pack(str(tmp_path / "?.zarr"), tmp_path / "all.zarr", verify=True).ok
+    assert len(zarrfeed.open(tmp_path / "all.zarr", variables=["x"]).window(range(3))) == 6
+
+
 def test_calendars_without_a_place_in_numpy(tmp_path: Path) -> None:
     pytest.importorskip("cftime")
     for number, (calendar, since) in enumerate(
@@ -257,7 +315,11 @@ def test_another_grid_is_refused_and_the_same_one_may_be_stored_otherwise(
                 continue
         with pytest.raises(ConfigError, match=message):
             pack(paths, folder / "all.zarr", sample_dim="time", **options)
-    same = [with_grid([10, 20, 30], "f4"), with_grid([10, 20, 30], dtype="i2", scale_factor=0.5)]
+    same = [
+        with_grid([10, 20, 30 + 1e-13]),
+        with_grid([10, 20, 30], "f4"),
+        with_grid([10, 20, 30], dtype="i2", scale_factor=0.5),
+    ]
     for number, other in enumerate(same):
         folder = tmp_path / f"same{number}"
         folder.mkdir()
