@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrfeed.metadata.cf import decoding_of
-from zarrfeed.metadata.cf_times import NUMPY_CALENDARS, is_time_unit
+from zarrfeed.metadata.cf_times import NUMPY_CALENDARS, is_duration_unit, is_time_unit
 from zarrfeed.spec.missing import fills_in
 
 #: Attributes that say which value an item stands for, beside those that `decoding_of` reads and `units`.
@@ -23,7 +23,8 @@ _OTHERS = ("flag_values", "flag_masks", "flag_meanings", "names", "positive")
 _CALENDAR = "calendar"
 #: In place of units that are times since a date.
 _TIMES = "times"
-_FILLS = "_FillValue or missing_value"
+#: In place of `_FillValue` and `missing_value`.
+FILLS = "_FillValue or missing_value"
 
 
 class Difference(NamedTuple):
@@ -71,15 +72,24 @@ def meaning_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *, decoded: 
             found["scale_factor"] = decoding.scale
         if decoding.offset not in (None, 0.0):
             found["add_offset"] = decoding.offset
-        fills = tuple(sorted({one.item() for one in fills_in(decoding.fills, np.dtype(decoding.items))}))
+        fills = decoding.fills
+        if dtype.kind in "iu":  # what the dtype cannot hold masks nothing
+            fills = tuple(fills_in(fills, np.dtype(decoding.items)).tolist())
         if fills:
-            found[_FILLS] = fills
+            found[FILLS] = fills
     if units is not None:
         found["units"] = normal_units(str(units))
     for name in _OTHERS:
         if name in attributes:
             found[name] = _plain(attributes[name])
     return found
+
+
+def has_nat(meaning: Mapping[str, Any]) -> bool:
+    """Return whether a meaning is of times or time differences, of which the least int64 is missing."""
+    units = meaning.get("units")
+    is_timedelta = np.dtype(meaning.get("dtype", "bool")).kind in "mM"
+    return is_timedelta or units == _TIMES or is_time_unit(units) or is_duration_unit(units)
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, unsaid: bool = True) -> Difference | None:

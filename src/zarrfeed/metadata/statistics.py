@@ -22,10 +22,11 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.conversion import Items, by_field, is_number
+from zarrfeed.metadata.meaning import has_nat
 from zarrfeed.metadata.normalize_by import SIDES, pairs_of
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.spec.field import Field, ResidentField, StoredField
-from zarrfeed.spec.missing import NO_CATEGORY
+from zarrfeed.spec.missing import NO_CATEGORY, is_missing_number
 from zarrfeed.spec.static import is_channel
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
 
@@ -56,6 +57,8 @@ class MeasuredField:
         Whether items are codes of categories, of which `NO_CATEGORY` is missing.
     mask
         The number of the measured array that is true where an item is missing. None: there is none.
+    is_time
+        Whether items are integers that stand for times or time differences, of which the least int64 is missing.
     """
 
     name: str
@@ -66,13 +69,14 @@ class MeasuredField:
     side: str
     is_codes: bool = False
     mask: int | None = None
+    is_time: bool = False
 
     def without_missing(self, batch: Sequence[npt.NDArray[Any]], number: int) -> npt.NDArray[Any]:
         """Return the items of this array, the one of a number in a batch, with NaN where one is missing."""
         items = batch[number]
-        if not self.is_codes and self.mask is None:
+        if not self.is_codes and self.mask is None and not self.is_time:
             return items  # floats, whose missing items are NaN, or integers without any
-        lacks = items == NO_CATEGORY if self.is_codes else np.zeros(items.shape, dtype=bool)
+        lacks = items == NO_CATEGORY if self.is_codes else is_missing_number(items, is_time=self.is_time)
         if self.mask is not None:
             lacks = lacks | batch[self.mask]
         return np.where(lacks, np.nan, items)
@@ -111,8 +115,10 @@ def measured(
         shape = tuple(n if a + 1 in kept else 1 for a, n in enumerate(field.row_shape))
         called = tuple(_called(one, a) for a in kept)
         is_codes, mask = one.key in resolved.opened.categories, _mask_of(one, plain.opened.items)
-        fingerprint = layout_fingerprint(field, one, kept, selected, lacks=[is_codes, mask is not None])
-        made.append(MeasuredField(name, called, kept, shape, fingerprint, one.part, is_codes, mask))
+        is_time = one.dtype == "int64" and one.described is not None and has_nat(one.described.meaning)
+        lacks = [is_codes, mask is not None, *([is_time] if is_time else ())]
+        fingerprint = layout_fingerprint(field, one, kept, selected, lacks=lacks)
+        made.append(MeasuredField(name, called, kept, shape, fingerprint, one.part, is_codes, mask, is_time))
     return plain, tuple(made)
 
 

@@ -348,6 +348,10 @@ class LabelIndex:
         return ConfigError(f"sel: {self.name} has no {_shown(label)}: {self._range_text()}{advice}")
 
     def _wrong(self, label: Any) -> ConfigError:
+        if isinstance(label, np.datetime64 | np.timedelta64) and np.isnat(label):
+            return ConfigError(
+                f"sel: {self.name} = NaT finds no sample: those without a value have no label; use select()"
+            )
         return ConfigError(
             f"sel: {self.name} = {_shown(label)} is of the type {type(label).__name__}; labels of "
             f"{self.coordinate.where} must be {_KINDS[self._kind]}"

@@ -388,6 +388,21 @@ def test_missing_categories_and_masked_values_are_no_values(tmp_path: Path) -> N
     check(found["obs/age/mask"], mask)
 
 
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize(
+    ("dtype", "attributes"),
+    [("M8[ns]", {}), ("m8[s]", {}), ("i8", {"units": "days since 2000-01-01"}), ("i8", {"units": "Hours"})],
+    ids=str,
+)
+def test_missing_times_are_no_values(dtype: str, attributes: dict[str, str], tmp_path: Path) -> None:
+    """The mean of times with one NaT was before the Big Bang."""
+    times = np.array([1, np.iinfo("i8").min, 3, 5])
+    group = zarr.create_group(tmp_path / "a.zarr")
+    group.create_array("t", data=times.astype(dtype), attributes=attributes)
+    found = zarrfeed.stats(zarrfeed.open(tmp_path / "a.zarr", variables=["t"]))
+    check(found["t"], np.array([1, np.nan, 3, 5]))
+
+
 @two_users
 def test_the_partial_result_of_another_user_is_not_believed() -> None:
     with folder_of_all() as folder:

@@ -17,14 +17,17 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.cf_times import encode_times, in_known_unit, is_time_unit, together
 from zarrfeed.metadata.coordinate_values import are_same_places, decode_values
-from zarrfeed.metadata.meaning import difference, meaning_of
+from zarrfeed.metadata.meaning import FILLS, difference, meaning_of
 from zarrfeed.tools.pack.sources.source import Constant, Rows
 
 #: Attributes that a numeric array of times has anew.
 _OF_TIMES = ("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
-_REMEDY = (
+_OPEN_TOGETHER = (
     "pack each store by itself, and open the results together: zarrfeed.open([...]) decodes each by its own attributes"
 )
+_CONVERT = "convert one of them before, or pack each store by itself"
+#: Attributes of a meaning, by `meaning_of`, in which stores may differ that are opened together.
+_DECODED_BY_OPEN = ("scale_factor", "add_offset", "_Unsigned", FILLS)
 
 
 #: A sentence for reports: these attributes are carried over from the first store.
@@ -135,7 +138,7 @@ def check_same_meaning(other: Stored, first: Stored, *, decoded: bool = False) -
         found = found._replace(ours=other.attributes.get("units"), theirs=first.attributes.get("units"))
     raise ConfigError(
         f"{other.where} is stored {found.told(found.ours)}, in {first.store} {found.told(found.theirs)}, so equal "
-        f"numbers mean other values: {_REMEDY}"
+        f"numbers mean other values: {_OPEN_TOGETHER if found.attribute in _DECODED_BY_OPEN else _CONVERT}"
     )
 
 
