@@ -137,7 +137,8 @@ class UnitWorker:
             data, indices = read_elements(files, sparse, indptr, one.begin, one.end)
             written = [(sparse.data, data), (sparse.indices, indices)]
         for layout, rows in written:
-            self._write_objects(record, one.part.name, layout, bytes(layout.item.itemsize), one.begin, rows)
+            fill = bytes(layout.item.itemsize) if layout is sparse.data else None  # zeros may be columns, too
+            self._write_objects(record, one.part.name, layout, fill, one.begin, rows)
 
     def _indptr(self, field: int, part: PartOfStore) -> Int64:
         """Return where the rows of a part begin, which all of its gatherings need."""
@@ -177,9 +178,12 @@ class UnitWorker:
         return [np.concatenate(pieces)[by_position] for pieces in columns]
 
     def _write_objects(
-        self, record: UnitRecord, part: str, layout: FieldLayout, fill: bytes, begin: int, rows: Rows
+        self, record: UnitRecord, part: str, layout: FieldLayout, fill: bytes | None, begin: int, rows: Rows
     ) -> None:
-        """Write samples of one array as chunks or shards; `begin` is the first one's place in the part."""
+        """Write samples of one array as chunks or shards; `begin` is the first one's place in the part.
+
+        Chunks of nothing but `fill` are left out; with None, all are there, and one that is not is known to be lost.
+        """
         folder = "/".join(filter(None, ("store", part, layout.name)))
         for first in range(0, len(rows), layout.shard_rows):
             of_object = rows[first : first + layout.shard_rows]
@@ -198,18 +202,18 @@ class UnitWorker:
                 assert chunks[0] is not None
                 self.folder.keep(record, name, [chunks[0]])
 
-    def _encoded(self, rows: Rows, layout: FieldLayout, fill: bytes) -> bytes | memoryview | None:
+    def _encoded(self, rows: Rows, layout: FieldLayout, fill: bytes | None) -> bytes | memoryview | None:
         """Return a stored chunk; None for one of nothing but the fill value, which Zarr leaves out."""
         if layout.kind != "number":
             items = np.full(layout.chunk_rows, b"", object)
             items[: len(rows)] = _bytes_of_rows(rows)
             return layout.encoding.encode(bytes(VLenBytes().encode(items)))
-        if _is_all(rows, fill):
+        if fill is not None and _is_all(rows, fill):
             return None
         if len(rows) < layout.chunk_rows:
             whole = np.empty((layout.chunk_rows, *layout.shape), rows.dtype)
             whole[: len(rows)] = rows
-            whole[len(rows) :] = np.frombuffer(fill, rows.dtype)[0]
+            whole[len(rows) :] = 0 if fill is None else np.frombuffer(fill, rows.dtype)[0]
             rows = whole
         return layout.encoding.encode(np.ascontiguousarray(rows))
 

@@ -13,7 +13,9 @@ import pytest
 import scipy.sparse
 import zarr
 
+import zarrfeed
 from tests.support.sparse import Matrix, numbered_rows
+from zarrfeed import ZarrDataset
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.tools.pack import pack
 
@@ -84,3 +86,13 @@ def test_columns_and_empty_rows_that_the_writer_left_out_are_packed(tmp_path: Pa
     assert not list((source / "X" / "indices").glob("**/1"))
     assert not list((source / "X" / "indptr").glob("**/0"))
     assert np.array_equal(packed(source, tmp_path / "out.zarr"), matrix)
+
+
+def test_a_row_that_names_the_first_column_twice_is_packed_and_read(tmp_path: Path) -> None:
+    """The packed store left its chunk of zeros out, and was refused as one that had lost it."""
+    twice = scipy.sparse.csr_matrix((np.array([1.0, 2.0], "f4"), np.array([0, 0]), np.array([0, 2, 2])), shape=(2, 3))
+    with pd.option_context("future.infer_string", False):
+        anndata.AnnData(twice).write_h5ad(tmp_path / "cells.h5ad")
+    assert pack(tmp_path / "cells.h5ad", tmp_path / "out.zarr", verify=True).ok
+    got = ZarrDataset(zarrfeed.open(tmp_path / "out.zarr" / "X").dense())[[0, 1]]
+    assert got.tolist() == [[3, 0, 0], [0, 0, 0]]
