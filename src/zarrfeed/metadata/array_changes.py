@@ -105,6 +105,8 @@ def _decisive(metadata: ArrayMetadata) -> dict[str, Any]:
     names = _OF_V2 if metadata.zarr_format == 2 else _OF_V3
     known = {what: _plain(getattr(metadata, name, None)) for name, what in names.items()}
     if metadata.zarr_format == 3:  # a codec says which byte order is stored
+        if not any(name is not None for name in metadata.dimension_names or ()):  # names that are all null are none
+            known["dimension names"] = "None"
         native = metadata.dtype.to_native_dtype()
         known["dtype"] = (
             f"{dtype_name(metadata.dtype)} {native.newbyteorder('=') if native.kind in _ORDERED else native}"

@@ -25,6 +25,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.array_changes import MEANING, decoding_change, layout_changes
 from zarrfeed.metadata.cf import find_decoding
+from zarrfeed.metadata.meaning import normal_units
 from zarrfeed.metadata.own_metadata import array_from
 from zarrfeed.metadata.store_parts import places_in
 from zarrfeed.plan.keyed_random import permutation
@@ -275,9 +276,9 @@ def _compare(one: Watched, documents: Documents) -> list[str]:
         changes = layout_changes(ours, read_layout(now, sample_axis=ours.sample_axis))
         if documented is not None and documented.heeds_attributes:
             changes += filter(None, [decoding_change(documented.decoding, find_decoding(now))])
-            units = str(now.metadata.attributes.get("units", ""))
-            if one.layout.parts is None and units != documented.units:
-                changes.append(f"units are {units!r}, were {documented.units!r}")
+            units, were = str(now.metadata.attributes.get("units", "")), documented.units
+            if units and were and normal_units(units) != normal_units(were):  # added ones say nothing of the numbers
+                changes.append(f"units are {units!r}, were {were!r}")
     except ZarrfeedError as error:
         return [f"cannot be read any more: {_NAMELESS.sub('', str(error))}"]
     except Exception as error:  # noqa: BLE001 (what zarr-python's parsers raise is of any class)

@@ -1,9 +1,10 @@
 """The keys of an array's stored objects (chunks, or shards), and the check that there are any.
 
 A chunk that a store lacks reads as the fill value, so an array whose chunks lie under other keys than its metadata say
-reads as zeros without a word. What holds: an array is refused only if none of its objects is stored, and files that may
-be its data are; so an array that nobody has written to is none of these. At least one stored object under an expected
-key is enough for all.
+reads as zeros without a word. What holds: an array is refused only if none of its objects is stored, and a file whose
+name ends in a number, as names of chunks do, lies below the array and below no other node. So an array that nobody has
+written to is not refused, whatever notes, locks or pictures lie beside it. One object whose key has the form that the
+metadata give is enough to accept the array, even if the object lies beyond the array's shape.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,8 @@ from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape
 FEW_OBJECTS = 3
 #: Keys of a store, or names of a folder, that are looked at.
 _MOST_KEYS = 10_000
-#: Files that lie beside chunks and are none: hidden ones, notes, and what a writer has not finished.
-_NO_DATA = re.compile(
-    r"(^|/)[._]|\.(md|txt|rst|html?|json|xml|ya?ml|log|partial|tmp)$|(^|/)(readme|licen[cs]e)[^/]*$", re.IGNORECASE
-)
+#: Keys that end in a number, as those of all chunks do, whatever their prefix and separator; but for hidden files.
+_MAY_BE_DATA = re.compile(r"(?!(.*/)?[._])(.*[./_-])?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,10 @@ class ChunkKeys:
         return f"{self.prefix}/" if self.prefix and self.separator == "/" else ""
 
     def has(self, key: str) -> bool:
-        """Return whether a key is that of an object of the array."""
+        """Return whether a key is that of an object of the array, perhaps of one beyond its shape."""
         start = f"{self.prefix}{self.separator}" if self.prefix else ""
         parts = key[len(start) :].split(self.separator)
-        return (
-            key.startswith(start)
-            and len(parts) == len(self.counts)
-            and all(_is_number(part, count) for part, count in zip(parts, self.counts, strict=True))
-        )
+        return key.startswith(start) and len(parts) == len(self.counts) and all(map(_is_number, parts))
 
     def misplaced(self, name: str, other: str) -> StoreReadError:
         """Return the error for an array that has another file in place of its objects."""
@@ -121,10 +116,14 @@ def keys_of(array: zarr.Array[Any]) -> ChunkKeys | None:
 
 @dataclass
 class _Search:
-    """What keys of a store say: whether one is of the array, and one that is not."""
+    """What the keys of a store say: whether one is of the array, and which others may be.
+
+    `nodes` are the folders of nodes below the array, each with a slash at its end.
+    """
 
     keys: ChunkKeys
-    other: str = ""
+    others: list[str] = field(default_factory=list)
+    nodes: set[str] = field(default_factory=set)
     seen: int = 0
     is_over: bool = False
     found: bool = False
@@ -133,8 +132,11 @@ class _Search:
         """Look at one key below the array; return whether enough is known."""
         self.seen += 1
         self.found |= self.keys.has(key)
-        if not self.other and _may_be_data(key):
-            self.other = key
+        folder, name = key[: key.rfind("/") + 1], key[key.rfind("/") + 1 :]
+        if folder and name in METADATA_NAMES:
+            self.nodes.add(folder)
+        elif _may_be_data(key):
+            self.others.append(key)
         self.is_over |= self.seen >= _MOST_KEYS
         return self.found or self.is_over
 
@@ -147,7 +149,9 @@ class _Search:
     @property
     def misplaced(self) -> str:
         """A file that is there in place of all objects; "" if there is none, or if not all keys are known."""
-        return "" if self.found or self.is_over else self.other
+        if self.found or self.is_over:
+            return ""
+        return next((key for key in self.others if not any(key.startswith(node) for node in self.nodes)), "")
 
 
 def check_files(name: str, root: Path, keys: ChunkKeys) -> None:
@@ -185,7 +189,7 @@ def _has_object(folder: Path, keys: ChunkKeys, axis: int) -> bool:
     if not folder.is_dir():
         return False
     for entry in _entries(folder):
-        if _is_number(entry.name, keys.counts[axis]):
+        if _is_number(entry.name):
             is_last = axis + 1 == len(keys.counts)
             if not entry.is_dir() if is_last else _has_object(Path(entry.path), keys, axis + 1):
                 return True
@@ -243,9 +247,9 @@ def misplaced_listed(list_keys: Callable[[str], Iterator[str]], keys: ChunkKeys)
     return search.misplaced
 
 
-def _is_number(text: str, count: int) -> bool:
-    return text.isascii() and text.isdecimal() and str(int(text)) == text and int(text) < count
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0")
 
 
 def _may_be_data(key: str) -> bool:
-    return _NO_DATA.search(key) is None
+    return _MAY_BE_DATA.fullmatch(key) is not None

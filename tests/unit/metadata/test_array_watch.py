@@ -81,12 +81,16 @@ def test_a_document_that_says_the_same_in_other_bytes_is_taken_for_a_change(tmp_
         watch = ArrayWatch(Faults())
         document = json.loads((path / name).read_text())
         if zarr_format == 3:
-            document["attributes"]["history"] = "somebody looked"
+            document["attributes"] |= {"history": "somebody looked", "units": "kelvin"}
             document["codecs"] = [codec["name"] if codec["name"] == "crc32c" else codec for codec in document["codecs"]]
         (path / name).write_text(json.dumps(document, sort_keys=True, indent=7))
         assert _look(watch, fields) == [], zarr_format
         os.utime(path / name, ns=(1, 1))
         assert _look(watch, fields) == [], zarr_format
+        zarr.open_array(path, mode="r+").attrs.put({})
+        fields = _fields(zarrfeed.open(path))
+        zarr.open_array(path, mode="r+").attrs.put({"units": "K"})
+        assert _look(ArrayWatch(Faults()), fields) == [], f"{zarr_format}: units were added"
 
 
 def test_a_rewrite_with_the_same_time_and_size_goes_unnoticed(tmp_path: Path) -> None:
@@ -129,7 +133,7 @@ def test_one_of_many_stores_that_changed_is_not_found(tmp_path: Path) -> None:
             tmp_path / f"{number}.zarr",
             shape=(10 + number, 3),
             compressors=zarr.codecs.ZstdCodec(level=level),
-            attributes={"units": "K", "comment": f"part {number}"},
+            attributes={"units": ("K", "kelvin")[number % 2]},
         )
     data = zarrfeed.open(str(tmp_path / "*.zarr"))
     fields = _fields(data)

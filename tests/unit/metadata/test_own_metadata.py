@@ -92,6 +92,25 @@ def test_a_difference_in_what_decides_how_an_array_is_read_is_not_seen(tmp_path:
                 zarrfeed.open(path)
 
 
+def test_a_document_that_says_the_same_in_other_words_is_a_difference(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path).create_array("x", data=np.arange(4.0), chunks=(2,), fill_value=np.nan)
+    zarr.consolidate_metadata(tmp_path)
+    own = tmp_path / "x" / "zarr.json"
+    written = json.loads(own.read_text())
+    for change in (
+        {"dimension_names": [None]},
+        {"fill_value": "0x7ff8000000000000"},
+        {"chunk_key_encoding": {"name": "default"}},
+        {"storage_transformers": []},
+        {"attributes": {"history": "somebody looked"}},
+    ):
+        own.write_text(json.dumps(dict(reversed((written | change).items()))))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            zarrfeed.open(tmp_path)
+        assert zarrfeed.verify(tmp_path).ok, change
+
+
 def test_an_own_document_that_is_absent_or_forbidden_is_a_difference(tmp_path: Path) -> None:
     for zarr_format, name in ((2, ".zarray"), (3, "zarr.json")):
         path = tmp_path / f"v{zarr_format}.zarr"
