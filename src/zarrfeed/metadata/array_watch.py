@@ -17,7 +17,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ MOST_FILES, MOST_ASKED = 16384, 64
 _TURNS = 0x6C6F6F6B
 #: A writer that does not replace its documents as a whole has so long to end what it began.
 _TORN_TRIES, _TORN_PAUSE_S = 5, 0.05
+#: Seconds in which reads whose time is up say so.
+_UNTIL_TOLD_S = 1.0
 #: Documents are parsed in memory, which has a name of its own.
 _NAMELESS = re.compile(r"^memory://\S*: ")
 _HEEDED = (*MEANING, "_ARRAY_DIMENSIONS")
@@ -139,7 +141,11 @@ class ArrayWatch:
             asked = (reading(self._policy, read, is_far=True) for read in reads)
             return await asyncio.gather(*asked, return_exceptions=True)
 
-        return StoreAccess(self._policy, shared=shared).ask(ask_all, far[0].name)
+        longer = replace(self._policy, timeout=self._policy.timeout + _UNTIL_TOLD_S)  # each read watches its own time
+        try:
+            return StoreAccess(longer, shared=shared).ask(ask_all, "metadata documents")
+        except StoreReadError as error:  # something blocks the event loop
+            return [error] * len(far)
 
     def _watched(self, fields: Sequence[Field]) -> list[Watched]:
         if self._known is None or self._known[0] is not fields:

@@ -155,10 +155,10 @@ class Pass(CountedPass):
             assert self.cursor is not None
             if not session.rank_info().idle:
                 self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
-                if self.cursor.begin.version is None:  # a store that grows was looked at
-                    self._look = begin_look(session, self.cursor.consumer.worker, self.cursor.begin.epoch)
                 session.start_reader(self, self.cursor)
-        self._begun = True
+            self._begun = True
+            if self.reader is not None and self.cursor.begin.version is None:  # a store that grows was looked at
+                self._look = begin_look(session, self.cursor.consumer.worker, self.cursor.begin.epoch)
 
 
 class SamplePass(Pass):

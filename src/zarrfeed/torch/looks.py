@@ -58,9 +58,14 @@ class _Found:
         except ZarrfeedError as error:
             self.error = error
         except BaseException as error:  # noqa: BLE001 (a store is anybody's code; cancelled reads among them)
-            self.troubles = [] if self.is_over else [repr(error)]
+            self.fail(error)
         finally:
             self.ended.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Keep why the look could not be made; it has ended."""
+        self.troubles = [] if self.is_over else [repr(error)]
+        self.ended.set()
 
 
 class Look:
@@ -86,7 +91,10 @@ class Look:
         self._thread = threading.Thread(
             target=self._found.look, args=(watch, fields, turn), name="zarrfeed-look", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            self._found.fail(error)
         self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._pid)
 
     def check(self, patience_s: float = 0.0) -> None:
@@ -102,13 +110,7 @@ class Look:
         self._told = True
         if self._found.error is not None:
             raise self._found.error
-        if self._found.troubles:
-            more = len(self._found.troubles) - 1
-            warnings.warn(
-                f"{self._found.troubles[0]}{f'; and {more} more' * bool(more)}: whether the array changed since it was "
-                "opened cannot be told; it is read as it was then",
-                stacklevel=2,
-            )
+        _warn(self._found.troubles)
 
     def _has_ended(self, patience_s: float) -> bool:
         """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
@@ -129,6 +131,9 @@ class Look:
         """
         patience_s, self._first_patience_s = self._first_patience_s, 0.0
         self.check(_UNTIL_ANSWERED_S if is_end else patience_s)
+        if is_end and not self._told and os.getpid() == self._pid:
+            self._told = True
+            _warn([f"storage did not answer within {_UNTIL_ANSWERED_S:g} s after the last batch"])
 
     def explain(self, error: ZarrfeedError) -> None:
         """Raise what was found, if that explains an error of the engine."""
@@ -196,6 +201,16 @@ class LooksOfSamples:
         """Give the look up, if it has not ended."""
         if self._look is not None:
             self._look.close()
+
+
+def _warn(troubles: Sequence[str]) -> None:
+    if troubles:
+        more = len(troubles) - 1
+        warnings.warn(
+            f"{troubles[0]}{f'; and {more} more' * bool(more)}: whether the array changed since it was opened cannot "
+            "be told; it is read as it was then",
+            stacklevel=3,
+        )
 
 
 def _give_up(found: _Found, thread: threading.Thread, pid: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -231,3 +232,24 @@ def test_a_store_that_does_not_answer_ends_the_pass() -> None:
     store.fails = True
     (trouble,) = _look(ArrayWatch(Faults(retries=0, timeout=5)), fields)
     assert "no answer" in trouble
+
+
+def test_a_store_that_never_answers_hides_the_array_that_changed() -> None:
+    class Hanging(MemoryStore):
+        hangs = False
+
+        async def get(self, key: str, *args: Any, **options: Any) -> Any:
+            if Hanging.hangs:
+                await asyncio.Event().wait()
+            return await super().get(key, *args, **options)
+
+    hanging, other = Hanging(), MemoryStore()
+    arrays = {"a": _array(hanging), "b": _array(other)}
+    fields = _fields(zarrfeed.open(arrays))
+    Hanging.hangs = True
+    policy = Faults(retries=0, timeout=0.5)
+    (trouble,) = _look(ArrayWatch(policy), fields)
+    assert "did not answer within 0.5 s (timeout)" in trouble
+    _array(other, dtype="i4")
+    with pytest.raises(StoreReadError, match="dtype is int32"):
+        _look(ArrayWatch(policy), fields)

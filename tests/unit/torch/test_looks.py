@@ -150,6 +150,29 @@ def test_a_look_that_cannot_be_made_ends_the_pass(tmp_path: Path) -> None:
         assert _numbers_of(dataset) == list(range(COUNT))
 
 
+def test_a_pass_whose_look_never_ended_says_nothing(tmp_path: Path) -> None:
+    _write(tmp_path / "a.zarr")
+    dataset = ZarrIterableDataset(tmp_path / "a.zarr", batch_size=8)
+    may_end = threading.Event()
+
+    def held_up(*_: Any) -> list[str]:
+        assert may_end.wait(60)
+        return []
+
+    with (
+        mock.patch.object(ArrayWatch, "look", held_up),
+        mock.patch("zarrfeed.torch.looks._UNTIL_ANSWERED_S", 0.1),
+        pytest.warns(UserWarning, match=r"did not answer within 0\.1 s after the last batch: whether"),
+    ):
+        assert _numbers_of(dataset) == list(range(COUNT))
+    with (
+        mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")),
+        pytest.warns(UserWarning, match="can't start new thread"),
+    ):
+        assert _numbers_of(dataset) == list(range(COUNT))
+    may_end.set()
+
+
 def test_all_processes_of_a_machine_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOCAL_RANK", "SLURM_LOCALID"):
         monkeypatch.delenv(name, raising=False)
