@@ -50,9 +50,18 @@ def layout_changes(ours: ArraySpec, now: ArraySpec) -> list[str]:
     changes = []
     for name, (what, show) in _MUST_STAY.items():
         if getattr(now, name) != getattr(ours, name):
+            if name == "fill" and now.dtype != ours.dtype:
+                continue  # which says enough
             is_now, was = show(now), show(ours)
             changes.append(f"{what} is {is_now}, was {was}" if is_now != was else f"{what}: configured otherwise")
-    if not changes and (_placeless(now) != _placeless(ours) or _decoder(now) != _decoder(ours)):
+    if not changes:
+        decided, decides = _decoder(ours), _decoder(now)
+        changes = [
+            f"{what} is {_short(decides.get(what))}, was {_short(decided.get(what))}"
+            for what in dict.fromkeys((*decided, *decides))
+            if decided.get(what) != decides.get(what)
+        ]
+    if not changes and _placeless(now) != _placeless(ours):
         changes = ["its metadata differ from those that it was opened with"]
     return changes
 
@@ -104,13 +113,13 @@ _ORDERED = "iufcmMU"
 def _decisive(metadata: ArrayMetadata) -> dict[str, Any]:
     names = _OF_V2 if metadata.zarr_format == 2 else _OF_V3
     known = {what: _plain(getattr(metadata, name, None)) for name, what in names.items()}
-    if metadata.zarr_format == 3:  # a codec says which byte order is stored
-        if not any(name is not None for name in metadata.dimension_names or ()):  # names that are all null are none
+    native, name = metadata.dtype.to_native_dtype(), dtype_name(metadata.dtype)
+    if metadata.zarr_format == 3:
+        if native.kind in _ORDERED:  # a codec says which byte order is stored
+            native = native.newbyteorder("=")
+        if not any(one is not None for one in metadata.dimension_names or ()):  # names that are all null are none
             known["dimension names"] = "None"
-        native = metadata.dtype.to_native_dtype()
-        known["dtype"] = (
-            f"{dtype_name(metadata.dtype)} {native.newbyteorder('=') if native.kind in _ORDERED else native}"
-        )
+    known["dtype"] = name if str(native) == name else f"{name} {native}"
     attributes = dict(metadata.attributes)
     return known | {f"attribute {name}": _plain(attributes[name]) for name in MEANING if name in attributes}
 
@@ -134,13 +143,14 @@ def _placeless(spec: ArraySpec) -> ArraySpec:
     return replace(spec, name="", root="", metadata_key="", shape=shape)
 
 
-def _decoder(spec: ArraySpec) -> tuple[bool, dict[str, Any]] | None:
-    """Return what decides how Python decodes the chunks; None if the engine does."""
+def _decoder(spec: ArraySpec) -> dict[str, Any]:
+    """Return what decides how Python decodes the chunks, by what people call it; nothing if the engine does."""
     source = spec.source
     if not isinstance(source, StoreSource) or source.decoder is None:
-        return None
+        return {}
     decides = _decisive(source.decoder.metadata)
-    return source.decoder.in_shards, {k: v for k, v in decides.items() if k != "shape" and "attribute" not in k}
+    known = {what: value for what, value in decides.items() if what != "shape" and "attribute" not in what}
+    return known | {"reading of shards": source.decoder.in_shards}
 
 
 def _in_words(decoding: Decoding | None) -> str:

@@ -43,7 +43,7 @@ CHANGES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"shape": (50, 3)}, r"shape is \(50, 3\), was \(40, 3\)"),
     ({"shape": (40, 4)}, r"shape is \(40, 4\), was \(40, 3\)"),
     ({"shape": (40,), "chunks": (10,)}, r"shape is \(40,\), was \(40, 3\)"),
-    ({"dtype": "i4"}, "dtype is int32, was float32"),
+    ({"dtype": "i8"}, r"dtype is int64, was float32\. Open"),
     ({"dtype": ">f4"}, "byte order is swapped, was native|dtype is >f4"),
     ({"chunks": (20, 3)}, r"chunk shape is \(20, 3\), was \(10, 3\)"),
     ({"compressors": None}, "codecs is none, was"),
@@ -224,6 +224,14 @@ class _Failing(MemoryStore):
         if self.fails:
             raise ConnectionResetError("no answer")
         return await super().get(*args, **options)
+
+
+def test_a_change_that_python_decodes_is_not_named(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "t.zarr", data=np.array(["a", "b"], "U1"), chunks=(1,), zarr_format=2)
+    fields = _fields(zarrfeed.open(tmp_path / "t.zarr"))
+    zarr.create_array(tmp_path / "t.zarr", data=np.array(["aaa", "b"], "U3"), chunks=(1,), zarr_format=2, overwrite=True)
+    with pytest.raises(StoreReadError, match=r"dtype is fixed_length_utf32 <U3, was fixed_length_utf32 <U1\. Open"):
+        _look(ArrayWatch(Faults()), fields)
 
 
 def test_a_store_that_does_not_answer_ends_the_pass() -> None:
