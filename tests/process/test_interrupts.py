@@ -125,7 +125,7 @@ def test_an_interrupt_while_random_access_ends_leaves_no_thread(
     with pytest.raises(KeyboardInterrupt):
         dataset.__getitems__(list(range(N)))
     assert threads[0] > before, "there were threads to be left behind"
-    assert native_threads() == before
+    assert native_threads() <= before  # the thread of a look may have been there
     assert [sample[0].item() for sample in dataset.__getitems__([3, 300])] == [3, 300]
 
 

@@ -108,6 +108,7 @@ class Look:
         if self._told or not self._has_ended(patience_s):
             return
         self._told = True
+        self.close()  # the thread has nothing more to do, but may still be there
         if self._found.error is not None:
             raise self._found.error
         _warn(self._found.troubles)
@@ -214,11 +215,12 @@ def _warn(troubles: Sequence[str]) -> None:
 
 
 def _give_up(found: _Found, thread: threading.Thread, pid: int) -> None:
-    if os.getpid() != pid or found.ended.is_set():  # a forked child has neither the thread nor its locks
+    if os.getpid() != pid:  # a forked child has neither the thread nor its locks
         return
-    found.is_over = True
-    found.shared.give_up()
-    if thread is not threading.current_thread():  # where the garbage collector runs there
+    if not found.ended.is_set():
+        found.is_over = True
+        found.shared.give_up()
+    if thread.is_alive() and thread is not threading.current_thread():  # where the garbage collector runs there
         thread.join(_UNTIL_GIVEN_UP_S)
 
 
