@@ -37,6 +37,8 @@ _UNTIL_ANSWERED_S, _UNTIL_EXPLAINED_S, _WITH_FIRST_S = 30.0, 2.0, 0.1
 _BEFORE_FIRST_S = 1.0
 #: Seconds that a pass which is closed waits for its look to be given up.
 _UNTIL_GIVEN_UP_S = 0.5
+#: Arrays for whose look a first batch or sample waits: it takes some 30 microseconds for each.
+_FEW_ARRAYS = 256
 #: Seconds between two glances at signals while waiting.
 _GLANCE_S = 0.05
 
@@ -80,7 +82,7 @@ class Look:
     turn
         The number of the look, such as the epoch.
     is_near
-        Whether the arrays are files, so that the look takes less time than the first batch.
+        Whether the arrays are few files, so that the look takes less time than the first batch.
     """
 
     def __init__(self, watch: ArrayWatch, fields: Sequence[Field], turn: int, *, is_near: bool) -> None:
@@ -128,7 +130,7 @@ class Look:
     def check_batch(self, *, is_end: bool) -> None:
         """Raise what was found, with each batch; the end of the pass waits until the look has ended.
 
-        The first batch waits a moment for a look at files, which takes less time than to decode the batch.
+        The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
         """
         patience_s, self._first_patience_s = self._first_patience_s, 0.0
         self.check(_UNTIL_ANSWERED_S if is_end else patience_s)
@@ -170,7 +172,7 @@ class LooksOfSamples:
         place, info = find_rank(), torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         self._looks = layout is not None and looks_here(place, worker)
-        self._is_near = layout is not None and layout.spec.source is None
+        self._is_near = _is_near(fields)
         self._share = max(1, num_samples // (place.world_size * workers))
 
     def before(self, count: int) -> None:
@@ -234,10 +236,17 @@ def looks_here(place: RankInfo, worker: int) -> bool:
     return worker == 0 and (place.rank % max(1, place.local_world_size) == 0 or "0" in local)
 
 
+def _is_near(fields: Sequence[Field]) -> bool:
+    """Return whether all arrays are files, and so few that a look takes less time than a batch."""
+    layouts = list(layouts_of(fields))
+    arrays = sum(1 if layout.parts is None else len(layout.parts.names) for layout in layouts)
+    return arrays <= _FEW_ARRAYS and all(layout.spec.source is None for layout in layouts)
+
+
 def begin_look(session: Session, worker: int, epoch: int) -> Look | None:
     """Begin to look at the arrays of a pass; None if another process does, or there are none."""
     fields = session.schedule.fields.fields
     first = next(layouts_of(fields), None)
     if first is None or not looks_here(session.rank_info(), worker):
         return None
-    return Look(session.watch, fields, epoch, is_near=first.spec.source is None)
+    return Look(session.watch, fields, epoch, is_near=_is_near(fields))

@@ -137,6 +137,22 @@ def test_a_pass_that_is_left_leaves_its_look_behind() -> None:
         assert not _looking(), leave
 
 
+def test_the_first_batch_waits_for_a_look_at_many_arrays(tmp_path: Path) -> None:
+    for name in "ab":
+        _write(tmp_path / f"{name}.zarr")
+    dataset = ZarrIterableDataset([tmp_path / "a.zarr", tmp_path / "b.zarr"], batch_size=8)
+    waited = []
+    for few in (1, 2):
+        with (
+            mock.patch("zarrfeed.torch.looks._FEW_ARRAYS", few),
+            mock.patch("zarrfeed.torch.looks.Look.check", lambda _, patience_s=0.0: waited.append(patience_s)),
+        ):
+            running = iter(dataset)
+            next(running)
+            running.close()
+    assert waited == [0.0, 0.1]
+
+
 def test_a_look_that_cannot_be_made_ends_the_pass(tmp_path: Path) -> None:
     _write(tmp_path / "a.zarr")
     dataset = ZarrIterableDataset(tmp_path / "a.zarr", batch_size=8)
