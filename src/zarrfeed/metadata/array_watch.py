@@ -124,11 +124,11 @@ class ArrayWatch:
             except Exception as error:  # noqa: BLE001 (errors of files, and of the retries)
                 troubles.append(f"{one.name}: {_reason(error)}")
                 continue
-            self._check(one, seen)
+            self._check(one, seen, shared)
         far = _in_turn([one for one in watched if one.place.source is not None], turn, MOST_ASKED)
         for one, answer in zip(far, self._ask(far, shared) if far and not is_over() else (), strict=False):
             if isinstance(answer, Seen):
-                self._check(one, answer)
+                self._check(one, answer, shared)
             else:
                 troubles.append(f"{one.name}: {_reason(answer)}")
         return troubles
@@ -163,21 +163,23 @@ class ArrayWatch:
             access = StoreAccess(self._policy)
             return access.ask(lambda: asyncio.to_thread(one.place.read_files, mark), one.name, failed)
 
-    def _check(self, one: Watched, seen: Seen) -> None:
+    def _check(self, one: Watched, seen: Seen, shared: SharedAccess) -> None:
         """Raise StoreReadError if documents say something else than the description that is in use."""
-        documents = seen.documents
-        if documents is None:
-            return
         for attempt in range(_TORN_TRIES):
+            documents = seen.documents
+            if documents is None:
+                return
             try:
                 parsed = [{} if text is None else json.loads(text) for text in documents]
                 break
             except ValueError as error:
-                if attempt == _TORN_TRIES - 1 or one.place.source is not None:
+                if attempt == _TORN_TRIES - 1:
                     raise _changed(one.name, f"{one.place.keys[0]} is no JSON: {error}") from error
                 time.sleep(_TORN_PAUSE_S)
-                documents = one.place.read_files().documents
-                assert documents is not None
+                again = one.place.read_files() if one.place.source is None else self._ask([one], shared)[0]
+                if not isinstance(again, Seen):
+                    raise _changed(one.name, f"{one.place.keys[0]} is no JSON: {error}") from error
+                seen = again
         if documents[0] is None:
             text = f"{one.name}/{one.place.keys[0]} is gone: the array was deleted or moved after it was opened"
             raise StoreReadError(errno.ENOENT, text)

@@ -8,10 +8,12 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import zarr
+from zarr.buffer import cpu
 from zarr.storage import MemoryStore, ZipStore
 
 import zarrfeed
@@ -261,3 +263,22 @@ def test_a_store_that_never_answers_hides_the_array_that_changed() -> None:
     _array(other, dtype="i4")
     with pytest.raises(StoreReadError, match="dtype is int32"):
         _look(ArrayWatch(policy), fields)
+
+
+def test_a_document_that_is_being_written_in_a_far_store_is_taken_for_a_change() -> None:
+    class Tearing(MemoryStore):
+        torn = 0
+
+        async def get(self, key: str, *args: Any, **options: Any) -> Any:
+            if Tearing.torn:
+                Tearing.torn -= 1
+                return cpu.Buffer.from_bytes(b'{"shape": [4')
+            return await super().get(key, *args, **options)
+
+    fields = _fields(zarrfeed.open(_array(Tearing())))
+    with mock.patch("zarrfeed.metadata.array_watch._TORN_PAUSE_S", 0.0):
+        Tearing.torn = 3
+        assert _look(ArrayWatch(Faults()), fields) == []
+        Tearing.torn = 99
+        with pytest.raises(StoreReadError, match=r"zarr\.json is no JSON"):
+            _look(ArrayWatch(Faults()), fields)
