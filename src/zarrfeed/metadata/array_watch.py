@@ -165,21 +165,19 @@ class ArrayWatch:
 
     def _check(self, one: Watched, seen: Seen, shared: SharedAccess) -> None:
         """Raise StoreReadError if documents say something else than the description that is in use."""
-        for attempt in range(_TORN_TRIES):
-            documents = seen.documents
-            if documents is None:
-                return
-            try:
-                parsed = [{} if text is None else json.loads(text) for text in documents]
+        parsed = _parsed(seen.documents)
+        for _ in range(_TORN_TRIES - 1):
+            if not isinstance(parsed, ValueError):
                 break
-            except ValueError as error:
-                if attempt == _TORN_TRIES - 1:
-                    raise _changed(one.name, f"{one.place.keys[0]} is no JSON: {error}") from error
-                time.sleep(_TORN_PAUSE_S)
-                again = one.place.read_files() if one.place.source is None else self._ask([one], shared)[0]
-                if not isinstance(again, Seen):
-                    raise _changed(one.name, f"{one.place.keys[0]} is no JSON: {error}") from error
-                seen = again
+            time.sleep(_TORN_PAUSE_S)
+            again = one.place.read_files() if one.place.source is None else self._ask([one], shared)[0]
+            seen = again if isinstance(again, Seen) else seen
+            parsed = _parsed(seen.documents)
+        if isinstance(parsed, ValueError):
+            raise _changed(one.name, f"{one.place.keys[0]} is no JSON: {parsed}") from parsed
+        documents = seen.documents
+        if documents is None:
+            return
         if documents[0] is None:
             text = f"{one.name}/{one.place.keys[0]} is gone: the array was deleted or moved after it was opened"
             raise StoreReadError(errno.ENOENT, text)
@@ -258,6 +256,14 @@ def _in_turn(watched: list[Watched], turn: int, most: int) -> list[Watched]:
     order = permutation(len(watched), _TURNS)
     begin = turn * most % len(watched)
     return [watched[number] for number in (order * 2)[begin : begin + most]]
+
+
+def _parsed(documents: Documents | None) -> list[Any] | ValueError:
+    """Return what JSON documents say, {} for one that is absent; or why one cannot be parsed."""
+    try:
+        return [{} if text is None else json.loads(text) for text in documents or ()]
+    except ValueError as error:
+        return error
 
 
 def _essence(parsed: list[Any], spec: ArraySpec, *, heeds: bool) -> tuple[str, tuple[int, ...] | None]:

@@ -97,13 +97,14 @@ def test_a_document_that_says_the_same_in_other_words_is_a_difference(tmp_path: 
     zarr.consolidate_metadata(tmp_path)
     own = tmp_path / "x" / "zarr.json"
     written = json.loads(own.read_text())
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"dimension_names": [None]},
         {"fill_value": "0x7ff8000000000000"},
         {"chunk_key_encoding": {"name": "default"}},
         {"storage_transformers": []},
         {"attributes": {"history": "somebody looked"}},
-    ):
+    )
+    for change in changes:
         own.write_text(json.dumps(dict(reversed((written | change).items()))))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
