@@ -125,7 +125,7 @@ def run(commands: list[list[str]]) -> None:
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, 9)
-                process.wait(timeout=10)
+                process.wait(timeout=240)
     for process, text in zip(processes, said, strict=True):
         assert process.returncode == 0, text[-4000:]
 

@@ -68,7 +68,7 @@ def make_loader(store: str, num_workers: int, *, persistent: bool = False) -> Za
     if num_workers == 0:
         return ZarrDataLoader(dataset)
     return ZarrDataLoader(
-        dataset, num_workers=num_workers, multiprocessing_context="fork", persistent_workers=persistent, timeout=60
+        dataset, num_workers=num_workers, multiprocessing_context="fork", persistent_workers=persistent, timeout=240
     )
 
 

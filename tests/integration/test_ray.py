@@ -191,7 +191,7 @@ def test_sparse_rows_are_columns_once_they_are_dense(tmp_path: Path) -> None:
 
 def test_without_ray_the_import_says_what_to_install() -> None:
     code = "import sys; sys.modules['ray'] = None; import zarrfeed.compat.ray"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert "zarrfeed.compat.ray needs Ray Data" in done.stderr
     assert "pip install 'ray[data]'" in done.stderr

@@ -65,10 +65,10 @@ def s3_server() -> Iterator[str]:
         server.stdin.close()
         server.stdout.close()
         try:
-            server.wait(10)
+            server.wait(240)
         except subprocess.TimeoutExpired:
             server.kill()
-            server.wait(10)
+            server.wait(240)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_forked_workers_read_after_their_parent_did(make: Callable[[Path], Store
     access = ZarrDataset(array, return_index=True, num_threads=2)
     check(access[[5, 40]][0], data, [5, 40])
     loader = DataLoader(
-        access, batch_size=8, sampler=RandomSampler(access), num_workers=2, multiprocessing_context="fork", timeout=60
+        access, batch_size=8, sampler=RandomSampler(access), num_workers=2, multiprocessing_context="fork", timeout=240
     )
     seen = []
     for batch, index in loader:
@@ -142,7 +142,7 @@ def test_spawned_workers_read_a_store_that_python_reads(shards: Any, tmp_path: P
         _, data = write(store, shards=shards)
     access = ZarrDataset(zarr.open_array(ZipStore(tmp_path / "a.zip", mode="r")), return_index=True, num_threads=2)
     access[[1]]
-    loader = DataLoader(access, batch_size=16, num_workers=2, multiprocessing_context="spawn", timeout=60)
+    loader = DataLoader(access, batch_size=16, num_workers=2, multiprocessing_context="spawn", timeout=240)
     for batch, index in loader:
         check(batch, data, index.numpy())
 
@@ -230,7 +230,7 @@ def test_text_beside_tensors_comes_as_lists(workers: int, tmp_path: Path) -> Non
     batch = access[[7, 3, 7]]
     assert batch["caption"] == ["sample 7", "sample 3", "sample 7"]
     assert access[3]["caption"] == "sample 3"
-    loader = DataLoader(access, batch_size=8, sampler=RandomSampler(access), num_workers=workers, timeout=60 * workers)
+    loader = DataLoader(access, batch_size=8, sampler=RandomSampler(access), num_workers=workers, timeout=240 * workers)
     for batch in loader:
         assert batch["caption"] == [f"sample {i}" for i in batch["pixels"][:, 0].tolist()]
     only = ZarrDataset(caption)
@@ -283,7 +283,7 @@ def test_workers_share_the_cache(tmp_path: Path) -> None:
 
     def worker_reads(cache: int) -> int:
         counting = ReadCounter(ZarrDataset(array, cache=cache, num_threads=1))
-        loader = DataLoader(counting, batch_size=None, sampler=[list(range(N))] * 4, num_workers=2, timeout=60)
+        loader = DataLoader(counting, batch_size=None, sampler=[list(range(N))] * 4, num_workers=2, timeout=240)
         return int(max(loader))
 
     chunks = 2 * -(-N // ROWS)
@@ -348,11 +348,11 @@ def test_close_ends_the_requests_of_other_threads() -> None:
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert reading.wait(60)
+    assert reading.wait(240)
     time.sleep(0.05)
     access.close()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert not any(thread.is_alive() for thread in threads)
     assert [type(outcome) for outcome in outcomes] == [ClosedError] * 3
 
@@ -406,7 +406,7 @@ def test_a_stateful_loader_resumes(workers: int, tmp_path: Path) -> None:
     def loader() -> Any:
         torch.manual_seed(5)
         return stateful.StatefulDataLoader(
-            access, batch_size=8, shuffle=True, num_workers=workers, timeout=60 * bool(workers)
+            access, batch_size=8, shuffle=True, num_workers=workers, timeout=240 * bool(workers)
         )
 
     whole = [index.tolist() for _, index in loader()]

@@ -44,7 +44,7 @@ def test_workers_do_not_deliver_the_same_sequence(paths: list[str]) -> None:
 
 def test_the_shuffle_of_a_source_is_not_lost_in_the_mixture(paths: list[str]) -> None:
     """huggingface/datasets #7156, #7196: sources that had been shuffled came in order once they were combined."""
-    loader = ZarrDataLoader(dataset_of(zarrfeed.mix(paths, (7, 2, 1), stop=1500)), num_workers=2, timeout=60)
+    loader = ZarrDataLoader(dataset_of(zarrfeed.mix(paths, (7, 2, 1), stop=1500)), num_workers=2, timeout=240)
     line = np.concatenate(read(loader))
     source = np.searchsorted(np.cumsum(LENGTHS), line, side="right")
     for number in range(3):
@@ -93,7 +93,7 @@ def test_every_source_is_read_to_its_end(paths: list[str]) -> None:
     """huggingface/datasets #5812, #7792: the rule of the end was lost in a shuffle, samples in workers."""
     for num_workers in (0, 2):
         dataset = dataset_of(zarrfeed.mix(paths, (7, 2, 1), stop="all"))
-        loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=60 if num_workers else 0)
+        loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=240 if num_workers else 0)
         assert set(np.concatenate(read(loader)).tolist()) == set(range(sum(LENGTHS)))
 
 

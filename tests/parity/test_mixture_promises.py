@@ -377,7 +377,7 @@ def test_a_state_of_an_earlier_release_goes_on_as_it_began(
 
 def test_a_state_of_workers_of_an_earlier_release_goes_on_as_it_began(paths: list[str]) -> None:
     earlier, data = EARLIER["in_order_in_2_workers"], zarrfeed.mix(paths, WEIGHTS, stop=300)
-    loader = ZarrDataLoader(dataset_of(data, shuffle=False), num_workers=2, timeout=60)
+    loader = ZarrDataLoader(dataset_of(data, shuffle=False), num_workers=2, timeout=240)
     loader.load_state_dict(earlier["state"])
     found = [digest(np.concatenate(read(loader))) for _ in range(2)]
     assert found == [earlier["rest"], earlier["following"]]
@@ -414,7 +414,7 @@ def test_loaders_deliver_what_plans_list(runs: Runs, batching: Any, shuffle: boo
     for ranks, workers in ((2, 0), (1, 2), (2, 3)):
         for rank in range(ranks):
             dataset = dataset_of(data, batch_size=3, shuffle=shuffle, rank=rank, world_size=ranks)
-            loader = ZarrDataLoader(dataset, num_workers=workers, timeout=60 if workers else 0)
+            loader = ZarrDataLoader(dataset, num_workers=workers, timeout=240 if workers else 0)
             for epoch in range(2):
                 expected = [batch.tolist() for batch in run.on(ranks, workers, epoch).batches(rank)]
                 assert [batch.tolist() for batch in read(loader)] == expected, (ranks, workers, rank, epoch)

@@ -249,7 +249,7 @@ def test_workers_deliver_the_batches_of_their_rank(
     for rank in {0, world_size - 1}:
         dataset = dataset_of(data, rank=rank, world_size=world_size)
         batch_size = {"batch_size": None} if loader_class is DataLoader else {}
-        loader = loader_class(dataset, num_workers=num_workers, timeout=60, **batch_size)
+        loader = loader_class(dataset, num_workers=num_workers, timeout=240, **batch_size)
         for line in lines:
             share: dict[str, Any] = {"rank": rank, "world_size": world_size, "num_workers": num_workers}
             expected = rank_batches(line, **share, batch_size=8, even="off", drop_last=False)
@@ -296,7 +296,7 @@ def test_a_run_with_workers_continues_on_8_then_3_ranks_without_them(paths: list
     line = line_of_ranks(data, 1)
     share: dict[str, Any] = {"rank": 0, "world_size": 1, "num_workers": 2, "batch_size": 8}
     used = np.concatenate(rank_batches(np.arange(300), **share, even="off", drop_last=False)[:7])
-    loader = ZarrDataLoader(dataset_of(data), num_workers=2, timeout=60)
+    loader = ZarrDataLoader(dataset_of(data), num_workers=2, timeout=240)
     batches = iter(loader)
     taken = np.concatenate(read(itertools.islice(batches, 7)))
     state = json.loads(json.dumps(loader.state_dict()))
@@ -417,7 +417,7 @@ def test_batches_of_one_source(paths: list[str], world_size: int, num_workers: i
         for rank in range(world_size):
             dataset = dataset_of(data, rank=rank, world_size=world_size, even=even)
             dataset.set_epoch(epoch)
-            loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=60 if num_workers else 0)
+            loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=240 if num_workers else 0)
             ranks.append(read(loader))
             assert {len(batch) for batch in ranks[-1]} == {8}
         for together in zip(*ranks, strict=True):

@@ -692,7 +692,7 @@ def test_workers_of_a_data_loader_read_any_store(
         array = zarr.open_array(ZipStore(tmp_path / "a.zip", mode="r"), mode="r")
     with make(array) as dataset:
         drain(dataset, data)
-        loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=60)
+        loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=240)
         seen: list[int] = []
         for rows, index in loader:
             assert_rows_equal(rows, index, data)

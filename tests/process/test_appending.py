@@ -78,7 +78,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_visible_and_no_gap(tmp_p
             assert time.monotonic() < deadline
             time.sleep(0.001)
         os.kill(process.pid, signal.SIGKILL)
-        process.join(60)
+        process.join(240)
         written = int(log.read_text() or 0)
         survivor.append({"x": appending.samples(mine, mine + 8), "y": np.arange(mine, mine + 8)})
         mine += 8

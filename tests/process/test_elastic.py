@@ -59,7 +59,7 @@ class Node:
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank, signal.SIGKILL)
-        self.agent.wait(30)
+        self.agent.wait(240)
 
     def said(self) -> str:
         return self._said.read_text()

@@ -69,7 +69,7 @@ def run_and_kill(source: Path, out: Path, arguments: dict[str, Any], after: int,
             return process.wait(wait_s) == 0
         except subprocess.TimeoutExpired:
             process.kill()
-            status = process.wait(60)
+            status = process.wait(240)
             assert status in (0, -signal.SIGKILL)  # it may have ended just before
             return status == 0
 
@@ -107,7 +107,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        subprocess.run(["umount", "--lazy", path], check=True, timeout=60)
+        subprocess.run(["umount", "--lazy", path], check=True, timeout=240)
 
 
 @pytest.mark.parametrize("seed", [None, SEED])

@@ -127,7 +127,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(store: str) -> None:
     consumer.start()
     time.sleep(0.1)
     engine.stop()
-    consumer.join(timeout=10)
+    consumer.join(timeout=240)
     assert len(outcome) == 1
 
 
@@ -141,7 +141,7 @@ def test_a_dataset_per_thread(store: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert results == dict.fromkeys(range(4), N * (N - 1) // 2)
 
 
@@ -307,7 +307,7 @@ def epochs_of(store: str, count: int) -> list[list[list[int]]]:
 
 
 def loader_of(dataset: ZarrIterableDataset, method: str, **settings: Any) -> ZarrDataLoader:
-    return ZarrDataLoader(dataset, num_workers=1, multiprocessing_context=method, timeout=60, **settings)
+    return ZarrDataLoader(dataset, num_workers=1, multiprocessing_context=method, timeout=240, **settings)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -358,7 +358,7 @@ def test_a_process_that_is_given_a_dataset_has_epochs_of_its_own(store: str, met
         for _ in range(2):
             assert ours.poll(60)
             received.append(ours.recv())
-        process.join(timeout=60)
+        process.join(timeout=240)
         assert process.exitcode == 0
     assert received == expected[1:] * (len(received) // 2)
     assert indices([first, *feed]) == expected[0]
@@ -481,7 +481,7 @@ def test_workers_are_forked_while_other_threads_read(store: str) -> None:
     finally:
         done.set()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=240)
     assert not wrong
 
 
@@ -587,7 +587,7 @@ def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.Monke
 
     def slow_start(reader: Reader, *arguments: Any, **options: Any) -> None:
         begun.set()
-        assert closed.wait(10)
+        assert closed.wait(240)
         start(reader, *arguments, **options)
 
     monkeypatch.setattr(Reader, "start", slow_start)
@@ -601,10 +601,10 @@ def test_close_while_a_pass_starts_ends_it(store: str, monkeypatch: pytest.Monke
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert begun.wait(10)
+    assert begun.wait(240)
     dataset.close()
     closed.set()
-    consumer.join(10)
+    consumer.join(240)
     assert not consumer.is_alive()
     assert len(errors) == 1
 

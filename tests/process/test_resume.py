@@ -346,7 +346,7 @@ def test_the_workers_of_a_plain_dataloader_read_the_rest(store: str, num_workers
     state = dataset.state_dict()
     resumed = iterable_dataset(store, **settings)
     resumed.load_state_dict(state)
-    loader = DataLoader(resumed, batch_size=None, num_workers=num_workers, multiprocessing_context="fork", timeout=60)
+    loader = DataLoader(resumed, batch_size=None, num_workers=num_workers, multiprocessing_context="fork", timeout=240)
     assert sorted(np.concatenate([*seen, *take(iter(loader))])) == list(range(N))
     assert sorted(np.concatenate(take(iter(loader)))) == list(range(N))
     with pytest.raises(ConfigError, match="DataLoader workers"):
@@ -387,7 +387,7 @@ def test_single_samples_are_counted_one_by_one(store: str) -> None:
 def test_what_was_prefetched_does_not_count(store: str) -> None:
     """Workers are far ahead of the consumer; what it received counts."""
     dataset = iterable_dataset(store, **SETTINGS, batch_size=3, return_index=True)
-    loader = ZarrDataLoader(dataset, num_workers=2, prefetch_factor=16, multiprocessing_context="fork", timeout=60)
+    loader = ZarrDataLoader(dataset, num_workers=2, prefetch_factor=16, multiprocessing_context="fork", timeout=240)
     feed = iter(loader)
     seen = take(feed, 5)
     state = through_json(loader.state_dict())

@@ -134,7 +134,7 @@ def test_a_job_that_its_time_limit_ends_goes_on_exactly_on_other_nodes(tmp_path:
 
     log.wait([17], check)  # in the middle of epoch 0, 7 steps after the checkpoint
     os.kill(step_of(first), signal.SIGTERM)
-    said = first.communicate(timeout=60)[0]
+    said = first.communicate(timeout=240)[0]
     assert first.returncode == 128 + signal.SIGTERM, said
     second = cluster.sbatch(nodes=1, tasks_per_node=1)
     said = second.communicate(timeout=120)[0]

@@ -229,7 +229,7 @@ with serve(Path(sys.argv[1])) as server:
 def test_nginx_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     deadline = time.monotonic() + 30
     while is_answering(done.stdout.strip()) and time.monotonic() < deadline:

@@ -46,7 +46,7 @@ def test_it_exports_its_init_function_alone() -> None:
 
 def test_an_import_without_the_compiled_module_says_what_to_do() -> None:
     script = "import sys; sys.modules['zarrfeed._core'] = None; import zarrfeed"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 1
     assert "compiled engine cannot be imported" in result.stderr
     assert "pip install ." in result.stderr

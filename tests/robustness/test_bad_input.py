@@ -755,7 +755,7 @@ def test_a_store_that_another_thread_deletes_never_gives_fill_values(tmp_path: P
         begun = threading.Event()
         deleter = threading.Thread(target=delete_metadata_first, args=[tmp_path / "b", begun])
         deleter.start()
-        assert begun.wait(60)
+        assert begun.wait(240)
         with pytest.raises(StoreReadError, match="is gone"):  # noqa: PT012 - rows are checked until it comes
             for batch in batches:
                 assert isinstance(batch, tuple)

@@ -61,7 +61,7 @@ class CountingServer(http.server.ThreadingHTTPServer):
                 self._left -= 1
                 return
         self.paused.set()
-        self._may_go_on.wait(60)
+        self._may_go_on.wait(240)
 
     def chunk_gets(self) -> Counter[str]:
         """Return how often chunks, or ranges of shards, were asked for; forget all counts."""

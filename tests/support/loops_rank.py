@@ -41,7 +41,7 @@ def make(store: str, kind: str) -> Any:
     if kind == "batches":
         return DataLoader(dataset, batch_size=None)
     if kind == "workers":
-        return ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", timeout=60)
+        return ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", timeout=240)
     return ZarrDataLoader(dataset)
 
 

@@ -140,7 +140,7 @@ class Ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid or 0, signal.SIGKILL)
         for process in self._processes:
-            process.join(timeout=10)
+            process.join(timeout=240)
         for pipe in self._pipes:
             pipe.close()
         self._processes.clear()

@@ -159,10 +159,10 @@ def _started(command: list[str], *, variables: dict[str, str] | None = None) -> 
                 pipe.close()
             server.terminate()
             try:
-                server.wait(10)
+                server.wait(240)
             except subprocess.TimeoutExpired:
                 server.kill()
-                server.wait(10)
+                server.wait(240)
 
 
 def _first_line(server: subprocess.Popen[str], sign: str) -> str:

@@ -191,5 +191,5 @@ def _compiled() -> Path:
     library = Path(directory) / "shim.so"
     warnings = ("-Wall", "-Wextra", "-Werror")
     command = [compiler, "-x", "c", "-std=gnu11", "-O1", "-shared", "-fPIC", *warnings, "-o", str(library)]
-    subprocess.run([*command, str(_SOURCE), "-pthread", "-ldl"], check=True, timeout=60)
+    subprocess.run([*command, str(_SOURCE), "-pthread", "-ldl"], check=True, timeout=240)
     return library

@@ -107,7 +107,9 @@ def interrupt(attempt: Try) -> str:
 def _interrupt_workers(datasets: _Datasets, dataset: Any, choose: random.Random) -> str:
     """Do the same with DataLoader workers; from a terminal they would get the signal, too."""
     surroundings = Surroundings.look()
-    loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork", persistent_workers=True, timeout=30)
+    loader = ZarrDataLoader(
+        dataset, num_workers=2, multiprocessing_context="fork", persistent_workers=True, timeout=240
+    )
     check(next(iter(loader)))  # Python loses an interrupt that comes in the functions that os.fork runs
     group = choose.random() < 0.5
     late_s = _interrupted_after(_without_end(loader, choose), choose.uniform(0, 4 * _LONGEST_DELAY_S), group=group)

@@ -57,7 +57,7 @@ def test_threads_take_each_request_once_and_answers_are_told_once() -> None:
         time.sleep(0.001)
     queue.stop()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
         assert not thread.is_alive()
     assert sorted(taken) == sorted(request[1] for request in wanted)
     assert len(set(heard.ids)) == len(heard.ids) >= count - len(threads)  # a thread answers when it asks for more

@@ -290,7 +290,7 @@ def test_transform_makes_of_each_batch_what_is_yielded(tmp_path: Path) -> None:
     expected = torch.from_numpy(layout.data()) * 2
     with ZarrIterableDataset(tmp_path / "x", batch_size=4, transform=double) as dataset:
         assert torch.equal(torch.cat([x for x, in_worker in dataset if not in_worker]), expected)
-        got = list(ZarrDataLoader(dataset, num_workers=1, timeout=60))
+        got = list(ZarrDataLoader(dataset, num_workers=1, timeout=240))
         assert all(in_worker for _, in_worker in got)
         assert torch.equal(torch.cat([x for x, _ in got]), expected)
     with ZarrIterableDataset(tmp_path / "x", transform=double) as dataset:
@@ -349,7 +349,9 @@ def test_a_batch_whose_transform_failed_comes_again_on_resuming(
             return_index=True,
             transform=FailsOnce(tmp_path / "note", sample),
         )
-        return dataset, dataset if num_workers is None else ZarrDataLoader(dataset, num_workers=num_workers, timeout=60)
+        return dataset, dataset if num_workers is None else ZarrDataLoader(
+            dataset, num_workers=num_workers, timeout=240
+        )
 
     def of(batch: Any) -> list[int]:
         return [int(i) for i in np.atleast_1d(batch[-1].numpy())]

@@ -236,7 +236,7 @@ def test_workers_get_all_fields_and_every_sample_once(
         batch_size=None,
         num_workers=num_workers,
         multiprocessing_context=context,
-        timeout=60 if num_workers else 0,
+        timeout=240 if num_workers else 0,
     )
     seen = []
     for batch, index in loader:

@@ -55,7 +55,7 @@ def test_an_interrupt_in_the_start_of_a_thread_leaves_none(
 
     def read(number: int) -> int:
         if number > 0:
-            assert access.is_given_up.wait(60)
+            assert access.is_given_up.wait(240)
             # The thread is still there for a while after its read.
             threading.Event().wait(0.2)
         return number
@@ -74,7 +74,7 @@ def test_an_error_ends_the_other_reads() -> None:
         if number == 3:
             raise ValueError("no such store")
         if number > 3:
-            assert access.is_given_up.wait(60)
+            assert access.is_given_up.wait(240)
         return number
 
     results = side_by_side(read, range(40), access)

@@ -118,7 +118,7 @@ def test_workers_write_it_into_shared_memory(group: zarr.Group) -> None:
     data = zarrfeed.open({"tp": group["tp"], "t": wanted[:, 1:]}).stack(["tp", "t"])
     dataset = ZarrIterableDataset(data, batch_size=6, shuffle=True, return_index=True)
     seen = []
-    for batch, index in ZarrDataLoader(dataset, num_workers=2, timeout=60):
+    for batch, index in ZarrDataLoader(dataset, num_workers=2, timeout=240):
         np.testing.assert_array_equal(batch, wanted[index.numpy()])
         seen += index.tolist()
     assert sorted(seen) == list(range(N))

@@ -137,7 +137,7 @@ def test_values_are_read_when_the_dataset_is_made_and_never_again(store: Path) -
     np.testing.assert_array_equal(picked[[5, 1]], wanted[[5, 1]])
     for workers in (0, 2):
         seen = []
-        for batch, index in ZarrDataLoader(dataset, num_workers=workers, timeout=60 * bool(workers)):
+        for batch, index in ZarrDataLoader(dataset, num_workers=workers, timeout=240 * bool(workers)):
             np.testing.assert_array_equal(batch, wanted[index.numpy()])
             seen += index.tolist()
         assert sorted(seen) == list(range(N))

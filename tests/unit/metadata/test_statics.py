@@ -93,7 +93,7 @@ def test_a_map_style_dataset_has_them_in_samples_and_batches(num_workers: int, s
     np.testing.assert_array_equal(dataset[3]["z"], expected["z"])
     check(dataset[[4, 2, 2]], expected, np.array([4, 2, 2]))
     assert dataset[[]]["z"].shape == (0, 5, 7)
-    loader: Any = torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=num_workers, timeout=60 * num_workers)
+    loader: Any = torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=num_workers, timeout=240 * num_workers)
     seen = []
     for batch in loader:
         seen.append(batch["t2m"][:, 0, 0])
@@ -107,7 +107,7 @@ def test_workers_send_them_without_copies(context: str, store: Path) -> None:
     expected = values_of(store)
     data = opened(store).static("lsm", "z", level_height=store / "level_height", mask=torch.arange(3))
     dataset = ZarrIterableDataset(data, batch_size=3, shuffle=True, seed=1, return_index=True)
-    loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context=context, timeout=60)
+    loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context=context, timeout=240)
     seen = []
     for batch, index in loader:
         check(batch, expected | {"mask": np.arange(3)}, index.numpy())

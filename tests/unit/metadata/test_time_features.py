@@ -74,7 +74,7 @@ def test_each_sample_has_the_features_of_its_own_time(num_workers: int, store: P
         dataset = ZarrIterableDataset(
             data, batch_size=5, shuffle=True, seed=2, return_index=True, rank=rank, world_size=2, even="off"
         )
-        loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=60 * bool(num_workers))
+        loader = ZarrDataLoader(dataset, num_workers=num_workers, timeout=240 * bool(num_workers))
         for batch, index in loader:
             np.testing.assert_array_equal(batch["x"][:, 0], (index.numpy() - 1) / 2)
             np.testing.assert_allclose(batch["time_features"], wanted[index.numpy()], atol=2e-6)

@@ -69,13 +69,13 @@ def test_what_becomes_known_after_construction_is_refused_by_the_first_batch() -
     with pytest.raises(ConfigError, match="3 samples on 8 ranks"):
         next(feed)
     with pytest.raises(ConfigError, match="3 samples on 8 ranks"):
-        next(iter(ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork", timeout=60)))
+        next(iter(ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork", timeout=240)))
     place[:] = [0, 1]
     assert sum(lengths(dataset)) == 3, "the dataset goes on where it can"
 
 
 def test_a_worker_without_a_batch_and_a_rest_without_one_are_no_errors() -> None:
-    loader = ZarrDataLoader(of(3, batch_size=4), num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = ZarrDataLoader(of(3, batch_size=4), num_workers=2, multiprocessing_context="fork", timeout=240)
     assert lengths(loader) == [3]
     before = of(9, batch_size=2)
     feed = iter(before)

@@ -187,7 +187,7 @@ def test_what_is_delivered_does_not_depend_on_ranks_workers_or_where_it_began(wo
     for rank in range(world_size):
         line = of_rank(rank).sample_order(0).tolist()
         assert read(of_rank(rank), data) == [wanted[s] for s in line]
-        loader = ZarrDataLoader(of_rank(rank), num_workers=2, timeout=60)
+        loader = ZarrDataLoader(of_rank(rank), num_workers=2, timeout=240)
         assert sorted(s for _, index in loader for s in index.tolist()) == sorted(wanted[s] for s in line)
         begun = of_rank(rank)
         for _ in zip(range(2), begun, strict=False):

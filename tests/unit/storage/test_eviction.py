@@ -47,7 +47,7 @@ def settle() -> None:
     """Wait until what is to be deleted is deleted."""
     for thread in threading.enumerate():
         if thread.name == "zarrfeed: evict":
-            thread.join(60)
+            thread.join(240)
 
 
 def chunks(path: Path, name: str = "y") -> list[int]:
@@ -185,7 +185,7 @@ def test_a_reader_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     assert chunks(path) == list(range(8))
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    process.join(60)
+    process.join(240)
     values(make(path))
     assert chunks(path) == [4, 5, 6, 7]
     assert not list((side_directory(path) / "leases").iterdir())

@@ -331,7 +331,7 @@ def test_workers_that_were_forked_decode_too(tmp_path: Path) -> None:
     dataset = ZarrIterableDataset(tmp_path / "a", batch_size=8, shuffle=True, return_index=True, num_threads=1)
     next(iter(dataset))  # engine, loop and pipeline exist in the parent
     seen: list[int] = []
-    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=240)
     for rows, index in loader:
         assert_rows_equal(rows, index, data)
         seen += index.tolist()

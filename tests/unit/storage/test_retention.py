@@ -243,7 +243,7 @@ def test_saves_and_retention_at_the_same_time(tmp_path: Path) -> None:
         assert found is not None
         assert load_folder(Path(found)) >= before
         rounds += 1
-    saver.join(60)
+    saver.join(240)
     assert errors == []
     assert names(retain(tmp_path, keep_last=2).kept) == ["step-24", "step-23"]
 

@@ -229,14 +229,14 @@ def test_a_run_that_was_interrupted_goes_on(site: CountingServer, tmp_path: Path
     command = [sys.executable, "-m", "zarrfeed", "cache", "warm", url, "--cache", str(cache), "--cache-limit", "1GiB"]
     site.pause_after(5)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert site.paused.wait(60)
+        assert site.paused.wait(240)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     site.go_on()
     assert (process.returncode, out) == (cli.EXIT_INTERRUPTED, "")
     assert err == "zarrfeed: interrupted; the same command goes on from here\n"
     site.gets.clear()
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0
     assert "12 of 12 objects" in done.stdout
     assert sum(site.chunk_gets().values()) <= 12

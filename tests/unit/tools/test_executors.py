@@ -113,7 +113,7 @@ def test_results_come_in_the_order_of_the_items_whichever_ends_first(fails: tupl
             lost.append(item)
             raise WorkerCrashedError
         if item == 0:
-            assert later.wait(30)
+            assert later.wait(240)
         if item == 1:
             later.set()
         return item
@@ -128,7 +128,7 @@ def test_the_first_error_in_order_ends_an_ordered_run() -> None:
 
     def fail(item: int) -> int:
         if item == 1:
-            assert failed.wait(30)
+            assert failed.wait(240)
         if item in (1, 2):
             failed.set()
             raise ConfigError(f"wrong {item}")

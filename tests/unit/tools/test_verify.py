@@ -317,7 +317,7 @@ def on_progress(now):
         os.kill(os.getpid(), signal.SIGKILL)
 zarrfeed.verify({str(many)!r}, progress_file={str(file)!r}, on_progress=on_progress)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=240)
     assert done.returncode == -signal.SIGKILL
     again: list[int] = []
     report = zarrfeed.verify(many, progress_file=file, on_progress=lambda now: again.append(now.done))

@@ -31,7 +31,7 @@ def in_child(context: str, function: Any, *arguments: Any) -> Any:
     queue = made.SimpleQueue()
     child = made.Process(target=_call, args=(queue, function, arguments))
     child.start()
-    child.join(60)
+    child.join(240)
     assert child.exitcode == 0
     return queue.get()
 
@@ -153,7 +153,7 @@ def test_threads_do_not_get_one_epoch_twice() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert sorted(seen) == list(range(16))
 
 
@@ -166,7 +166,7 @@ def test_a_process_that_is_killed_holding_the_lock_blocks_nobody() -> None:
     shared = table()
     child = multiprocessing.get_context("fork").Process(target=_die_with_the_lock, args=(shared,))
     child.start()
-    child.join(60)
+    child.join(240)
     assert child.exitcode == -signal.SIGKILL
     assert epoch(shared.begin()) == 0
 

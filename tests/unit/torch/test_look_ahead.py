@@ -74,7 +74,7 @@ def test_batches_are_those_without_it(store: Path, name: str, batches: int, num_
     ahead = LookAhead(BatchSampler(samplers()[name], BATCH_SIZE, drop_last=False), batches)
     assert len(ahead) == len(plain)
     loader: Any = DataLoader(
-        dataset(store), batch_sampler=ahead, num_workers=num_workers, timeout=60 * bool(num_workers)
+        dataset(store), batch_sampler=ahead, num_workers=num_workers, timeout=240 * bool(num_workers)
     )
     for _ in range(2):  # an epoch goes on with the sampler's generator
         assert [check(batch).tolist() for batch in loader] == list(plain)

@@ -95,7 +95,7 @@ def test_a_pass_ends_before_its_look_has(tmp_path: Path) -> None:
     look = ArrayWatch.look
 
     def held_up(*args: Any) -> list[str]:
-        assert may_look.wait(60)
+        assert may_look.wait(240)
         return look(*args)
 
     with mock.patch.object(ArrayWatch, "look", held_up):
@@ -172,7 +172,7 @@ def test_a_pass_whose_look_never_ended_says_nothing(tmp_path: Path) -> None:
     may_end = threading.Event()
 
     def held_up(*_: Any) -> list[str]:
-        assert may_end.wait(60)
+        assert may_end.wait(240)
         return []
 
     with (
@@ -210,7 +210,7 @@ def test_a_forked_child_waits_for_the_look_of_its_parent(tmp_path: Path) -> None
     may_look = threading.Event()
 
     def held_up(*_: Any) -> list[str]:
-        assert may_look.wait(60)
+        assert may_look.wait(240)
         return []
 
     with mock.patch.object(ArrayWatch, "look", held_up):

@@ -160,7 +160,7 @@ def test_loaders_with_samplers_give_what_the_sampler_says(
 def test_workers_of_every_kind_read_after_their_parent_did(method: str, store: Path) -> None:
     data = dataset(store)
     check(data[[3, 1]], store, [3, 1])
-    loader = DataLoader(data, batch_size=10, num_workers=2, multiprocessing_context=method, timeout=60)
+    loader = DataLoader(data, batch_size=10, num_workers=2, multiprocessing_context=method, timeout=240)
     assert torch.cat([batch[2] for batch in loader]).tolist() == list(range(N))
     check(data[[3, 1]], store, [3, 1])
 
@@ -222,7 +222,7 @@ def test_threads_may_ask_at_once(store: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert not failures
     assert not any(thread.is_alive() for thread in threads)
 

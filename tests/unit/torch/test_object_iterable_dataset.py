@@ -52,7 +52,7 @@ def _three(data: memoryview, key: str, more: str) -> object:
 
 
 def _wait(end: threading.Event) -> None:
-    end.wait(30)
+    end.wait(240)
 
 
 def numbers(batches: Any) -> list[int]:

@@ -61,7 +61,7 @@ def test_threads_and_pickles(folder: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert found == [list(range(N))] * 4
 
 

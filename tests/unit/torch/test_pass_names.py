@@ -179,7 +179,7 @@ class _Threaded(_Wrapper):
         read: list[Any] = []
         thread = threading.Thread(target=lambda: read.extend(self.inner))
         thread.start()
-        thread.join(60)
+        thread.join(240)
         yield from read
 
 

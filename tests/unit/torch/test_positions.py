@@ -401,7 +401,7 @@ def test_threads_share_an_iterator(kind: str, batch_size: int | None) -> None:
         ends: Counter[str] = Counter()
 
         def pull(running: Any = running, go: Any = go, got: Any = got, ends: Any = ends) -> None:
-            go.wait(60)
+            go.wait(240)
             try:
                 while True:
                     got.append(next(running))
@@ -412,7 +412,7 @@ def test_threads_share_an_iterator(kind: str, batch_size: int | None) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(240)
         assert ends == {"StopIteration()": 4}
         device = getattr(loader, "_streams", None)
         if device is not None:
@@ -427,13 +427,13 @@ def test_an_interrupt_ends_the_wait_for_another_thread() -> None:
 
     def slow(batch: Any) -> Any:
         waiting.set()
-        stuck.wait(60)
+        stuck.wait(240)
         return batch
 
     running = iter(iterable_dataset(np.arange(N), batch_size=BATCH, transform=slow))
     thread = threading.Thread(target=lambda: next(running))
     thread.start()
-    assert waiting.wait(60)
+    assert waiting.wait(240)
     main = threading.get_ident()
     timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
     timer.start()
@@ -442,8 +442,8 @@ def test_an_interrupt_ends_the_wait_for_another_thread() -> None:
     assert not stuck.is_set()
     assert thread.is_alive()
     stuck.set()
-    thread.join(60)
-    timer.join(60)
+    thread.join(240)
+    timer.join(240)
 
 
 def test_a_child_forked_while_a_thread_waits_for_a_batch_reads_passes_of_its_own() -> None:
@@ -452,7 +452,7 @@ def test_a_child_forked_while_a_thread_waits_for_a_batch_reads_passes_of_its_own
     def slow(batch: Any) -> Any:
         if os.getpid() == parent:
             waiting.set()
-            stuck.wait(60)
+            stuck.wait(240)
         return batch
 
     parent = os.getpid()
@@ -461,13 +461,13 @@ def test_a_child_forked_while_a_thread_waits_for_a_batch_reads_passes_of_its_own
     running = iter(loader)
     thread = threading.Thread(target=lambda: next(running))
     thread.start()
-    assert waiting.wait(60)
+    assert waiting.wait(240)
     child = os.fork()
     if child == 0:
         os._exit(0 if is_whole(values(loader)) and loader.state_dict()["epoch"] == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     stuck.set()
-    thread.join(60)
+    thread.join(240)
 
 
 def test_threads_that_begin_passes_of_one_dataset_take_turns_at_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,6 +492,6 @@ def test_threads_that_begin_passes_of_one_dataset_take_turns_at_that(monkeypatch
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(240)
         assert whole == [True] * 4
     assert most == 1

@@ -48,7 +48,7 @@ def iterable(store: Path, **options: Any) -> ZarrIterableDataset:
 
 
 def loader(dataset: Any, num_workers: int = 1, **options: Any) -> Any:
-    return torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=num_workers, timeout=60, **options)
+    return torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=num_workers, timeout=240, **options)
 
 
 def is_whole(batch: Any) -> bool:
@@ -113,7 +113,7 @@ def test_slices_and_views_hold_the_slot(store: Path) -> None:
 
 def test_map_style_requests_of_workers_are_whole(store: Path) -> None:
     dataset = ZarrDataset(store, return_index=True)
-    batches: Any = torch.utils.data.DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=2, timeout=60)
+    batches: Any = torch.utils.data.DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=2, timeout=240)
     held = list(batches)
     assert len(held) == BATCHES
     assert all(map(is_whole, held))

@@ -19,7 +19,7 @@ class Block:
 def test_threads_that_want_one_block_share_it() -> None:
     blocks: KeptBlocks[Block] = KeptBlocks()
     decoded = []
-    start = threading.Barrier(4, timeout=60)
+    start = threading.Barrier(4, timeout=240)
 
     def decode() -> Block:
         decoded.append(Block())

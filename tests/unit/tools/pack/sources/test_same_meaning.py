@@ -182,7 +182,7 @@ def test_datetimes_of_several_units_are_one_axis_by_value(units: tuple[str, str]
         times[2] = "NaT" if number else times[2]
         is_number = unit == "cf"
         stored = times.astype("M8[s]").astype("i8") if is_number else times.astype(f"M8[{unit}]")
-        attributes = {"units": "seconds since 1970-01-01"} if is_number else {}
+        attributes: dict[str, Any] = {"units": "seconds since 1970-01-01"} if is_number else {}
         group.create_array("x", data=np.arange(8.0).reshape(4, 2), dimension_names=("time", "y"))
         group.create_array("time", data=stored, dimension_names=("time",), attributes=attributes)
     assert pack(str(tmp_path / "?.zarr"), tmp_path / "all.zarr", verify=True).ok
@@ -201,7 +201,7 @@ def test_calendars_that_nobody_decodes_need_no_cftime(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "cftime", None)
     for number in (0, 1):
         group = zarr.open_group(tmp_path / f"{number}.zarr", mode="w")
-        said = {"units": "days since 2000-01-01", "calendar": "noleap"}
+        said: dict[str, Any] = {"units": "days since 2000-01-01", "calendar": "noleap"}
         group.create_array("x", data=np.arange(8.0).reshape(4, 2), dimension_names=("time", "y"))
         group.create_array("time", data=np.arange(4) + 4 * number, dimension_names=("time",), attributes=said)
         group.create_array("reference", data=np.array(3), attributes=said)

@@ -132,7 +132,7 @@ def test_archives_of_the_program_tar(tmp_path: Path) -> None:
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(data)
     command = ["tar", "--sort=name", "-cf", f"{tmp_path}/a.tar", "-C", f"{tmp_path}/in", "."]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=240)
     source = opened(tmp_path / "a.tar")
     found = columns(source, source.read(0, 1))
     assert found["key"].tolist() == ["./train/000003"]
