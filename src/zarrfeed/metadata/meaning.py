@@ -117,7 +117,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return " ".join(value.split())
     listed = np.asarray(value).tolist()
-    return tuple(listed) if isinstance(listed, list) else listed
+    if isinstance(listed, list):
+        return tuple(listed) if len(listed) != 1 else listed[0]  # netCDF stores numbers as lists of one
+    return listed
 
 
 #: Names of units that mean the same: those that stores of weather and climate have, and their CF spelling.

@@ -52,6 +52,7 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"_Unsigned": "false"}, {}),
     ({"flag_meanings": "a  b"}, {"flag_meanings": "a b"}),
     ({"flag_values": np.array([1, 2], "i1")}, {"flag_values": [1, 2]}),
+    ({"flag_masks": np.int8(1)}, {"flag_masks": [1]}),
     ({"long_name": "a", "units": "K"}, {"long_name": "b", "units": "kelvin"}),
     ({"units": "days since 2000-01-01"}, {"units": "hours since 1900-01-01", "calendar": "Gregorian"}),
 ]

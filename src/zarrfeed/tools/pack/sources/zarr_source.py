@@ -150,7 +150,8 @@ class ZarrSource:
             As of `check_no_grid`.
         """
         first, lengths = stores[0], [store.num_samples(names) for store in stores]
-        of_dim = [store.stored(str(first.dim)) for store in stores] if first.dim in first.sampled else None
+        has_coordinate = all(first.dim in store.sampled for store in stores)
+        of_dim = [store.stored(str(first.dim)) for store in stores] if has_coordinate else None
         if first.dim is not None and options.sample_dim is None and options.files_are is None:
             check_no_grid([printable(store.path) for store in stores], first.dim, lengths, of_dim or ())
         values = None if of_dim is None else comparable(of_dim)

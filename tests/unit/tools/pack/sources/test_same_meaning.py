@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -361,3 +362,11 @@ def test_a_store_whose_numbers_mean_something_else_is_not_proved(part: str, tmp_
     assert report.proof.differing == (name,)
     assert not report.ok
     assert f"WRONG: source and store differ in {name}" in str(report)
+
+
+def test_a_store_may_lack_the_coordinate_that_nobody_packs(tmp_path: Path) -> None:
+    """It ended in a KeyError."""
+    paths = written(tmp_path, {2017: year_of(2017), 2018: year_of(2018)}, "v3")
+    shutil.rmtree(tmp_path / "2018.zarr" / "time")
+    assert pack(paths, tmp_path / "all.zarr", sample_dim="time", variables=["x"], verify=True).ok
+    assert len(zarrfeed.open(tmp_path / "all.zarr").window(range(2))) == 2 * 58
