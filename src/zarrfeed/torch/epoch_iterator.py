@@ -122,7 +122,7 @@ class Pass(CountedPass):
             self._session.check_open()
             raise StopIteration
         try:
-            batch = self._checked_batch(self.reader)
+            batch = self.reader.next() if self._look is None else self._checked_batch(self.reader, self._look)
         except BaseException:
             self.close()
             raise
@@ -131,17 +131,16 @@ class Pass(CountedPass):
             raise StopIteration
         return batch
 
-    def _checked_batch(self, reader: EpochReader) -> tuple[Values, ...] | None:
+    def _checked_batch(self, reader: EpochReader, look: Look) -> tuple[Values, ...] | None:
         """Return the next batch of the reader, unless an array is known to have changed since it was opened."""
-        look = self._look
-        if look is None:
-            return reader.next()
         try:
             batch = reader.next()
         except (CorruptChunkError, StoreReadError) as error:
             look.explain(error)
             raise
         look.check_batch(is_end=batch is None)
+        if look.has_told:
+            self._look = None
         return batch
 
     def _begin(self) -> None:

@@ -99,6 +99,11 @@ class Look:
             self._found.fail(error)
         self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._pid)
 
+    @property
+    def has_told(self) -> bool:
+        """Whether all that the look found was told, so that nobody needs to ask again."""
+        return self._told
+
     def check(self, patience_s: float = 0.0) -> None:
         """Raise what was found, if the look has ended, or ends in so many seconds; warn if it could not be made.
 
