@@ -114,10 +114,17 @@ class Interleavings(RuleBasedStateMachine):
                 next(one.running)
         one.is_closed = True
 
+    @rule(epoch=st.integers(0, 9), loader=st.integers(0, 2))
+    def tell_loader(self, epoch: int, loader: int) -> None:
+        self.loaders[loader].set_epoch(epoch)
+        upcoming = self.claims.get(loader, (self.next_epoch, 0))
+        if upcoming[0] != epoch or not upcoming[1]:
+            self._claim(loader, epoch, 0)
+
     @rule(epoch=st.integers(0, 9))
     def set_epoch(self, epoch: int) -> None:
         self.dataset.set_epoch(epoch)
-        claimed = next(iter(self.claims.values()), None)
+        claimed = next(reversed(self.claims.values()), None)
         if claimed is not None and claimed[0] == epoch and claimed[1]:
             return
         self.claims.clear()
@@ -128,8 +135,7 @@ class Interleavings(RuleBasedStateMachine):
         state = self.loaders[saved].state_dict()
         epoch, batches = self._expected(saved)
         self.loaders[loaded].load_state_dict(state)
-        self.claims = {loaded: (epoch, batches)}
-        self.next_epoch, self.named = epoch, True
+        self._claim(loaded, epoch, batches)
         self.since[loaded] = next(self.turns)
 
     @rule()
@@ -152,14 +158,21 @@ class Interleavings(RuleBasedStateMachine):
     def _begin(self, one: Pass) -> None:
         if one.epoch is not None:
             return
+        others = self.next_epoch if one.loader in self.claims else 0
         one.epoch, one.begin = self.claims.pop(one.loader, (self.next_epoch, 0))
-        self.next_epoch, self.named = one.epoch + 1, False
+        self.next_epoch, self.named = max(one.epoch + 1, others), False
+
+    def _claim(self, loader: int, epoch: int, batches: int) -> None:
+        self.claims.pop(loader, None)
+        self.claims[loader] = epoch, batches  # the last one
+        self.next_epoch, self.named = epoch, False
 
     def _expected(self, loader: int) -> tuple[int, int]:
         mine = [one for one in self.all if one.loader == loader and one.turn > self.since[loader]]
         mine.sort(key=lambda one: one.turn)
-        chosen = next((one for one in reversed(mine) if one.under_way), mine[-1] if mine else None)
-        if chosen is None or (not chosen.under_way and self.named):
+        counting = (one for one in reversed(mine) if one.under_way and (one is mine[-1] or len(one.got) > BATCH))
+        chosen = next(counting, mine[-1] if mine else None)
+        if chosen is None or (not chosen.under_way and (self.named or loader in self.claims)):
             return self.claims.get(loader, (self.next_epoch, 0))
         assert chosen.epoch is not None
         return (chosen.epoch + 1, 0) if chosen.delivered == BATCHES else (chosen.epoch, chosen.delivered)
