@@ -101,8 +101,12 @@ def _entry_of(statistics: Statistics, item: Items, name: str) -> FieldStatistics
         by_key = None  # of the array with this key on the other side
     found = statistics.fields.get(item.name, by_key)
     if found is None:
+        others = [
+            one if field.side in ("", item.part) or "[" in one else f"{one} in {field.side}"
+            for one, field in statistics.fields.items()
+        ]
         raise ConfigError(
-            f"normalize of {item.name}: the statistics have no figures of it, only of {', '.join(statistics.fields)}; "
+            f"normalize of {item.name}: the statistics have no figures of it, only of {', '.join(others)}; "
             "measure samples that have it (zarrfeed.stats), or give pairs by name: normalize({name: (mean, std)})"
         )
     return found
