@@ -210,7 +210,8 @@ CacheFolder::Trouble CacheFolder::close_to_others(struct stat info, bool is_cach
   // In a folder that anybody could write to, the group of a file does not say who wrote it.
   close_inside(root_.get(), true, (had & S_IWOTH) == 0, dropped);
   if (!is_cache && (had & S_IWOTH) == 0) return {};  // there was nothing in it yet
-  notice_ = here() + "had mode " + octal(had) + ", and is now closed to all but " +
+  notice_ = here() + "had mode " + octal(had) + ", and is now " +
+            (owners_.group && (had & 0077) == 0 ? "open to " : "closed to all but ") +
             (owners_.group ? "the group " + name_of_group(*owners_.group) : name_of_user(owners_.user));
   if (dropped != 0) {
     notice_ += "; " + std::to_string(dropped) + " files that others made, or could have changed, were deleted";

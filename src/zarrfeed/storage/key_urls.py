@@ -3,7 +3,7 @@
 What holds: `KeyUrl.of(url_of(url, key)).key` is the key of `url`, a slash, and `key`, character by character. The path
 of a URL is percent-decoded once: `%23` stands for `#`, and a `%` that begins no escape stands for itself. What URL
 libraries drop or change is refused: a query, a fragment, a name that is empty or `.` or `..`, a control character, and
-bytes that are not UTF-8. A path of this machine is no URL unless it begins with a scheme.
+bytes that are not UTF-8. A path of this machine is no URL unless it begins as one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from zarrfeed.base.errors import ConfigError, printable
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+#: How a URL begins, also one that is refused: without a scheme, or a chain of fsspec, such as zip::https://host/a.zip.
+_BEGIN = re.compile(r"(?:[A-Za-z0-9_+.-]+::)*(?:[A-Za-z][A-Za-z0-9+.-]*)?://")
 #: A file URL may lack the host, as Java writes it.
 _FILE_URL = re.compile(r"file:(?://([^/]*)(/.*|$)|(/.*))", re.DOTALL | re.IGNORECASE)
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
@@ -122,8 +124,8 @@ class KeyUrl:
 
 def is_url(source: object) -> bool:
     """Return whether this is a URL of anything but a local file."""
-    found = _URL.match(str(source)) if isinstance(source, str | Path) else None
-    return found is not None and found[1].lower() != "file"
+    found = _BEGIN.match(str(source)) if isinstance(source, str | Path) else None
+    return found is not None and found[0].lower() != "file://"
 
 
 def url_of(url: str, key: str) -> str:

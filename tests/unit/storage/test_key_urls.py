@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarrfeed import ConfigError
+import zarrfeed
+from zarrfeed import ConfigError, UnsupportedError
 from zarrfeed.metadata.url_patterns import is_pattern
 from zarrfeed.storage.key_urls import KeyUrl, as_glob, check_key, is_url, path_of, path_pattern_of, url_of
 
@@ -121,8 +123,8 @@ def test_urls_that_name_no_single_key_are_refused(url: str) -> None:
 
 
 def test_a_path_with_a_scheme_inside_is_no_url() -> None:
-    assert [is_url(one) for one in ("s3://b/x", "/d/s3://b/x", "s3:x", "://x", "a b://x", Path("/s3://b"), 3)] == [
-        True, *[False] * 6,
+    assert [is_url(one) for one in ("s3://b/x", "/d/s3://b/x", "s3:x", "a b://x", Path("/s3://b"), 3)] == [
+        True, *[False] * 5,
     ]  # fmt: skip
 
 
@@ -132,3 +134,19 @@ def test_escapes_of_a_pattern_are_no_wildcards() -> None:
     assert path_pattern_of("/d/%5B1%5D/*") is None
     with pytest.raises(ConfigError):
         as_glob("%FF*")
+
+
+@pytest.mark.parametrize(
+    "url", ["://x", "zip::https://h/a.zip", "simplecache::s3://b/x", "zip::file:///a.zip", "a::b::c://"]
+)
+def test_what_begins_as_a_url_is_no_path(url: str) -> None:
+    assert is_url(url)
+    with pytest.raises(UnsupportedError, match=re.escape(f"{url}: ") + ".*:// is not supported, only local paths"):
+        zarrfeed.open(url)
+
+
+@pytest.mark.parametrize(
+    "path", ["/data/s3://b/x", "./zip::https://h", "a b::c://", "::", "C:", "a:/b", "file:///a", "FILE://a"]
+)
+def test_paths_and_file_urls_are_no_urls_of_stores(path: str) -> None:
+    assert not is_url(path)
