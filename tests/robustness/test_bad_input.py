@@ -225,7 +225,7 @@ def test_a_path_that_the_system_does_not_take_is_our_error() -> None:
             ZarrIterableDataset(source, batch_size=2)
 
 
-@pytest.mark.parametrize("url", ["memory://x", "zip://x.zip", "ftp://host/x", "hf://datasets/x"])
+@pytest.mark.parametrize("url", ["memory://x", "zip://x.zip", "ftp://host/x", "://x", "hf://datasets/x"])
 def test_a_url_of_a_scheme_that_is_not_read_is_refused(url: str) -> None:
     refused(UnsupportedError, re.escape(url), url)
 

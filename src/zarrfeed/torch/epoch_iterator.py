@@ -8,6 +8,7 @@ goes wrong at the start of a pass is raised by `next()`, where every loop and ev
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, ZarrfeedError
@@ -32,7 +33,8 @@ class Pass(CountedPass):
     def __init__(self, session: Session, name: str | None) -> None:
         super().__init__(session)
         self._session: Session = session
-        self._assemble = session.options.assembler.assembler()
+        self._assemble: Callable[[tuple[Values, ...]], Any] = session.options.assembler.assembler()
+        self._transforms = session.options.transform is not None
         self._readers: ReaderPool | None = None  # of the process that began the pass
         self._name = name
         self._resumed: EpochState | None = None
@@ -41,8 +43,22 @@ class Pass(CountedPass):
 
     def fetch(self) -> Batch:
         """Return the next batch without counting it."""
-        batch = self._assemble(self._next_batch())
-        return batch if self._session.options.transform is None else self._transformed(batch)
+        if not self._begun:
+            self._begin()
+        reader = self.reader
+        if reader is None:
+            self._session.check_open()
+            raise StopIteration
+        try:
+            values = reader.next() if self._look is None else self._checked_values(reader, self._look)
+        except BaseException:
+            self.close()
+            raise
+        if values is None:
+            self._release()  # the consumer may have batches to count, which were fetched ahead
+            raise StopIteration
+        batch = self._assemble(values)
+        return self._transformed(batch) if self._transforms else batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this pass stands, as the dataset's `state_dict()` does; at its end, too."""
@@ -115,33 +131,17 @@ class Pass(CountedPass):
             self.close()
             raise
 
-    def _next_batch(self) -> tuple[Values, ...]:
-        if not self._begun:
-            self._begin()
-        if self.reader is None:
-            self._session.check_open()
-            raise StopIteration
-        try:
-            batch = self.reader.next() if self._look is None else self._checked_batch(self.reader, self._look)
-        except BaseException:
-            self.close()
-            raise
-        if batch is None:
-            self._release()  # the consumer may have batches to count, which were fetched ahead
-            raise StopIteration
-        return batch
-
-    def _checked_batch(self, reader: EpochReader, look: Look) -> tuple[Values, ...] | None:
+    def _checked_values(self, reader: EpochReader, look: Look) -> tuple[Values, ...] | None:
         """Return the next batch of the reader, unless an array is known to have changed since it was opened."""
         try:
-            batch = reader.next()
+            values = reader.next()
         except (CorruptChunkError, StoreReadError) as error:
             look.explain(error)
             raise
-        look.check_batch(is_end=batch is None)
+        look.check_batch(is_end=values is None)
         if look.has_told:
             self._look = None
-        return batch
+        return values
 
     def _begin(self) -> None:
         session = self._session
@@ -166,7 +166,8 @@ class SamplePass(Pass):
     def __init__(self, session: Session, name: str | None) -> None:
         super().__init__(session, name)
         self._samples: deque[Batch] = deque()
-        self._is_plain = session.options.transform is None
+        self._assemble = session.options.assembler.samples_of
+        self._is_plain, self._transforms = not self._transforms, False  # samples are transformed one by one
 
     def __next__(self) -> Batch:
         if self._is_plain:
@@ -180,7 +181,7 @@ class SamplePass(Pass):
     def fetch(self) -> Batch:
         """Return the next sample without counting it."""
         while not self._samples:
-            self._samples.extend(self._session.options.assembler.samples_of(self._next_batch()))
+            self._samples.extend(super().fetch())
         return self._transformed(self._samples.popleft())
 
     def close(self) -> None:

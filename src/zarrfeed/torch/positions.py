@@ -126,7 +126,10 @@ class CountedPass(Iterator[Batch]):
             except StopIteration:
                 self.count_end()
                 raise
-            self.count()
+            if self._positions is None and self.cursor is not None:
+                self.cursor.delivered += 1  # as count() does: this is taken for each batch
+            else:
+                self.count()
             return batch
 
     def report_to(self, positions: Positions[Cursor]) -> Self:
