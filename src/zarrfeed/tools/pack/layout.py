@@ -16,7 +16,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.cf import decoding_of
-from zarrfeed.metadata.meaning import difference, meaning_of
+from zarrfeed.metadata.meaning import FILLS, difference, meaning_of
 from zarrfeed.storage.chunk_encoder import MOST_CHUNK_BYTES, Encoding
 from zarrfeed.tools.advise.chunk_lengths import (
     CHUNK_BYTES,
@@ -289,7 +289,10 @@ def _packed_dtype(field: SourceField, wanted: Mapping[str, str]) -> Any:
 
 def _check_still_mean_the_same(field: SourceField, stored: np.dtype[Any], packed: np.dtype[Any]) -> None:
     """Raise ConfigError if the attributes of an array would decode other values from numbers of another dtype."""
-    found = difference(meaning_of(field.attributes, stored), meaning_of(field.attributes, packed))
+    ours, theirs = (meaning_of(field.attributes, dtype) for dtype in (stored, packed))
+    for one in (ours, theirs):
+        one.pop(FILLS, None)  # those that `packed` does not hold are named below
+    found = difference(ours, theirs)
     decoding = decoding_of(field.attributes, stored)
     fills = () if decoding is None else decoding.fills
     lost = [one for one in fills if not _holds(packed, one, stored)]

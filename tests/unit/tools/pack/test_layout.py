@@ -91,5 +91,7 @@ def test_another_dtype_keeps_what_the_attributes_mean(
     field = SourceField("x", np.dtype(stored), attributes=attributes)
     with pytest.raises(ConfigError, match=message):
         plan_layout([field], 10, LayoutWish(dtypes={"x": packed}), {})
+    unheld = SourceField("x", np.dtype("u1"), attributes={"_FillValue": -9999})
+    assert plan_layout([unheld], 10, LayoutWish(dtypes={"x": "f4"}), {})[0].item == np.float32
     fine = SourceField("x", np.dtype("f8"), attributes={"_FillValue": -2048.0, "scale_factor": 2.0})
     assert plan_layout([fine], 10, LayoutWish(dtypes={"x": "f2"}), {})[0].item == np.float16
