@@ -266,10 +266,10 @@ def test_samples_without_a_time_are_found_by_no_label(tmp_path: Path, dtype: str
     if dtype != "f8":
         assert samples_of(data.sel(time="2020-01")) == present
     for label in (times[4], [times[4]], [times[3], times[4]]):
-        with pytest.raises(ConfigError, match=r"sel: time = .*; labels of"):
+        with pytest.raises(ConfigError, match=r"sel: time = (.*; labels of|NaT finds no sample)"):
             data.sel(time=label)
     for label in (times[4], [times[4]]):
-        with pytest.raises(ConfigError, match=r"sel: time = .*; labels of"):
+        with pytest.raises(ConfigError, match=r"sel: time = (.*; labels of|NaT finds no sample)"):
             data.sel(time=label, method="nearest")
     with pytest.raises(ConfigError, match=r"time has values from .* \(index 6\) to .* \(index 10\)"):
         data.select(slice(4, None)).sel(time=times[1])
