@@ -1,5 +1,5 @@
 #pragma once
-// Which process this is, and whether another one is still there.
+// The identity of this process, and a check that another one is still there.
 
 #include <unistd.h>
 

@@ -121,7 +121,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   };
   /// All entries, of which none was opened.
   [[nodiscard]] std::vector<StoredFile> files() const;
-  /// What the header of an entry's file says. Nothing if the file is no entry.
+  /// The header of an entry's file. Nothing if the file is no entry.
   [[nodiscard]] std::optional<CacheEntryInfo> read_info(const std::string& path) const;
   /// Checks the file of an entry. Nothing if it is gone. Throws Error(kCorrupt) if it is damaged, or Error(kIo).
   [[nodiscard]] std::optional<CacheEntryInfo> check(const std::string& path) const;

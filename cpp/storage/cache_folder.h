@@ -2,7 +2,7 @@
 // The folder of a node cache and the files in it: whose they are, who can reach them, and every call that opens, makes,
 // renames or deletes one. Knows no counter, no lock and no checksum, which cache_directory.h has.
 //
-// What holds, on a machine that several users share:
+// Invariants, on a machine that several users share:
 //   * The folder is the effective user's or root's. With a group, it may also be a folder that its owner shares with that
 //     group. Any other folder is refused. What lies above the folder may be anybody's: the folder itself is looked at
 //     after it was opened.

@@ -1,7 +1,7 @@
 #pragma once
 // Files in a folder whose other files may be anybody's: who may have written a file, and opening one by its folder.
 //
-// What holds:
+// Invariants:
 //   * No symbolic link is followed below a folder, at no component of a path. So what is opened, made or deleted lies in
 //     the folder, whoever puts links there.
 //   * A file or folder that is made has the access rights of its FileOwners, whatever the umask of the process is.

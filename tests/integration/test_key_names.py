@@ -222,7 +222,7 @@ def test_each_checkpoint_is_found_and_read(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_removed_by_the_name_that_it_was_saved_by(tmp_path: Path) -> None:
-    """Of two names, of which one is what a URL library makes of the other, one goes and the other stays."""
+    """A URL library makes one name of the other: the one that was named goes, and the other stays."""
     for one, other in (("step 1", "step%201"), ("step%201", "step 1"), ("a#b", "a"), ("a?b", "a")):
         with ObjectServer() as server:
             files = ZarrfeedCheckpointIO(storage_options=server.options())

@@ -78,7 +78,7 @@ class Run:
 
     @property
     def division(self) -> Division:
-        """How the epoch is shared out."""
+        """The division of the epoch."""
         made = self.schedule.division(self.begin, self.consumer(0))
         assert isinstance(made, Division)
         return made

@@ -1,4 +1,4 @@
-// Which process has an id, and since when.
+// A process is told from a later one with the same id by its start.
 
 #include "base/process.h"
 

@@ -1,4 +1,4 @@
-// How long a process knows a pool: until nothing more can come from its owner, and never in place of another pool.
+// A process knows a pool until nothing more can come from its owner, and never in place of another pool.
 
 #include <fcntl.h>
 #include <sys/mman.h>

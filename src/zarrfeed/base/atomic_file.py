@@ -17,8 +17,8 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     Parameters
     ----------
     path
-        Of the file. A link is followed, unless another user made it. What is there and is not a regular file, such as a
-        pipe or a terminal, is written to as it is, unless another user made it.
+        Path of the file. A link is followed, unless another user made it. A pipe or a terminal that is there is written
+        to as it is, unless another user made it.
     content
         All that the file is to have.
 

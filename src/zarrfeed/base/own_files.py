@@ -36,7 +36,7 @@ def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None, *
     Parameters
     ----------
     status
-        Of the file or folder.
+        Path of the file or folder.
     folder
         A folder of the same file system. A server may show all files of this process as another user's: what that
         server calls this process is found by a file that is made there for a moment.

@@ -302,7 +302,7 @@ def put_elements(dense: npt.NDArray[Any], places: Int64, values: npt.NDArray[Any
     dense
         Zeros, shape (items,).
     places, values
-        Of the elements, shape (elements,) both.
+        The place and the value of each element, shape (elements,) both.
     dtype
         The name of the dtype of values, which may be bits of it (`raw_dtype`).
     """

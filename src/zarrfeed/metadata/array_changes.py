@@ -1,4 +1,4 @@
-"""What differs between two descriptions of one array, in words."""
+"""Differences between two descriptions of one array, in words."""
 
 from __future__ import annotations
 

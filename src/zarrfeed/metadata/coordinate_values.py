@@ -28,7 +28,7 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
     values
         As stored, of any shape; what is no number is returned as it is.
     attributes
-        Of the array: `units`, `calendar`, `_FillValue` and so on.
+        Attributes of the array: `units`, `calendar`, `_FillValue` and so on.
     where
         What messages call the array.
 

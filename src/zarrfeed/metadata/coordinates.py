@@ -261,7 +261,7 @@ class Coordinates:
     def labels(self, dim: str) -> npt.NDArray[Any] | None:
         """Return the values along a dimension of samples, such as "level"; None where none are stored.
 
-        Of many stores, those of the first one.
+        The first store's, where there are many.
 
         Raises
         ------

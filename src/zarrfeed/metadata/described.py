@@ -29,7 +29,7 @@ _MOST_PLACES = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """What a store says of one of its arrays.
+    """The meaning that a store gives to one of its arrays.
 
     Attributes
     ----------

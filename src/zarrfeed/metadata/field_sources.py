@@ -1,4 +1,4 @@
-"""What the user gives for fields, before it is read: leaves of mappings, arrays of groups, and names in messages."""
+"""The sources of fields, before they are read: leaves of mappings, arrays of groups, and names in messages."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def pairs_of(
     resolved
         The samples.
     statistics
-        Of these samples, or of others.
+        Figures of these samples, or of others.
     numbers, names
         The fields that are normalised, and their names.
 

@@ -36,7 +36,7 @@ from zarrfeed.storage.zarr_internals import ArrayMetadata
 
 @dataclass(frozen=True)
 class OwnMetadata:
-    """What the own document of an array says.
+    """The own document of an array, compared with a copy of it.
 
     Attributes
     ----------

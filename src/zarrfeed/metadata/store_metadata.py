@@ -47,7 +47,7 @@ class StoreMetadata:
     signature
         Equal for stores that are read alike, but for the lengths of the arrays' axes.
     copied
-        Of consolidated metadata: what they say of each array, by its name. Else empty.
+        Description of each array by its name, if it comes from consolidated metadata. Else empty.
     """
 
     is_group: bool

@@ -109,10 +109,10 @@ class EpochState:
     offsets
         Of the windows of the epoch, by the names of arrays. None: those that the dataset was made with.
     sources
-        Of a mixture: lanes, mix and strip of each source, in place of those above; they hold for later epochs, too.
+        Lanes, mix and strip of each source of a mixture, in place of those above; they hold for later epochs, too.
         None: the pass that begins here decides.
     unit
-        Of a mixture: steps in a row that are of one source, in later epochs, too.
+        Steps in a row that are of one source of a mixture, in later epochs, too.
     sweep
         Of patches: the columns in which they are read.
     nodes

@@ -49,7 +49,7 @@ class Held:
     Parameters
     ----------
     path
-        Of the file, which is made if it is not there. A link is not followed.
+        Path of the file, which is made if it is not there. A link is not followed.
     shared
         Whether others may hold it, too, if they share it.
     wait

@@ -64,7 +64,7 @@ class ChunkKeys:
 
     @property
     def folder(self) -> str:
-        """What all keys begin with, as far as it is a folder: "c/", or nothing."""
+        """The folder that all keys begin with: "c/", or nothing."""
         return f"{self.prefix}/" if self.prefix and self.separator == "/" else ""
 
     def has(self, key: str) -> bool:
@@ -116,7 +116,7 @@ def keys_of(array: zarr.Array[Any]) -> ChunkKeys | None:
 
 @dataclass
 class _Search:
-    """What the keys of a store say: whether one is of the array, and which others may be.
+    """Evidence from the keys of a store: whether one is of the array, and which others may be.
 
     `nodes` are the folders of nodes below the array, each with a slash at its end.
     """

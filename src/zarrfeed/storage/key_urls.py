@@ -113,7 +113,7 @@ class KeyUrl:
     def quoted(self) -> str:
         """The same URL with an escape for each character that a URL library might read as something else.
 
-        Of a web server, escapes stay as they are: `%2F` may be another name than a slash.
+        In URLs of a web server, escapes stay as they are: `%2F` may be another name than a slash.
         """
         path = _UNSAFE.sub(lambda found: quote(found[0]), self.path) if self.is_web else quote(self.key)
         return f"{self.origin}/{path}" if path else self.origin

@@ -41,12 +41,12 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentPlace:
-    """Where the metadata documents of one array are.
+    """The place of the metadata documents of one array.
 
     Attributes
     ----------
     keys
-        Of the documents, below the array: the first one describes it.
+        Names of the documents, below the array: the first one describes it.
     root
         Directory of the array in a local store; "" for others.
     source

@@ -175,7 +175,7 @@ def make_codec(described: dict[str, Any]) -> Any:
     Raises
     ------
     Exception
-        Of any class, if there is no such codec, or it refuses its configuration.
+        An exception of any class, if there is no such codec, or it refuses its configuration.
     """
     if "id" in described:
         return numcodecs.registry.get_codec(dict(described))

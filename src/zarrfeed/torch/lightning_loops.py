@@ -1,4 +1,4 @@
-"""What a loop of Lightning's Trainer knows about a loader, and does not tell it.
+"""State of a loader that a loop of Lightning's Trainer knows, and does not hand over.
 
 Before each epoch, a loop names the epoch to the loader's sampler. The loop is then on the call stack, where two things
 are looked up:

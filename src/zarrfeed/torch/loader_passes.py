@@ -104,7 +104,7 @@ class WorkerPass(CountedPass):
 
 
 class OverriddenPass(CountedPass):
-    """What the `__iter__` of a user's subclass of a dataset makes of the pass that it begins, in this process.
+    """A pass in this process whose batches come through the `__iter__` of a user's subclass of a dataset.
 
     Its position is that of the pass inside when the batch was made that the consumer got last.
     """

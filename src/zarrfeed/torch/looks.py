@@ -44,7 +44,7 @@ _GLANCE_S = 0.05
 
 
 class _Found:
-    """What a look finds; shared by its thread and the process that asks."""
+    """Findings of a look; shared by its thread and the process that asks."""
 
     def __init__(self) -> None:
         self.is_over = False

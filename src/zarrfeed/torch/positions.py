@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Position(Protocol):
-    """How far a pass has come."""
+    """Progress of a pass."""
 
     @property
     def under_way(self) -> bool:

@@ -121,7 +121,7 @@ class Session:
 
     @property
     def cursor(self) -> Cursor | None:
-        """How far the pass has come that was begun last in this process."""
+        """Progress of the pass that was begun last in this process."""
         return self.passes.last
 
     @property

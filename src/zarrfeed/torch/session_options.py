@@ -1,4 +1,4 @@
-"""How a session reads its dataset, beside what it reads when."""
+"""Options by which a session reads its dataset, beside the schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zarrfeed.torch.distributed import RankFinder
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a dataset is read, beside its schedule.
+    """Options by which a dataset is read, beside its schedule.
 
     Attributes
     ----------

@@ -101,7 +101,7 @@ def test_numbers_of_times_are_no_one_tensor_where_stores_count_from_other_dates(
 
 
 def test_places_the_other_way_round_are_refused_and_other_places_are_not(tmp_path: Path) -> None:
-    """Of two stores, north was at the top of one and at the bottom of the other."""
+    """One store has north at the top, the other at the bottom."""
     first = write(tmp_path / "a.zarr")
     south, tile = write(tmp_path / "b.zarr", (3.0, 2.0, 1.0), 4), write(tmp_path / "c.zarr", (4.0, 5.0, 6.0), 8)
     for opens in both([first, tile, first, south]):

@@ -1,4 +1,4 @@
-"""What a prepared loader tells accelerate: `gather_for_metrics` returns each sample once, whatever was repeated."""
+"""A prepared loader tells accelerate its remainder, so that `gather_for_metrics` returns each sample once."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from zarrfeed.tools.pack.verify_pack import Proof
 
 @dataclass(frozen=True)
 class PackProgress:
-    """How far `pack` is.
+    """Progress of `pack`.
 
     Attributes
     ----------
@@ -36,14 +36,14 @@ class PackProgress:
 
 @dataclass(frozen=True)
 class PackReport(Page):
-    """What became of a pack. `str()` is a page.
+    """Result of a pack. `str()` is a page.
 
     Attributes
     ----------
     out
         Path of the store.
     num_samples
-        Of the source.
+        Number of samples of the source.
     units, done
         Units of work, and how many of them are done, by this run or others.
     complete

@@ -1,4 +1,4 @@
-"""How files become samples: each is one sample, or a run of samples along an axis; and where the runs end.
+"""Files become samples: each is one sample, or a run of samples along an axis; and where the runs end.
 
 What holds: nobody guesses. Files of several lengths are runs, files of single items are samples, and the report says
 so. Files that could be either are refused, unless the user says what they are. The packed store keeps ends and names.
@@ -42,7 +42,7 @@ _ROUNDED = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """What files are, and how many samples each has.
+    """The reading of files, and the number of samples that each has.
 
     Attributes
     ----------
@@ -72,9 +72,9 @@ def choose_reading(
     Parameters
     ----------
     files
-        Of the source, in their order.
+        Paths of the source's files, in their order.
     shapes
-        Of the arrays of the first file, by their names.
+        Shapes of the arrays of the first file, by their names.
     options
         `files_are` and `sample_axis`.
     as_samples, as_runs
@@ -174,9 +174,9 @@ def runs_of(paths: Sequence[object], lengths: Sequence[int], *, segments: Int64 
     Parameters
     ----------
     paths
-        Of the files.
+        Paths of the files or stores.
     lengths
-        Samples of each.
+        Number of samples of each.
     segments
         The numbers of the files whose last sample ends a segment, as of `segments_by`. None: no file ends one.
     """

@@ -59,7 +59,7 @@ class _Layout:
 
 @dataclass
 class _Scan:
-    """What was found in all files."""
+    """Findings of all files."""
 
     layout: _Layout
     block_samples: int

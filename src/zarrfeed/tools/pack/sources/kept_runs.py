@@ -33,7 +33,7 @@ def kept_arrays(runs: Runs, begin: int, end: int, numbers: Int64 | None) -> dict
     Parameters
     ----------
     runs
-        Of the source.
+        Runs of the source.
     begin, end
         The positions of the part, over all parts.
     numbers

@@ -66,9 +66,9 @@ class OneAxis(NamedTuple):
     Attributes
     ----------
     values
-        Of all samples, int64.
+        Numbers of all samples, int64.
     attributes
-        That say what the numbers mean.
+        Attributes that say what the numbers mean.
     """
 
     values: Rows

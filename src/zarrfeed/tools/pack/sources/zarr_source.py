@@ -58,7 +58,7 @@ _LARGE_BYTES = 4 << 20
 class ZarrSource:
     """Samples of Zarr stores, as they are stored: values are not unpacked, attributes are carried over.
 
-    Of several stores, attributes that say nothing of the numbers, such as `long_name`, are those of the first one.
+    Attributes that say nothing of the numbers, such as `long_name`, are those of the first of several stores.
 
     Raises
     ------

@@ -301,7 +301,7 @@ def with_grid(lat: Any, dtype: str = "f8", **encoding: Any) -> xarray.Dataset:
 def test_another_grid_is_refused_and_the_same_one_may_be_stored_otherwise(
     kind: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Of Zarr stores the grid of the first one was taken: in one of them, north was south."""
+    """The grid of the first Zarr store was taken for all: in one of them, north was south."""
     first = with_grid([10.0, 20.0, 30.0])
     is_kept = not options or kind == "nc"
     for name, lat in {"north up": [30.0, 20.0, 10.0], "elsewhere": [10.0, 20.0, 31.0]}.items():
