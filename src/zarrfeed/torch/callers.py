@@ -110,12 +110,27 @@ def find_fetcher() -> Any:
     A thread that a wrapper started in the worker is not on the stack of the fetcher. The main thread is then, because
     it waits for that thread.
     """
-    module = "torch.utils.data._utils.fetch"
-    for stack in (None, sys._current_frames().get(threading.main_thread().ident or 0)):  # noqa: SLF001 - documented
-        for frame in outer_frames(stack):
-            if frame.f_globals.get("__name__") == module:
-                return self_of(frame)
+    return _fetcher_among(outer_frames()) or _fetcher_among(_frames_of_main_thread())
+
+
+def _fetcher_among(frames: Iterator[FrameType]) -> Any:
+    for frame in frames:
+        if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
+            return self_of(frame)
     return None
+
+
+def _frames_of_main_thread() -> Iterator[FrameType]:
+    """Yield the frames of the main thread, seen from another one.
+
+    None in the main thread itself: a frame that refers to itself would live, with the pass that it read, until the
+    garbage collector runs.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
+        stack = sys._current_frames().get(main.ident or 0)  # noqa: SLF001 - documented
+        if stack is not None:
+            yield from outer_frames(stack)
 
 
 def saves_iterator_too() -> bool:
