@@ -209,7 +209,7 @@ def test_an_earlier_reader_is_not_kept_alive_in_a_persistent_worker() -> None:
     """Each pass that is left early would else keep its threads and memory until the worker ends."""
     loader = load(_Alive(make()), persistent_workers=True, num_workers=1)
     alive = [next(iter(loader)) for _ in range(6)]
-    assert alive[-1] <= 2, alive  # the pass before may be about to end; six would mean that all are kept
+    assert alive.count(1) >= 5, alive  # once, on a busy machine, the pass before was seen beside the new one
 
 
 class _Alive(_Wrapper):
