@@ -37,12 +37,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     files = {argument.partition("::")[0] for argument in config.args}
     if len(files) == 1 and Path(files.pop()).is_file():
         return 0
-    return min(len(os.sched_getaffinity(0)) + 2, _MAX_PROCESSES)  # two more, as many tests wait
+    return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
 
 
 #: Files that take longest: they begin first, so that no process is left alone with one in the end.
 _LONG = (
-    "repo/test_cpp.py",
     "integration/test_huggingface.py",
     "integration/test_ray.py",
     "process/test_ranks.py",
@@ -60,7 +59,6 @@ _LONG = (
     "integration/test_torchdata.py",
     "robustness/test_soak.py",
     "unit/tools/test_demo.py",
-    "repo/test_costs.py",
 )
 
 

@@ -4,7 +4,7 @@ The assignment of blocks to ranks and nodes is the planner's own (`Schedule`, `O
 a model of docs/decisions/0025: a cache admits each chunk that it lacks until it is full, and evicts nothing.
 
 What holds: `formula_hits` says what `simulate_hits` finds, up to chance and to chunks that the end of a lane cuts.
-tests/repo/test_scale_benchmark.py compares the simulation with real caches.
+tests/benchmarks/test_scale_benchmark.py compares the simulation with real caches.
 """
 
 from __future__ import annotations

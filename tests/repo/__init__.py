@@ -1,1 +1,1 @@
-"""Rules of the code base, the C++ tests, the benchmarks and the developer's tools."""
+"""Rules of the code base, of its documentation and releases, and the developer's tools."""

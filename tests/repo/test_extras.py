@@ -27,7 +27,7 @@ EXTRAS: set[str] = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["pro
 #: What an extra of users brings is there to be imported under these names.
 MODULES = {
     "cli": ["argcomplete", "rich"],
-    "demo": ["argcomplete", "h5py", "iris_sample_data", "matplotlib", "rich"],
+    "demo": ["argcomplete", "h5py", "iris_sample_data", "rich"],
     "pack": ["h5netcdf", "h5py", "pyarrow", "xarray"],
     "plot": ["matplotlib"],
     "remote": ["obstore"],

@@ -33,7 +33,7 @@ BLOCK_UNITS = ("chunk", "shard")
 _MOST_SECONDS = 86400.0
 
 #: What the demo imports beyond the dependencies of the package: the extra "demo".
-_DEMO_MODULES = ("rich", "matplotlib", "h5py", "iris_sample_data")
+_DEMO_MODULES = ("rich", "h5py", "iris_sample_data")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "demo",
         help="train on real climate-model output, then compare rates with plain zarr",
         description="Write climate-model output as Zarr stores, train a small model on them, stream a larger "
-        "generated store beside plain zarr, and save a plot. Needs no network.",
+        "generated store beside plain zarr, and, where matplotlib is installed, save a plot. Needs no network.",
     )
     demo.add_argument(
         "--dir",
@@ -128,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
         "--plot",
         type=Path,
         metavar="PNG",
-        help="where the plot goes (default: zarrfeed-demo.png in DIR, or else in the current directory)",
+        help="where the plot goes (default: zarrfeed-demo.png in DIR, or else in the current directory); it needs "
+        'matplotlib: pip install "zarrfeed[plot]"',
     )
 
     info = commands.add_parser(

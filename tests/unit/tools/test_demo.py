@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,21 @@ def test_without_a_directory_only_the_plot_is_left(
     assert [p.name for p in (tmp_path / "here").iterdir()] == ["zarrfeed-demo.png"]
     assert list((tmp_path / "temporary").glob("zarrfeed*")) == []  # torch keeps a directory of its own there
     assert "kept in" not in capsys.readouterr().out
+
+
+def test_without_matplotlib_the_demo_runs_and_says_what_a_plot_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # what an import of a missing module finds
+    monkeypatch.setitem(sys.modules, "zarrfeed.tools.demo.plot", None)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", "--epochs", "2", "--stream-mb", "1"]) == 0
+    assert 'none: it needs matplotlib: pip install "zarrfeed[plot]"' in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main(["demo", "--plot", "a.png"]) == cli.EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == 'zarrfeed: --plot a.png: a plot needs matplotlib: pip install "zarrfeed[plot]"\n'
 
 
 def test_a_model_that_learns_nothing_fails_the_demo(

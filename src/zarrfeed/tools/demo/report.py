@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 import time
@@ -17,7 +18,6 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.report.explain import Explanation
 from zarrfeed.tools.demo.climate import ClimateStore, write_climate_stores
 from zarrfeed.tools.demo.generated import GeneratedStore, generate_store
-from zarrfeed.tools.demo.plot import save_plot
 from zarrfeed.tools.demo.rates import (
     BATCH_SIZE,
     NUM_PASSES,
@@ -51,7 +51,7 @@ def run_demo(
     stream_mib
         Decoded size of the generated store in MiB.
     plot_path
-        Of the PNG; None: in `directory`, or else in the current directory.
+        Of the PNG; None: in `directory`, or else in the current directory, if matplotlib is installed.
 
     Returns
     -------
@@ -60,9 +60,13 @@ def run_demo(
     Raises
     ------
     ConfigError
-        If `directory` holds other stores, the disk is too small, or the plot cannot be written.
+        If `directory` holds other stores, the disk is too small, or the plot that was asked for cannot be drawn or
+        written.
     """
     begin = time.perf_counter()
+    draws = importlib.util.find_spec("matplotlib") is not None
+    if plot_path is not None and not draws:
+        raise ConfigError(f'--plot {plot_path}: a plot needs matplotlib: pip install "zarrfeed[plot]"')
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:
         if directory is None:
@@ -71,13 +75,17 @@ def run_demo(
             work = directory
             work.mkdir(parents=True, exist_ok=True)
         plot_path = plot_path or (directory or Path.cwd()) / _PLOT_NAME
-        if plot_path.is_dir() or not os.access(plot_path.parent, os.W_OK):
+        if draws and (plot_path.is_dir() or not os.access(plot_path.parent, os.W_OK)):
             raise ConfigError(f"{plot_path}: the plot cannot be written there; name another file with --plot")
 
         training = _show_training(console, work, epochs=epochs, seed=seed)
         comparison = _show_streaming(console, work, stream_mib=stream_mib, seed=seed)
-        save_plot(plot_path, training, comparison)
-    console.print(f"\n[bold]plot[/]      {escape(str(plot_path))}")
+        if draws:
+            from zarrfeed.tools.demo.plot import save_plot
+
+            save_plot(plot_path, training, comparison)
+    plot = str(plot_path) if draws else 'none: it needs matplotlib: pip install "zarrfeed[plot]"'
+    console.print(f"\n[bold]plot[/]      {escape(plot)}")
     if directory is not None:
         console.print(f"stores    kept in {escape(str(directory))}")
     console.print(f"took      {time.perf_counter() - begin:.1f} s")
