@@ -11,7 +11,7 @@ import pytest
 from benchmarks.harness.compile import NoCompilerError, compiled
 from benchmarks.suites import locks
 from benchmarks.suites.locks import Locks, Mutex
-from tests.support.scripts import run_script
+from tests.support.scripts import run_new_script
 
 METER = Path(locks.__file__).parents[1] / "harness" / "lock_meter.c"
 
@@ -65,7 +65,7 @@ def test_the_meter_counts_the_holds_of_one_library(
     source.write_text(LIBRARY)
     library = compiled(source, "-shared", "-fPIC")
     monkeypatch.setenv("LD_PRELOAD", str(meter))
-    done = run_script(COUNT, str(library))
+    done = run_new_script(COUNT, str(library))
     assert json.loads(done.stdout) == [[20, 0, False], [30, 0, False]], done.stderr
 
 

@@ -6,7 +6,6 @@ The scripts do what the README and the notebook of dataflux-pytorch show. All se
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.harness.object_server import ObjectServer
+from tests.support import warm
 from tests.support.real_servers import BUCKET, Endpoint, NotHereError, isolate, serving_gcs
 
 N = 12
@@ -103,7 +103,7 @@ def run(script: str, bucket: str, address: str, monkeypatch: pytest.MonkeyPatch)
     """Run a script in a process that is told of the server as Google's own tools are; return the lines it prints."""
     isolate(monkeypatch)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-    command = [sys.executable, "-W", "error", "-c", _IMPORT + script, bucket]
+    command = [*warm.command(), "-W", "error", "-c", _IMPORT + script, bucket]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

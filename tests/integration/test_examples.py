@@ -8,13 +8,13 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support import warm
 from tests.support.dcp import dcp
 from tests.support.paths import ROOT
 from zarrfeed.checkpoint import ZarrfeedReader
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.timeout(600)
 def run(*command: str, **variables: str) -> str:
     """Run a command to its end, and return what it printed; a failure shows all of it."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
-    environment["PATH"] = f"{variables.get('PATH', '')}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment["PATH"] = f"{variables.get('PATH', '')}:{warm.executable().parent}:{os.environ['PATH']}"
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def test_plain_pytorch_stops_and_goes_on(tmp_path: Path) -> None:
-    out = run(sys.executable, str(EXAMPLES / "plain_pytorch.py"), TMPDIR=str(tmp_path))
+    out = run(*warm.command(), str(EXAMPLES / "plain_pytorch.py"), TMPDIR=str(tmp_path))
     assert "stopped in epoch 1 after 512 samples" in out
     assert "continuing in epoch 1 after 512 samples" in out
     assert re.findall(r"epoch (\d) is over: (\d+) samples", out) == [("0", "2048"), ("1", "2048"), ("2", "2048")]
@@ -61,7 +61,7 @@ def test_a_run_that_is_killed_goes_on_exactly_on_another_number_of_ranks(tmp_pat
 
     def command(ranks: int, run_name: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
+            *(*warm.command(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
             *(str(EXAMPLES / "checkpoint_torchrun.py"), "--data", str(tmp_path / "train.zarr")),
             *("--checkpoints", str(tmp_path / run_name), "--epochs", "1", "--save-every", "3"),
         ]
@@ -93,7 +93,7 @@ def test_a_run_that_is_killed_goes_on_exactly_on_another_number_of_ranks(tmp_pat
 
 def torchrun(ranks: int, directory: Path, *arguments: str) -> str:
     return run(
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
+        *(*warm.command(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
         *(str(EXAMPLES / "ddp_torchrun.py"), "--data", str(directory / "train.zarr")),
         *("--checkpoint", str(directory / "run.pt"), *arguments),
     )
@@ -108,7 +108,7 @@ def test_torchrun_stops_and_goes_on_with_another_number_of_ranks(tmp_path: Path)
 
 
 def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
-    out = run(sys.executable, str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
+    out = run(*warm.command(*warm.LIGHTNING), str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
     assert out.splitlines() == [
         "rank 0, epoch 0: 2048 samples before the stop, 0 after it, 2048 different ones",
         "rank 0, epoch 1: 512 samples before the stop, 1536 after it, 2048 different ones",
@@ -119,7 +119,7 @@ def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lightning_on_two_ranks(tmp_path: Path) -> None:
     arguments = ("--devices", "2", "--directory", str(tmp_path))
-    lines = run(sys.executable, str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
+    lines = run(*warm.command(*warm.LIGHTNING), str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
     for rank in range(2):
         assert f"rank {rank}, epoch 1: 256 samples before the stop, 768 after it, 1024 different ones" in lines
         assert f"rank {rank}, epoch 2: 0 samples before the stop, 1024 after it, 1024 different ones" in lines
@@ -127,7 +127,7 @@ def test_lightning_on_two_ranks(tmp_path: Path) -> None:
 
 def test_a_growing_dataset_is_read_while_simulations_write_it(tmp_path: Path) -> None:
     arguments = ("--directory", str(tmp_path), "--sample-kib", "4", "--window", "200", "--rate", "8", "--seconds", "1")
-    out = run(sys.executable, str(EXAMPLES / "growing_dataset.py"), *arguments)
+    out = run(*warm.command(), str(EXAMPLES / "growing_dataset.py"), *arguments)
     epochs = [tuple(map(int, one)) for one in re.findall(r"epoch \d+: (\d+) samples, up to (\d+)", out)]
     assert len(epochs) >= 2
     assert all(samples == min(200, end) for samples, end in epochs)
@@ -139,7 +139,7 @@ def test_a_growing_dataset_is_read_while_simulations_write_it(tmp_path: Path) ->
 def train_on_a_small_head(directory: Path, *arguments: str) -> tuple[list[tuple[str, ...]], float]:
     """Run the example, which stops and goes on; return patches and voxels of each epoch, and the Dice score."""
     script = str(EXAMPLES / "segment_volume.py")
-    out = run(sys.executable, script, "--small", *arguments, TMPDIR=str(directory))
+    out = run(*warm.command(), script, "--small", *arguments, TMPDIR=str(directory))
     assert "stopped in epoch 2 after 30 steps\ncontinuing in epoch 2 after 24 steps\n" in out
     assert not list(directory.glob("**/*.zarr")), "what it made is gone"
     epochs = re.findall(r"epoch \d: (\d+) patches with (\d+) voxels", out)
@@ -164,7 +164,7 @@ def test_a_volume_is_segmented_from_patches_of_the_foreground(tmp_path: Path) ->
 def test_the_volume_of_the_example_is_in_the_package_of_nilearn() -> None:
     pytest.importorskip("nilearn", reason="pip install nilearn, which takes 200 MB with what it needs")
     code = "import segment_volume; image, grey = segment_volume.read_brain(); print(image.shape, grey.mean().round(2))"
-    out = run(sys.executable, "-c", code, PYTHONPATH=f"{EXAMPLES}:{os.environ.get('PYTHONPATH', '')}")
+    out = run(*warm.command(), "-c", code, PYTHONPATH=f"{EXAMPLES}:{os.environ.get('PYTHONPATH', '')}")
     assert out == "(233, 197, 189) 0.12\n"
 
 

@@ -18,7 +18,7 @@ import torch
 import zarr
 
 from tests.support.oracle import assert_parity, numbered
-from tests.support.scripts import run_forked_script, run_script
+from tests.support.scripts import run_script
 from zarrfeed import ZarrIterableDataset
 
 pytest.importorskip("obstore")
@@ -203,5 +203,5 @@ def test_a_fork_in_the_middle_of_an_epoch_leaves_the_parent_and_the_child_whole(
     serve: Callable[..., HoldingServer],
 ) -> None:
     server = serve()
-    result = run_forked_script(_FORKING, f"{server.url}/a")
+    result = run_script(_FORKING, f"{server.url}/a")
     assert result.stdout.split() == ["99", "400", "0"], result.stderr

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.support import warm
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -34,8 +34,8 @@ MOST_LINES = 60
 
 def run(name: str, folder: Path) -> str:
     own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(folder), "COLUMNS": "160"}
-    environment = {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = ["bash"] if name.endswith(".sh") else [sys.executable]
+    environment = {**os.environ, **own, "PATH": f"{warm.executable().parent}:{os.environ['PATH']}"}
+    command = ["bash"] if name.endswith(".sh") else warm.command()
     done = subprocess.run(
         [*command, str(EXAMPLES / name)], capture_output=True, text=True, timeout=110, check=False, env=environment
     )

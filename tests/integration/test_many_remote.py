@@ -25,7 +25,7 @@ import zarrfeed
 from benchmarks.harness.object_server import Act, ObjectServer, Request, Stored
 from tests.support.counting_server import counting_server
 from tests.support.oracle import NUMCODECS_WARNING
-from tests.support.scripts import run_forked_script
+from tests.support.scripts import run_script
 from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.parted_source import PartedSource
@@ -354,7 +354,7 @@ def test_an_interrupt_ends_the_opening_and_its_threads(by: str, server: ObjectSe
 
     server.fault = hold
     source = urls if by == "list" else "s3://bucket/train/*.zarr"
-    done = run_forked_script(_INTERRUPTED, json.dumps([source, server.options(), str(tmp_path / "asked")]))
+    done = run_script(_INTERRUPTED, json.dumps([source, server.options(), str(tmp_path / "asked")]))
     assert done.stdout == "interrupted []\n", done.stderr
     assert done.returncode == 0
     assert done.stderr == ""

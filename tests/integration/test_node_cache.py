@@ -19,7 +19,7 @@ import zarr
 
 import zarrfeed
 from tests.support.counting_server import CountingServer, counting_server
-from tests.support.scripts import run_forked_script
+from tests.support.scripts import run_script
 from zarrfeed import ConfigError
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.object_versions import name_store, object_keys
@@ -234,7 +234,7 @@ def test_eight_processes_on_a_cold_cache_fetch_each_chunk_once(
     site: CountingServer, tmp_path: Path, shards: bool
 ) -> None:
     url = write_array(site, shards=shards)
-    result = run_forked_script(_RANKS % N, url, str(tmp_path / "cache"), "8", timeout=120)
+    result = run_script(_RANKS % N, url, str(tmp_path / "cache"), "8", timeout=120)
     assert result.stdout.strip() == str([0] * 8), result.stderr
     gets = site.chunk_gets()
     if shards:  # ranges that one process reads together are divided otherwise by the next one
@@ -303,7 +303,7 @@ _KILLS = """
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_processes_that_are_killed_leave_no_bad_entry(site: CountingServer, tmp_path: Path, kills: int) -> None:
     url = write_array(site)
-    result = run_forked_script(_KILLS % N, url, str(tmp_path / "cache"), str(kills), timeout=60 + kills)
+    result = run_script(_KILLS % N, url, str(tmp_path / "cache"), str(kills), timeout=60 + kills)
     assert result.stdout.strip() == "0", result.stderr
 
 

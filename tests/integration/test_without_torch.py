@@ -10,7 +10,7 @@ import zarr
 
 import zarrfeed
 from tests.support.paths import SUPPORT
-from tests.support.scripts import run_script
+from tests.support.scripts import run_new_script
 from zarrfeed.tools import cli
 
 SCRIPT = SUPPORT / "without_torch.py"
@@ -22,21 +22,21 @@ BLOCKED = "import sys; sys.modules['torch'] = None\n"
 
 def test_metadata_plans_and_the_engine_work_without_torch() -> None:
     run = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    done = run_script(BLOCKED + run, timeout=120)
+    done = run_new_script(BLOCKED + run, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "arrays and a group read as zarr-python reads them" in done.stdout
 
 
 def test_the_script_refuses_to_run_where_torch_is() -> None:
     run = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    done = run_script(run, timeout=120)
+    done = run_new_script(run, timeout=120)
     assert done.returncode == 1
     assert "torch can be imported here" in done.stderr
 
 
 def test_importing_the_package_imports_neither_torch_nor_zarr() -> None:
     code = "import sys, zarrfeed, zarrfeed.tools.cli\nprint({'torch', 'zarr', 'numpy'} & set(sys.modules))"
-    done = run_script(code)
+    done = run_new_script(code)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
@@ -49,7 +49,7 @@ def test_importing_the_package_imports_its_lowest_layer_and_nothing_that_was_ins
         print(sorted({name.partition(".")[0] for name in new} - sys.stdlib_module_names))
         print(sorted(name for name in new if name.startswith("zarrfeed.") and not name.startswith("zarrfeed.base")))
     """
-    done = run_script(code)
+    done = run_new_script(code)
     assert (done.stdout, done.stderr) == ("['zarrfeed']\n['zarrfeed._core']\n", "")
 
 
@@ -59,7 +59,7 @@ def test_info_tells_the_same_without_torch(tmp_path: Path, capsys: pytest.Captur
     group.create_array("y", shape=(100,), chunks=(50,), dtype="i8")
     arguments = ["info", str(tmp_path / "train.zarr"), "--batch-size", "8", "--shuffle", "--ranks", "2"]
     assert cli.main(arguments) == 0
-    done = run_script(BLOCKED + f"from zarrfeed.tools import cli\ncli.main({arguments!r})")
+    done = run_new_script(BLOCKED + f"from zarrfeed.tools import cli\ncli.main({arguments!r})")
     assert (done.stdout, done.stderr) == (capsys.readouterr().out, "")
     assert "amplification" in done.stdout
 
@@ -76,7 +76,7 @@ def test_another_missing_module_is_not_taken_for_torch() -> None:
         else:
             sys.exit("no error")
     """
-    done = run_script(code)
+    done = run_new_script(code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -97,7 +97,7 @@ def test_checkpoints_are_written_read_and_removed_without_torch(tmp_path: Path) 
             else:
                 raise AssertionError(name)
     """
-    done = run_script(BLOCKED + textwrap.dedent(code), timeout=120)
+    done = run_new_script(BLOCKED + textwrap.dedent(code), timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import warm
 from tests.support.examples import examples
 from tests.support.oracle import (
     CODECS,
@@ -242,7 +242,7 @@ def test_epochs_that_begin_with_nothing_in_the_page_cache_do_not_crash(
     """
     Layout(shape=(64, 600), chunks=(4, 600)).write(tmp_path / "a")
     script = [
-        sys.executable,
+        *warm.command(),
         "-c",
         _COLD_EPOCHS_SCRIPT,
         str(tmp_path / "a"),

@@ -39,7 +39,7 @@ from tests.support.oracle import (
     numbered,
     read_all,
 )
-from tests.support.scripts import run_forked_script
+from tests.support.scripts import run_script
 from zarrfeed import (
     ClosedError,
     ConfigError,
@@ -574,7 +574,7 @@ feed = iter(dataset)
 
 
 def run_with_slow_store(text: str, delay: str = "0.001") -> subprocess.CompletedProcess[str]:
-    return run_forked_script(SCRIPT.format(delay=delay) + textwrap.dedent(text))
+    return run_script(SCRIPT.format(delay=delay) + textwrap.dedent(text))
 
 
 @pytest.mark.parametrize(

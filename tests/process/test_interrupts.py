@@ -14,7 +14,7 @@ import zarr
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
-from tests.support.scripts import run_forked_script, run_script
+from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ZarrDataset, ZarrIterableDataset
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.store_bridge import _Session
@@ -148,7 +148,7 @@ def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
 def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_the_process(tmp_path: Path) -> None:
     """Python ends such a thread by unwinding its stack, which was std::terminate in a destructor."""
     zarr.create_array(tmp_path / "a", data=np.arange(N), chunks=(10,))
-    result = run_forked_script(
+    result = run_script(
         """
         import sys, threading, time
         import atexit
@@ -180,7 +180,7 @@ def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_th
 def test_a_dataset_is_of_use_while_the_interpreter_exits(tmp_path: Path) -> None:
     """The file of the epochs had been closed by then, and its number could be another file's."""
     zarr.create_array(tmp_path / "a", data=np.arange(N), chunks=(10,))
-    result = run_script(
+    result = run_new_script(
         """
         import atexit, sys
         held = []

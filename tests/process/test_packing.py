@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.support import warm
 from tests.support.packing import check_packed, files_of, make_source
 from tests.support.paths import ROOT
 from zarrfeed.plan.random_bijection import RandomBijection
@@ -59,7 +59,7 @@ def check(out: Path, source: Path, seed: int | None) -> None:
 
 def run_and_kill(source: Path, out: Path, arguments: dict[str, Any], after: int, wait_s: float) -> bool:
     """Pack in a process, and kill it some time after it did so many units; return whether it ended by itself."""
-    command = [sys.executable, "-c", _SCRIPT, str(source), str(out), json.dumps(arguments)]
+    command = [*warm.command(), "-c", _SCRIPT, str(source), str(out), json.dumps(arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=os.environ, text=True) as process:
         assert process.stdout is not None
         for _ in range(after):

@@ -23,7 +23,7 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
-from tests.support.scripts import run_forked_script, run_script
+from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.engine.reader import Reader
 from zarrfeed.metadata.array import read_layout
@@ -165,7 +165,7 @@ dataset = ZarrIterableDataset(sys.argv[1], batch_size=16, shuffle=True, num_thre
 
 
 def run_with_dataset(body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_forked_script(SCRIPT + textwrap.dedent(body), *arguments)
+    return run_script(SCRIPT + textwrap.dedent(body), *arguments)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_interpreter_exits_quietly_while_an_epoch_is_read(store: str, body: 
 
 
 def test_an_interpreter_that_was_not_forked_exits_quietly(store: str) -> None:
-    result = run_script(SCRIPT + "feed = iter(dataset); next(feed)", store)
+    result = run_new_script(SCRIPT + "feed = iter(dataset); next(feed)", store)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 

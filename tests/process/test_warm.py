@@ -88,7 +88,7 @@ _ENDS = {
     "an exit function that fails": "import atexit; atexit.register(lambda: 1 / 0)",
     "a thread that goes on": "import threading\nevent = threading.Event()\n"
     "threading.Thread(target=lambda: (event.wait(), print('thread'))).start(); print('main'); event.set()",
-    "own excepthook": "import sys\nsys.excepthook = lambda kind, *_: print(kind, sys.excepthook)\n1 / 0",
+    "own excepthook": "import sys\nsys.excepthook = lambda kind, *_: print(kind, sys.excepthook.__name__)\n1 / 0",
     "last value": "import atexit, sys\natexit.register(lambda: print(repr(sys.last_value)))\n1 / 0",
     "a destructor": "class C:\n    def __del__(self):\n        print('gone')\nc = C()",
     "stdin": "import sys; print(sys.stdin.read(), input.__name__)",

@@ -36,6 +36,7 @@ import pytest
 import zarr
 from PIL import Image
 
+from tests.support import warm
 from tests.support.cases import case
 from tests.support.paths import ROOT
 
@@ -154,7 +155,7 @@ def run_blocks(document: Path, blocks: list[Block], directory: Path) -> None:
             script = directory / f"script_{number}.py"  # a file, since workers that are spawned import it
             script.write_text(block.body)
             strict = ["-W", "error"] if block.comment == "own script" else []
-            printed = run_command(sys.executable, *strict, str(script))
+            printed = run_command(*warm.command(), *strict, str(script))
         else:
             where = "\n" * block.line + block.body  # so that a traceback names the line of the document
             with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -7,7 +7,6 @@ import itertools
 import json
 import struct
 import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from numcodecs.checksum32 import CRC32C
 
+from tests.support import warm
 from tests.support.cases import case
 from tests.support.oracle import (
     BLOSC_COMPRESSORS,
@@ -349,7 +349,7 @@ def test_decompression_bombs_are_refused_without_memory_for_what_they_declare(tm
     for name, stored in bombs():
         (tmp_path / name).write_bytes(stored)
         names.append(name)
-    script = [sys.executable, "-c", _BOMB_SCRIPT, str(tmp_path), str(SIZE)]
+    script = [*warm.command(), "-c", _BOMB_SCRIPT, str(tmp_path), str(SIZE)]
     # a process of its own: the peak of this one is that of all tests before
     output = subprocess.run(script, capture_output=True, text=True, timeout=100, check=False)
     assert output.returncode == 0, output.stderr

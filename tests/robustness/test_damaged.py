@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from numcodecs.checksum32 import CRC32
 from zarr.codecs import BloscCodec, BytesCodec, ShardingCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
+from tests.support import warm
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, chunk_files
 from tests.support.paths import ROOT
 
@@ -222,7 +222,7 @@ def outcomes(directory: Path) -> dict[str, dict[str, Any]]:
         file.write_bytes(damaged)
         if name in GROWN:
             os.truncate(file, 40 << 30)
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.damaged", str(directory), *map(file_of, CASES)]
+    command = [*warm.command(), "-W", "ignore", "-m", "tests.support.damaged", str(directory), *map(file_of, CASES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=190, check=False)
     assert done.returncode == 0, done.stderr
     return {result["name"]: result for result in map(json.loads, done.stdout.splitlines())}

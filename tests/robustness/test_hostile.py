@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 import zarr
 
 import zarrfeed
+from tests.support import warm
 from tests.support.paths import ROOT
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrfeedError, ZarrIterableDataset
 
@@ -163,7 +163,7 @@ def outcomes(directory: Path) -> dict[str, dict[str, Any]]:
             (directory / name.replace("/", "_")).mkdir()
             (directory / name.replace("/", "_") / file).write_text(json.dumps(metadata | change))
     names = [*SIZES, *SIZES_V2]
-    script = [sys.executable, "-W", "ignore", "-m", "tests.support.hostile", str(directory), *names]
+    script = [*warm.command(), "-W", "ignore", "-m", "tests.support.hostile", str(directory), *names]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     return {result["name"]: result for result in map(json.loads, done.stdout.splitlines())}

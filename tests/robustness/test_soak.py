@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.faults.soak.__main__ import Soak, main
 from tests.faults.soak.acts import ACTS
 from tests.faults.soak.case import Case, FieldOracle, WrongError
 from tests.faults.soak.levels import Level, rise_bytes
+from tests.support import warm
 from tests.support.paths import ROOT
 
 #: As other random tests: the same each time, unless asked.
@@ -33,7 +33,7 @@ def test_random_configurations_deliver_nothing_wrong_and_leave_nothing(
     is_timed = pytestconfig.getoption("--large") or "ZARRFEED_SOAK_MINUTES" in os.environ
     length = f"--minutes={MINUTES}" if is_timed else f"--count={CONFIGURATIONS}"
     # a process of its own: the memory, threads and descriptors are its own
-    command = [sys.executable, "-m", "tests.faults.soak", length, f"--seed={SEED}"]
+    command = [*warm.command(), "-m", "tests.faults.soak", length, f"--seed={SEED}"]
     command.append(f"--json={tmp_path / 'report.json'}")
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=450 + 80 * MINUTES, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

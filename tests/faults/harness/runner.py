@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.harness.row import Row
+from tests.support import warm
 from tests.support.paths import ROOT
 
 # Of a process's first try: it imports torch on a busy machine.
@@ -81,7 +81,7 @@ def _run_process(row: Row, first: int, runs: int, directory: Path, count: Count)
     results = directory / f"results-{first}"
     results.touch()
     function = f"{row.attempt.__module__}:{row.attempt.__qualname__}"
-    command = [sys.executable, "-m", "tests.faults.harness.child", row.name, function, str(first), str(runs)]
+    command = [*warm.command(), "-m", "tests.faults.harness.child", row.name, function, str(first), str(runs)]
     environment = os.environ | {"TMPDIR": str(directory / "tmp")} | dict(row.variables())
     with (directory / f"stderr-{first}").open("w+") as stderr:
         process = subprocess.Popen(

@@ -27,6 +27,7 @@ from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.io.common import check_errno, check_injected
 from tests.faults.io.shim import Calls, Fault, injected, preloaded
 from tests.faults.io.web import ENVIRONMENT
+from tests.support import warm
 from tests.support.paths import ROOT
 from zarrfeed import checkpoint
 from zarrfeed.base.errors import CorruptCheckpointError, StoreReadError, StoreWriteError
@@ -166,7 +167,7 @@ def kill(attempt: Try) -> str:
     """Kill a process that writes, at a random moment, with SIGKILL."""
     kinds = ("file", *_SCHEMES)
     with _depot(attempt, kinds) as depot:
-        command = [sys.executable, "-c", _CHILD, json.dumps([*depot.place("step.pt"), _NEW])]
+        command = [*warm.command(), "-c", _CHILD, json.dumps([*depot.place("step.pt"), _NEW])]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as child:  # type: ignore[call-overload]
             child.stdin.write("\n")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Surroundings, wait_until
-from tests.faults.process.zygote import Ended, fresh, zygote
+from tests.faults.process.started import Ended, Started, preloaded, run
 
 #: As in stores.py, which is not imported here: it takes seconds, and other processes do it.
 _KINDS = ("zstd", "blosc", "shards", "codec", "fed", "fed shards", "text", "access")
@@ -55,9 +56,9 @@ _WAYS: dict[str, tuple[int | None, int, str]] = {
 
 def stores(attempt: Try) -> Path:
     """Return the folder of the row's stores, which another process has written."""
-    server = zygote()  # started here, as it is no process of the try
+    preloaded()  # its server starts here, as it is no process of the try
     if not (attempt.shared / "stores").exists():
-        well(server.run("write", attempt.directory, attempt.shared))
+        well(run("write", attempt.directory, attempt.shared))
     return attempt.shared
 
 
@@ -74,7 +75,7 @@ def well(ended: Ended) -> Ended:
 
 
 def send_while_reading(process: int, number: int, directory: Path, after_s: float) -> None:
-    """Send a signal to a process of the zygote, so long after it began to read."""
+    """Send a signal to a process, so long after it began to read."""
     if not wait_until((directory / "begun").exists, _ALONE_S):
         raise UnspecifiedError("it did not begin to read")
     time.sleep(after_s)
@@ -118,15 +119,15 @@ def leave(attempt: Try) -> str:
     where = f"{way}, {reader} reads {kind}"
     surroundings = Surroundings.look()
     if is_fresh:
-        ended = fresh("leave", attempt.directory, *what)
+        ended = run("leave", attempt.directory, *what, python=[sys.executable])
     else:
-        process = zygote().start("leave", attempt.directory, *what)
+        process = Started("leave", attempt.directory, *what)
         if number:
-            send_while_reading(process, number, attempt.directory, after_s)
-        if with_workers and way == "interrupt" and not zygote().ends_within(_AGAIN_S):
+            send_while_reading(process.pid, number, attempt.directory, after_s)
+        if with_workers and way == "interrupt" and not process.ends_within(_AGAIN_S):
             way = "interrupt, at the second one"
-            os.kill(process, number)
-        ended = zygote().wait()
+            os.kill(process.pid, number)
+        ended = process.wait()
         if way == "interrupt, at the second one":
             err = _LOST_IN_FORK.sub("", ended.err) if _LOST_IN_FORK.match(ended.err) else ended.err
             ended = Ended(ended.status, ended.out, _QUEUE_LEFT_LOCKED.sub("", err))
@@ -163,7 +164,7 @@ def fork(attempt: Try) -> str:
     child = choose.choice(("leave", "drop", "read", *(() if in_thread else ("return", "read and return"))))
     arguments: list[Any] = [kind, folder, choose.randrange(1 << 32), child, in_thread]
     surroundings = Surroundings.look()
-    ended = without_words_of_others(zygote().run("fork_while_reading", attempt.directory, *arguments))
+    ended = without_words_of_others(run("fork_while_reading", attempt.directory, *arguments))
     if ended.status or ended.err:
         raise UnspecifiedError(f"{arguments}: status {ended.status}: {ended.err}")
     surroundings.check(_ALONE_S)

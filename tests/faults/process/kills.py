@@ -9,7 +9,7 @@ from typing import Any
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Surroundings
 from tests.faults.process.exits import check_temporary_files, send_while_reading, stores
-from tests.faults.process.zygote import zygote
+from tests.faults.process.started import Started, run
 
 _KINDS = ("zstd", "blosc", "shards", "codec", "fed", "fed shards", "text")
 #: Workers by spawn and forkserver begin with importing torch, and only then see that they are alone.
@@ -26,7 +26,7 @@ def kill_worker(attempt: Try) -> str:
     arguments: list[Any] = [choose.choice(_KINDS), folder, attempt.directory, how, choose.choice(("torch", "zarrfeed"))]
     arguments += [method, choose.uniform(0, 0.3)]
     surroundings = Surroundings.look()
-    ended = zygote().run("lose_a_worker", attempt.directory, *arguments)
+    ended = run("lose_a_worker", attempt.directory, *arguments)
     if ended.status or "terminate called" in ended.err:
         raise UnspecifiedError(f"{arguments}: status {ended.status}: {ended.err}")
     told = json.loads(ended.out)
@@ -43,9 +43,10 @@ def kill_main(attempt: Try) -> str:
     method = ("fork", "fork", "fork", "fork", "spawn", "forkserver")[attempt.number % 6]
     arguments = [choose.choice(_KINDS), folder, method, choose.choice(("torch", "zarrfeed")), attempt.directory]
     surroundings = Surroundings.look()
-    process = zygote().start("workers_without_end", attempt.directory, *arguments)
-    send_while_reading(process, signal.SIGKILL, attempt.directory, choose.uniform(0, 0.4 if method == "fork" else 8))
-    ended = zygote().wait()
+    process = Started("workers_without_end", attempt.directory, *arguments)
+    after_s = choose.uniform(0, 0.4 if method == "fork" else 8)
+    send_while_reading(process.pid, signal.SIGKILL, attempt.directory, after_s)
+    ended = process.wait()
     if ended.status != -signal.SIGKILL:
         raise UnspecifiedError(f"{arguments}: status {ended.status}: {ended.err}")
     surroundings.check(_ALONE_S[method])
@@ -60,7 +61,7 @@ def kill_rank(attempt: Try) -> str:
     num_workers, victim = choose.choice((0, 0, 0, 1)), choose.randrange(world_size)
     arguments: list[Any] = [choose.choice(_KINDS), folder, attempt.directory, world_size, num_workers, together, victim]
     surroundings = Surroundings.look()
-    ended = zygote().run("lose_a_rank", attempt.directory, *arguments, choose.uniform(0, 0.3))
+    ended = run("lose_a_rank", attempt.directory, *arguments, choose.uniform(0, 0.3))
     if ended.status:
         raise UnspecifiedError(f"{arguments}: status {ended.status}: {ended.err}")
     for rank, result in json.loads(ended.out).items():

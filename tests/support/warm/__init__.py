@@ -117,7 +117,7 @@ class Server:
                 stderr=said,
                 env=_ENVIRONMENT | threads | variables,
                 pass_fds=[listener.fileno()],
-                start_new_session=True,
+                process_group=0,  # a terminal interrupts those of its foreground alone
             )
         atexit.register(self.close)
 

@@ -218,8 +218,8 @@ def _folder_of(top: str) -> str | None:
 class Child:
     """A forked process, and its client."""
 
-    def __init__(self, pid: int, client: int, connection: socket.socket, witness: socket.socket) -> None:
-        self.pid, self.client, self.connection, self.witness = pid, client, connection, witness
+    def __init__(self, pid: int, connection: socket.socket, witness: socket.socket) -> None:
+        self.pid, self.connection, self.witness = pid, connection, witness
         self.handle = os.pidfd_open(pid)
 
     def signal(self, number: int, *, is_group: bool) -> None:
@@ -241,6 +241,8 @@ class Server:
     def __init__(self, listener: socket.socket, owner: int, preloaded: Preloaded) -> None:
         self._listener, self._preloaded = listener, preloaded
         self._children: dict[int, Child] = {}
+        #: Client -> the process that it stands for, itself where it is a real interpreter.
+        self._started: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._owner = os.pidfd_open(owner)
@@ -269,8 +271,7 @@ class Server:
         try:
             request, files = _receive(connection)
             if "child_of" in request:
-                pid = next((child.pid for child in self._children.values() if child.client == request["child_of"]), 0)
-                connection.sendall(MESSAGE.pack(STARTED, pid))
+                connection.sendall(MESSAGE.pack(STARTED, self._started.get(request["child_of"], 0)))
                 return None
             connection.settimeout(None)
             return self._start(connection, request, files)
@@ -288,6 +289,7 @@ class Server:
         command = Command(request["arguments"])
         if objection := self._preloaded.objection(environment, command):
             print(f"{request['arguments']}: a real interpreter, for {objection}", file=sys.stderr, flush=True)
+            self._started[request["client"]] = request["client"]
             connection.sendall(MESSAGE.pack(REAL, 0))
             connection.close()
             return None
@@ -302,7 +304,8 @@ class Server:
             return command, environment
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.chdir("/")
-        child = Child(pid, request["client"], connection, socket.socket(fileno=os.dup(files[1])))
+        self._started[request["client"]] = pid
+        child = Child(pid, connection, socket.socket(fileno=os.dup(files[1])))
         self._children[pid] = child
         self._selector.register(child.handle, selectors.EVENT_READ, lambda: self._reap(child))
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(child))

@@ -20,7 +20,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 import zarrfeed
 from tests.support.counting_server import CountingServer, counting_server
 from tests.support.oracle import NUMCODECS_WARNING
-from tests.support.scripts import run_forked_script
+from tests.support.scripts import run_script
 from zarrfeed.base.native import core
 from zarrfeed.storage import cached_reads
 from zarrfeed.storage.cached_reads import CachedReads
@@ -175,7 +175,7 @@ _RANKS = """
 @pytest.mark.parametrize("kind", ["numbers", "text"])
 def test_processes_on_a_cold_cache_fetch_each_chunk_once(site: CountingServer, tmp_path: Path, kind: str) -> None:
     url = write(site, kind)
-    result = run_forked_script(_RANKS, url, str(tmp_path / "cache"), "4", timeout=90)
+    result = run_script(_RANKS, url, str(tmp_path / "cache"), "4", timeout=90)
     assert result.stdout.strip() == str([0] * 4), result.stderr
     gets = site.chunk_gets()
     assert len(gets) == N // ROWS

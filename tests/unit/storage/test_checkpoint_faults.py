@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import torch
 from obstore.store import LocalStore, MemoryStore
 
 from benchmarks.harness.object_server import Act, ObjectServer, Request
+from tests.support import warm
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, tree, two_users
 from zarrfeed import checkpoint
 from zarrfeed.base.errors import (
@@ -287,7 +287,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> Non
         "import os, sys; from zarrfeed import checkpoint\n"
         "file = checkpoint.writer(sys.argv[1]); file.write(b'x' * 1000); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=240, check=False)
+    done = subprocess.run([*warm.command(), "-c", code, str(path)], timeout=240, check=False)
     assert done.returncode == -9
     assert len(list(tmp_path.iterdir())) == 1
     (tmp_path / ".step.pt.other").write_bytes(b"somebody's")
@@ -385,7 +385,7 @@ def test_a_process_that_ends_before_its_writer_ends_and_leaves_nothing(server: O
         f"file = checkpoint.writer({URL!r}, **json.loads(sys.argv[1])); file.write(bytes({LARGE}))\n"
         "keep = [file]; keep.append(keep)"
     )
-    command = [sys.executable, "-c", code, json.dumps(options(server))]
+    command = [*warm.command(), "-c", code, json.dumps(options(server))]
     assert subprocess.run(command, timeout=240, check=False).returncode == 0
     assert server.keys() == []
 

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from tests.support.paths import ROOT
-from tests.support.scripts import run_script
+from tests.support.scripts import run_new_script
 from zarrfeed.storage.zarr_internals import TESTED_RELEASES
 
 
@@ -48,7 +48,7 @@ def test_a_release_without_a_name_that_is_needed_is_told_in_a_sentence(name: str
         except ImportError as error:
             print(error)
     """
-    done = run_script(code)
+    done = run_new_script(code)
     assert (done.returncode, done.stderr) == (0, "")
     oldest, newest = TESTED_RELEASES
     assert f"zarrfeed does not work with zarr {zarr.__version__}: cannot import name {attribute!r}" in done.stdout

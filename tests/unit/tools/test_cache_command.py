@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import zarr
 from zarr.codecs import numcodecs as zarr_numcodecs
 
 import zarrfeed
+from tests.support import warm
 from tests.support.counting_server import CountingServer, counting_server
 from tests.support.oracle import NUMCODECS_WARNING
 from zarrfeed.tools import cli
@@ -226,7 +226,7 @@ def test_a_store_whose_name_begins_like_another_is_not_cleared(
 
 def test_a_run_that_was_interrupted_goes_on(site: CountingServer, tmp_path: Path) -> None:
     url, cache = f"{site.url}/g.zarr/plain", tmp_path / "cache"
-    command = [sys.executable, "-m", "zarrfeed", "cache", "warm", url, "--cache", str(cache), "--cache-limit", "1GiB"]
+    command = [*warm.command(), "-m", "zarrfeed", "cache", "warm", url, "--cache", str(cache), "--cache-limit", "1GiB"]
     site.pause_after(5)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert site.paused.wait(240)

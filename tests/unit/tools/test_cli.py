@@ -15,7 +15,8 @@ import xarray as xr
 import zarr
 
 import zarrfeed
-from tests.support.scripts import run_script
+from tests.support import warm
+from tests.support.scripts import run_new_script
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.sample_dims import sample_dim_advice
 from zarrfeed.tools import cli, dry_run
@@ -82,10 +83,10 @@ def test_without_torch_a_command_says_what_to_install(store: Path) -> None:
         sys.exit(main(sys.argv[1:]))
     """
     for command in ("info --advise", "stats", "bench"):
-        done = run_script(code, *command.split(), str(store / "samples"))
+        done = run_new_script(code, *command.split(), str(store / "samples"))
         assert (done.returncode, done.stdout) == (cli.EXIT_ERROR, "")
         assert done.stderr == f"zarrfeed: {command} needs torch: pip install torch\n"
-    done = run_script(code, "verify", str(store), "--progress-file", "none")
+    done = run_new_script(code, "verify", str(store), "--progress-file", "none")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -257,7 +258,7 @@ def test_ctrl_c_ends_quietly(store: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_reader_that_leaves_early_is_no_error(store: Path) -> None:
     code = f"import sys; from zarrfeed.tools.cli import main; sys.exit(main(['explain', {str(store / 'samples')!r}]))"
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*warm.command(), "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

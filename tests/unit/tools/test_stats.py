@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import xarray
 import zarr
 
 import zarrfeed
+from tests.support import warm
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.spec.statistics import Statistics
 from zarrfeed.tools import cli, stats_command
@@ -216,7 +216,7 @@ def test_a_process_that_is_killed_leaves_a_partial_result(tmp_path: Path) -> Non
         "        sys.stdin.read()\n"
         "zarrfeed.stats(sys.argv[1], output=sys.argv[2], on_progress=tell)\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "a.zarr"), str(path)]
+    command = [*warm.command(), "-c", script, str(tmp_path / "a.zarr"), str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"

@@ -26,6 +26,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import zarrfeed
+from tests.support import warm
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.tools import cli
 from zarrfeed.tools.verify import Progress
@@ -317,7 +318,7 @@ def on_progress(now):
         os.kill(os.getpid(), signal.SIGKILL)
 zarrfeed.verify({str(many)!r}, progress_file={str(file)!r}, on_progress=on_progress)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=240)
+    done = subprocess.run([*warm.command(), "-c", code], check=False, timeout=240)
     assert done.returncode == -signal.SIGKILL
     again: list[int] = []
     report = zarrfeed.verify(many, progress_file=file, on_progress=lambda now: again.append(now.done))
