@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(600)
 
 def run(*command: str, **variables: str) -> str:
     """Run a command to its end, and return what it printed; a failure shows all of it."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
-    environment["PATH"] = f"{variables.get('PATH', '')}:{warm.executable().parent}:{os.environ['PATH']}"
+    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | warm.variables() | own | variables
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -70,13 +70,13 @@ def test_a_run_that_is_killed_goes_on_exactly_on_another_number_of_ranks(tmp_pat
     assert re.fullmatch(r"done after 32 steps, trail [0-9a-f]{64}", whole)
     draw = random.Random()
     killed_at, delay = draw.randrange(1, 6), draw.random() * 0.05
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | warm.variables() | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with subprocess.Popen(command(2, "run"), stdout=subprocess.PIPE, text=True, env=environment) as first:
         assert first.stdout is not None
         for _ in range(killed_at):
             assert first.stdout.readline().startswith("saved step")
         time.sleep(delay)
-        for rank in children(first.pid):
+        for rank in children(warm.child_of(first.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank, signal.SIGKILL)
         assert "done" not in first.stdout.read(), f"killed {delay} s after checkpoint {killed_at}"
@@ -108,7 +108,7 @@ def test_torchrun_stops_and_goes_on_with_another_number_of_ranks(tmp_path: Path)
 
 
 def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
-    out = run(*warm.command(*warm.LIGHTNING), str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
+    out = run(*warm.command(), str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
     assert out.splitlines() == [
         "rank 0, epoch 0: 2048 samples before the stop, 0 after it, 2048 different ones",
         "rank 0, epoch 1: 512 samples before the stop, 1536 after it, 2048 different ones",
@@ -119,7 +119,7 @@ def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lightning_on_two_ranks(tmp_path: Path) -> None:
     arguments = ("--devices", "2", "--directory", str(tmp_path))
-    lines = run(*warm.command(*warm.LIGHTNING), str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
+    lines = run(*warm.command(), str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
     for rank in range(2):
         assert f"rank {rank}, epoch 1: 256 samples before the stop, 768 after it, 1024 different ones" in lines
         assert f"rank {rank}, epoch 2: 0 samples before the stop, 1024 after it, 1024 different ones" in lines

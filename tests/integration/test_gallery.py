@@ -34,7 +34,7 @@ MOST_LINES = 60
 
 def run(name: str, folder: Path) -> str:
     own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(folder), "COLUMNS": "160"}
-    environment = {**os.environ, **own, "PATH": f"{warm.executable().parent}:{os.environ['PATH']}"}
+    environment = os.environ | warm.variables() | own
     command = ["bash"] if name.endswith(".sh") else warm.command()
     done = subprocess.run(
         [*command, str(EXAMPLES / name)], capture_output=True, text=True, timeout=110, check=False, env=environment

@@ -22,7 +22,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 import textwrap
 import threading
 import warnings
@@ -100,19 +99,22 @@ def name_of(document: Path) -> str:
 
 def environment() -> dict[str, str]:
     """Return the environment of a reader with this package and its commands, and no network."""
-    return os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "ACCELERATE_USE_CPU": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HOME": str(Path.cwd()),
-        "XDG_STATE_HOME": str(Path.cwd()),
-        "TRANSFORMERS_OFFLINE": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_TOKEN": "0" * 64,  # otherwise Ray writes one to the home directory
-    }
+    return (
+        os.environ
+        | warm.variables()
+        | {
+            "ACCELERATE_USE_CPU": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HOME": str(Path.cwd()),
+            "XDG_STATE_HOME": str(Path.cwd()),
+            "TRANSFORMERS_OFFLINE": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_TOKEN": "0" * 64,  # otherwise Ray writes one to the home directory
+        }
+    )
 
 
 def run_command(*command: str) -> str:

@@ -53,6 +53,9 @@ DEFAULT = (
 LIGHTNING = ("lightning",)
 TRAINER = ("transformers", "transformers.trainer", "accelerate")
 
+#: Commands that installations put beside `python`, and their modules: those that `variables` makes warm.
+COMMANDS = {"zarrfeed": "zarrfeed", "torchrun": "torch.distributed.run"}
+
 #: As it is before a test changes it.
 _ENVIRONMENT = dict(os.environ)
 _START_S = 120.0
@@ -75,6 +78,12 @@ def command(*modules: str, **variables: str) -> list[str]:
 def executable(*modules: str, **variables: str) -> Path:
     """Return the file of `command`. Its name is `python`, for PATH; torchrun takes it as PYTHON_EXEC."""
     return _server(os.getpid(), modules, tuple(sorted(variables.items()))).executable
+
+
+def variables() -> dict[str, str]:
+    """Return variables of the environment by which shells, torchrun and `COMMANDS` find a warm Python."""
+    python = executable()
+    return {"PATH": f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHON_EXEC": str(python)}
 
 
 def child_of(client: int) -> int:
@@ -104,7 +113,10 @@ class Server:
             f"import sys; sys.path.insert(0, {str(_FOLDER)!r})\n"
             f"import client; client.main({sys.executable!r}, {self._directory!r})\n"
         )
-        self.executable.chmod(0o700)
+        for name, module in COMMANDS.items():
+            Path(self._directory, name).write_text(f'#!/bin/sh\nexec {self.executable} -m {module} "$@"\n')
+        for name in ("python", *COMMANDS):
+            Path(self._directory, name).chmod(0o700)
         self.command = [str(self.executable)]
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with socket.socket(socket.AF_UNIX) as listener, Path(self._directory, "stderr").open("w") as said:
