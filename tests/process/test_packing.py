@@ -68,7 +68,7 @@ def run_and_kill(source: Path, out: Path, arguments: dict[str, Any], after: int,
         try:
             return process.wait(wait_s) == 0
         except subprocess.TimeoutExpired:
-            process.kill()
+            warm.kill(process)
             status = process.wait(240)
             assert status in (0, -signal.SIGKILL)  # it may have ended just before
             return status == 0

@@ -173,7 +173,7 @@ def kill(attempt: Try) -> str:
             child.stdin.write("\n")
             child.stdin.flush()
             lines = _read_lines(child, attempt.random)
-            child.kill()
+            warm.kill(child)
             lines += child.stdout.readlines()
         if child.returncode != -9:
             raise UnspecifiedError(f"nothing was injected: the process had ended with {child.returncode}")

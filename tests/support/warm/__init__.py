@@ -19,7 +19,7 @@ folder on sys.path with a module that would hide a preloaded one; -W where a pre
 
 What differs from a real start and is not handed over: the modules of the server are in `sys.modules`; threads of BLAS
 and OpenMP are one; the process is no child of the client but of the server (`child_of` tells its number), in a
-session or process group of its own, and it is killed a moment after its client.
+session or process group of its own, and it is killed a moment after its client: `kill` is exact.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.support.warm.client import ask
 
@@ -98,6 +100,12 @@ def child_of(client: int) -> int:
     raise AssertionError(f"no server has a process for client {client} after {_START_S} s")
 
 
+def kill(client: subprocess.Popen[Any]) -> None:
+    """Send SIGKILL to the process of a client. When the client has ended then, so has the process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child_of(client.pid), signal.SIGKILL)
+
+
 class Server:
     """The process of server.py, which imports modules. It ends with this process, whatever ends that."""
 
@@ -150,7 +158,7 @@ _servers: list[Server] = []
 
 
 @functools.cache
-def _server(owner: int, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Server:
+def _server(_owner: int, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Server:
     """Return the server of a process; one that was forked from it gets a server of its own."""
     _servers.append(Server((*DEFAULT, *modules), dict(variables)))
     return _servers[-1]

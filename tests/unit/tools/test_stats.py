@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -220,7 +219,7 @@ def test_a_process_that_is_killed_leaves_a_partial_result(tmp_path: Path) -> Non
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
-        process.send_signal(signal.SIGKILL)
+        warm.kill(process)
         process.wait(timeout=240)
     said: list[str] = []
     statistics = zarrfeed.stats(tmp_path / "a.zarr", output=path, on_message=said.append)
