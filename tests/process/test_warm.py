@@ -92,6 +92,7 @@ _ENDS = {
     "own excepthook": "import sys\nsys.excepthook = lambda kind, *_: print(kind, sys.excepthook.__name__)\n1 / 0",
     "last value": "import atexit, sys\natexit.register(lambda: print(repr(sys.last_value)))\n1 / 0",
     "a destructor": "class C:\n    def __del__(self):\n        print('gone')\nc = C()",
+    "a destructor with its module": "import math\nclass C:\n    def __del__(self):\n        print(math.pi)\nc = C()",
     "stdin": "import sys; print(sys.stdin.read(), input.__name__)",
     "a warning": "import warnings; warnings.warn('old', DeprecationWarning)\n"
     "def f(): warnings.warn('f', stacklevel=9)\nf()",
@@ -303,7 +304,8 @@ _OWNER = """
 import os, signal, subprocess, sys
 from tests.support import warm
 server = warm.Server(("decimal",), {})
-child = subprocess.Popen([*server.command, "-c", "import signal; print(flush=True); signal.pause()"], stdout=subprocess.PIPE)
+code = "import signal; print(flush=True); signal.pause()"
+child = subprocess.Popen([*server.command, "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()
 print(server.process.pid, server.child_of(child.pid), child.pid, flush=True)
 exec(sys.argv[1])
@@ -413,7 +415,8 @@ def test_a_server_with_a_thread_or_a_failed_import_is_not_told(tmp_path: Path) -
 
 def test_the_default_server_lacks_a_module_or_repeats_itself() -> None:
     """Two processes draw different numbers from the global generators that a new interpreter seeds."""
-    code = "import sys, random, tempfile, uuid; before = set(sys.modules); import numpy; print(len(set(sys.modules) - before))\n"
+    code = "import sys, random, tempfile, uuid; before = set(sys.modules)\n"
+    code += "import numpy; print(len(set(sys.modules) - before))\n"
     code += "print(random.random(), numpy.random.random(), tempfile.mktemp(), uuid.uuid4())\n"
     code += f"print(all(name in sys.modules for name in {warm.DEFAULT!r}))"
     command = warm.command()

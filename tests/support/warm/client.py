@@ -146,13 +146,13 @@ def _serve(server: socket.socket, question: socket.socket) -> int:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     while True:
-        ready = select.select([server, reading], [], [])[0]
+        ready = select.select([server.fileno(), reading], [], [])[0]
         if reading in ready:
-            for number in os.read(reading, 64):
-                question.send(bytes([number]))
+            for got in os.read(reading, 64):
+                question.send(bytes([got]))
                 is_group = question.recv(1) == b"g"
                 with suppress(OSError):  # the process has ended, which is read next
-                    server.send(SIGNAL.pack(number, is_group))
-        if server in ready:
+                    server.send(SIGNAL.pack(got, is_group))
+        if server.fileno() in ready:
             what, status = _receive(server)
             return status if what == ENDED else signal.SIGKILL

@@ -28,7 +28,19 @@ from typing import Any
 _HERE = __file__
 _OWN_FOLDER = sys.path.pop(0)
 sys.path.append(_OWN_FOLDER)
-from client import ALONE, ENDED, HEADER, MESSAGE, MOST_FILES, REAL, SIGNAL, STARTED  # noqa: E402
+# fmt: off
+from client import (  # type: ignore[import-not-found]  # noqa: E402
+    ALONE,
+    ENDED,
+    HEADER,
+    MESSAGE,
+    MOST_FILES,
+    REAL,
+    SIGNAL,
+    STARTED,
+)
+
+# fmt: on
 
 sys.path.remove(_OWN_FOLDER)
 del sys.modules["client"]  # scripts may have a module of that name
@@ -208,7 +220,7 @@ def _is_module(entry: str, name: str) -> bool:
 
 def _folder_of(top: str) -> str | None:
     """Return the folder in which a preloaded module was found; None for those that are in no folder."""
-    file = getattr(sys.modules[top], "__file__", None)
+    file: str | None = getattr(sys.modules[top], "__file__", None)
     if not file:
         return None
     place = os.path.dirname(file) if os.path.basename(file).startswith("__init__.") else file
@@ -413,7 +425,7 @@ def _open_files(*, is_unbuffered: bool) -> None:
         binary: Any = open(number, mode, buffering=buffering, closefd=False)  # noqa: SIM115
         raw = getattr(binary, "raw", binary)
         raw.name = f"<{name}>"
-        text = io.TextIOWrapper(
+        text: Any = io.TextIOWrapper(
             binary,
             encoding=old.encoding,
             errors=old.errors,
@@ -471,13 +483,12 @@ if __name__ == "__main__":
     _server = Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), _preloaded)
     _command, _environment = _server.serve()
     _become(_preloaded, _command, _environment)
-    _main = _new_main(_command)
-    sys.modules["__main__"] = _main
+    sys.modules["__main__"] = _new_main(_command)  # held by nothing else, so that it ends as any does
     try:
         if _command.kind == "-m":
             runpy._run_module_as_main(_command.what)  # type: ignore[attr-defined]
         else:
-            exec(_code_of(_command), _main.__dict__)
+            exec(_code_of(_command), sys.modules["__main__"].__dict__)
     except BaseException:
         _hide_own_frames()
         raise
