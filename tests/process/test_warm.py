@@ -307,7 +307,7 @@ server = warm.Server(("decimal",), {})
 code = "import signal; print(flush=True); signal.pause()"
 child = subprocess.Popen([*server.command, "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()
-print(server.process.pid, server.child_of(child.pid), child.pid, flush=True)
+print(server.executable.parent, server.process.pid, server.child_of(child.pid), child.pid, flush=True)
 exec(sys.argv[1])
 """
 
@@ -332,11 +332,12 @@ def test_a_server_outlives_its_owner() -> None:
             ) as owner,
         ):
             assert owner.stdout is not None
-            started = [int(word) for word in owner.stdout.readline().split()]
+            folder, *started = owner.stdout.readline().decode().split()
             assert len(started) == 3
             end(owner.pid)
             for process in started:
-                assert wait_until(functools.partial(has_ended, process), _PATIENCE_S)
+                assert wait_until(functools.partial(has_ended, int(process)), _PATIENCE_S)
+            assert not Path(folder).exists()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
 

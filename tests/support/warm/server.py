@@ -14,6 +14,7 @@ import os
 import resource
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -271,9 +272,10 @@ class Server:
                 return task  # type: ignore[no-any-return]
 
     def end(self) -> None:
-        """End all children, and the server."""
+        """End all children and the server, and remove its folder."""
         for child in self._children.values():
             child.signal(signal.SIGKILL, is_group=True)
+        shutil.rmtree(os.path.dirname(self._listener.getsockname()), ignore_errors=True)
         os._exit(0)
 
     def _accept(self) -> tuple[Command, dict[str, str]] | None:
