@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.examples import LARGE, USUAL
+from tests.support.preload import preload_forkserver
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -27,9 +27,6 @@ settings.load_profile("ci")
 
 #: Test processes are not more than this: each takes 1 GB, and starts processes of its own.
 _MAX_PROCESSES = 6
-
-#: What forkserver's workers would import one by one, 2 s each; "spawn" is where tests start with nothing imported.
-_PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset", "zarrfeed.tools.bench.plain"]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -77,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("large" if config.getoption("--large") else "ci")
-    multiprocessing.set_forkserver_preload(_PRELOAD)
+    preload_forkserver()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

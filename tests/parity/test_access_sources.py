@@ -137,12 +137,12 @@ def test_forked_workers_read_after_their_parent_did(make: Callable[[Path], Store
 
 
 @pytest.mark.parametrize("shards", [None, (2 * ROWS, 4, 50)])
-def test_spawned_workers_read_a_store_that_python_reads(shards: Any, tmp_path: Path) -> None:
+def test_workers_that_unpickle_the_dataset_read_a_store_that_python_reads(shards: Any, tmp_path: Path) -> None:
     with ZipStore(tmp_path / "a.zip", mode="w") as store:
         _, data = write(store, shards=shards)
     access = ZarrDataset(zarr.open_array(ZipStore(tmp_path / "a.zip", mode="r")), return_index=True, num_threads=2)
     access[[1]]
-    loader = DataLoader(access, batch_size=16, num_workers=2, multiprocessing_context="spawn", timeout=240)
+    loader = DataLoader(access, batch_size=16, num_workers=2, multiprocessing_context="forkserver", timeout=240)
     for batch, index in loader:
         check(batch, data, index.numpy())
 

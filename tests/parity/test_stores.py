@@ -680,7 +680,7 @@ def test_a_store_that_does_not_survive_a_fork_is_refused_there(tmp_path: Path) -
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("make_store", "context"), [(memory_store, "fork"), (zip_store, "fork"), (memory_store, "spawn")]
+    ("make_store", "context"), [(memory_store, "fork"), (zip_store, "fork"), (memory_store, "forkserver")]
 )
 def test_workers_of_a_data_loader_read_any_store(
     make_store: Callable[[Path], Store], context: str, tmp_path: Path

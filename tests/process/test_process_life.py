@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests.support.frozen import imported_by
 from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.engine.reader import Reader
@@ -356,13 +358,22 @@ def test_a_process_that_is_given_a_dataset_has_epochs_of_its_own(store: str, met
         process.start()
         theirs.close()
         for _ in range(2):
-            assert ours.poll(60)
+            assert ours.poll(240)
             received.append(ours.recv())
         process.join(timeout=240)
         assert process.exitcode == 0
     assert received == expected[1:] * (len(received) // 2)
     assert indices([first, *feed]) == expected[0]
     assert indices(dataset) == expected[1]
+
+
+def test_processes_of_forkserver_find_imported_what_takes_seconds_to_import() -> None:
+    """As `preload_forkserver` arranges. Else each process of hundreds of tests would import torch anew."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, context) as pool:
+        process, server = pool.submit(os.getpid).result(240), pool.submit(imported_by).result(240)
+        parent = pool.submit(os.getppid).result(240)
+    assert server == parent != process
 
 
 def pickled(dataset: ZarrIterableDataset) -> ZarrIterableDataset:

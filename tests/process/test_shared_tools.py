@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+    with ProcessPoolExecutor(2, get_context("forkserver")) as executor:
         yield executor
 
 
@@ -108,7 +108,7 @@ def test_a_process_that_is_killed_breaks_the_pool_and_what_was_checked_is_kept(t
     array[...] = 1
     (path / "c" / "150").unlink()
 
-    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+    with ProcessPoolExecutor(2, get_context("forkserver")) as executor:
 
         def kill(_: Progress) -> None:
             for pid in list(executor._processes):

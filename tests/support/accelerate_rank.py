@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import warnings
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.support.flat import iterable_dataset
+from tests.support.preload import preload_forkserver
 from zarrfeed import ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 
 BATCH_SIZE = 6
@@ -224,7 +224,7 @@ def identity(store: str) -> dict[str, Any]:
 def main(store: str, output: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    multiprocessing.set_forkserver_preload(["zarrfeed.torch.loader", "accelerate.data_loader"])
+    preload_forkserver("accelerate.data_loader")
     directory = Path(output).parent
     result = {
         "read": read_all(store),

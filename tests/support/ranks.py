@@ -32,13 +32,11 @@ import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tests.support.flat import iterable_dataset
+from tests.support.preload import preload_forkserver
 from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 
 Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
-
-#: What ranks would import one by one; importing the package alone imports none of this.
-PRELOAD = ["torch", "zarrfeed.torch.loader", "zarrfeed.torch.map_dataset"]
 
 #: Seconds that anything may take. Generous: a process that is spawned imports torch, and the machine may be busy.
 LIMIT_S = 240
@@ -64,7 +62,7 @@ class Ranks:
         self._count = count
         self._context: Any = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
-            self._context.set_forkserver_preload(PRELOAD)
+            preload_forkserver()
         self._directory = tempfile.TemporaryDirectory(prefix="ranks-")
         self._groups = 0
         self._busy = False
@@ -182,7 +180,7 @@ def _serve(pipe: Connection, stack_file: str) -> None:
     os.setpgid(0, 0)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    multiprocessing.set_forkserver_preload(PRELOAD)
+    preload_forkserver()
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="each chunk is decoded by")
     warnings.filterwarnings("ignore", message="This DataLoader will create")

@@ -418,7 +418,7 @@ def test_a_loader_takes_its_own_kind_of_dataset_only(scalars: zarr.Array[Any]) -
 @pytest.mark.filterwarnings(MANY_WORKERS, NO_ACCELERATOR)
 @pytest.mark.parametrize(
     ("context", "num_workers", "pin_memory"),
-    [("fork", 1, False), ("fork", 2, True), ("fork", 5, False), ("spawn", 2, True)],
+    [("fork", 1, False), ("fork", 2, True), ("fork", 5, False), ("forkserver", 2, True)],
 )
 def test_workers_share_the_samples_over_three_different_epochs(
     context: str, num_workers: int, pin_memory: bool, scalars: zarr.Array[Any]

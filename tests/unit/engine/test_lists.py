@@ -389,15 +389,15 @@ def test_chunks_are_kept_by_index_too() -> None:
 # --- processes and states ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers(context: str, tmp_path: Path) -> None:
     names = words((40, 2))
     write(tmp_path / "a", names, "string", chunks=(3, 1), shards=(6, 2))
     dataset = ZarrIterableDataset(tmp_path / "a", batch_size=8, shuffle=True, return_index=True, num_threads=1)
     next(iter(dataset))  # loop and reader exist in the parent
     for loader in (
-        DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=80),
-        ZarrDataLoader(dataset, num_workers=2, multiprocessing_context=context, timeout=80),
+        DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=240),
+        ZarrDataLoader(dataset, num_workers=2, multiprocessing_context=context, timeout=240),
     ):
         seen: list[int] = []
         for text, index in loader:

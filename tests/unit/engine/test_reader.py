@@ -183,7 +183,7 @@ class InWorker(IterableDataset[Any]):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_tensors_that_a_worker_sends_are_mapped_and_not_copied(context: str, store: Path, data: AnyArray) -> None:
     loader = DataLoader(
         InWorker(store), batch_size=None, num_workers=1, multiprocessing_context=context, timeout=240, prefetch_factor=4

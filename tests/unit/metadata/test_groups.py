@@ -225,7 +225,7 @@ def test_samples_in_memory_are_permuted_anew_in_every_epoch_without_a_store() ->
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize("kind", ["mixed", "tensors"])
-@pytest.mark.parametrize(("context", "num_workers"), [(None, 0), ("fork", 2), ("spawn", 2), ("forkserver", 1)])
+@pytest.mark.parametrize(("context", "num_workers"), [(None, 0), ("fork", 2), ("forkserver", 1), ("forkserver", 2)])
 def test_workers_get_all_fields_and_every_sample_once(
     context: str | None, num_workers: int, kind: str, store: Path
 ) -> None:

@@ -101,7 +101,7 @@ def test_a_map_style_dataset_has_them_in_samples_and_batches(num_workers: int, s
     assert torch.equal(torch.cat(seen), torch.arange(20.0))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_send_them_without_copies(context: str, store: Path) -> None:
     expected = values_of(store)

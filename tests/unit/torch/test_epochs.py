@@ -129,7 +129,7 @@ def test_a_worker_that_asks_after_many_other_passes_began_still_joins_its_own() 
     assert epoch(shared.join("slow", 1, 2)) == 0
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_a_process_that_is_no_worker_counts_for_itself(context: str) -> None:
     """Ranks that inherit one dataset would else take each other's epochs."""
     shared = table()

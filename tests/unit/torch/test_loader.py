@@ -103,7 +103,7 @@ class _Mark:
         (self.folder / f"worker {worker}").touch()
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_the_users_worker_init_fn_is_called(store: str, context: str, tmp_path: Path) -> None:
     loader = ZarrDataLoader(make(store), num_workers=2, worker_init_fn=_Mark(tmp_path), multiprocessing_context=context)
     assert sorted(indices(loader)) == list(range(N))

@@ -156,11 +156,11 @@ def test_loaders_with_samplers_give_what_the_sampler_says(
     assert sorted(got) == sorted(expected) if kind == "random" else got == expected
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_workers_of_every_kind_read_after_their_parent_did(method: str, store: Path) -> None:
+@pytest.mark.parametrize(("method", "num_workers"), [("spawn", 1), ("forkserver", 2), ("fork", 2)])
+def test_workers_of_every_kind_read_after_their_parent_did(method: str, num_workers: int, store: Path) -> None:
     data = dataset(store)
     check(data[[3, 1]], store, [3, 1])
-    loader = DataLoader(data, batch_size=10, num_workers=2, multiprocessing_context=method, timeout=240)
+    loader = DataLoader(data, batch_size=10, num_workers=num_workers, multiprocessing_context=method, timeout=240)
     assert torch.cat([batch[2] for batch in loader]).tolist() == list(range(N))
     check(data[[3, 1]], store, [3, 1])
 

@@ -129,9 +129,9 @@ def test_no_transform_stays_none() -> None:
 
 
 def test_workers_unpack_in_the_same_way() -> None:
-    """There the dataset was pickled, with `spawn`, or forked."""
+    """There the dataset was pickled, with `forkserver`, or forked."""
     dataset = ZarrIterableDataset(SAMPLES, TARGETS, batch_size=4, transform=add)
-    for context in ("fork", "spawn"):
+    for context in ("fork", "forkserver"):
         loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context=context)
         loader.set_epoch(0)
         assert sorted(torch.cat(list(loader)).tolist()) == EXPECTED.tolist()

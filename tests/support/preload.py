@@ -1,0 +1,28 @@
+"""The modules that a forkserver of the tests imports, so that each process that it forks starts with them imported.
+
+A process of "spawn" imports them anew, which takes 2 CPU seconds and more. A Process and a DataLoader pickle the same
+objects for both methods. So tests use "forkserver" where an object has to be pickled, and "spawn" where a test is about
+a process that starts with nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+
+#: The last one freezes what the others made. pytest and hypothesis are what the import of a test module would import.
+MODULES = (
+    "pytest",
+    "hypothesis",
+    "torch",
+    "zarr",
+    "zarrfeed.torch.iterable_dataset",
+    "zarrfeed.torch.loader",
+    "zarrfeed.torch.map_dataset",
+    "zarrfeed.tools.bench.plain",
+    "tests.support.frozen",
+)
+
+
+def preload_forkserver(*others: str) -> None:
+    """Tell the forkserver of this process, which starts with the first process that is asked of it, what to import."""
+    multiprocessing.set_forkserver_preload([*others, *MODULES])
