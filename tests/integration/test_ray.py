@@ -1,4 +1,4 @@
-"""`zarrfeed.compat.ray` and Ray Train on a small local cluster: each sample comes once, also where a worker dies."""
+"""`zarrfeed.compat.ray`, Ray Train, `pack` and `stats` on one small local cluster, also where a worker dies."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ from ray.data.block import BlockAccessor
 
 import zarrfeed
 import zarrfeed.compat.ray
+from tests.support.distributed_stores import make_damaged
+from tests.support.packing import MANY_UNITS, Killer, check_many_units, make_source
 from tests.support.paths import ROOT
-from tests.support.ray_cluster import ray_cluster
+from tests.support.ray_cluster import processes_with_a_task, ray_cluster
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import ConfigError, CorruptChunkError, UnsupportedError, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.compat.ray import ZarrfeedDatasource, block_ends, nearest_edges
+from zarrfeed.tools.pack import pack
 
 EXAMPLES = ROOT / "examples"
 N = 203
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
@@ -43,15 +46,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster() -> Iterator[Any]:
     """Start a cluster of two cores, whose workers can import the examples."""
     environment = {
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{EXAMPLES}:{ROOT}:{os.environ.get('PYTHONPATH', '')}",
     }
-    with ray_cluster(environment):
-        yield
+    with ray_cluster(environment) as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +237,33 @@ def test_a_bad_chunk_is_an_error_on_the_driver(tmp_path: Path) -> None:
     with pytest.raises(ray.exceptions.RayTaskError, match=r"x.zarr.*c/2") as raised:
         ray.data.read_datasource(ZarrfeedDatasource(broken)).materialize()
     assert isinstance(raised.value.cause, CorruptChunkError)
+
+
+def test_a_ray_cluster_loses_a_worker_and_pack_no_sample(tmp_path: Path, cluster: Any) -> None:
+    source, out = tmp_path / "source.zarr", tmp_path / "out.zarr"
+    make_source(source, 2000)
+    killer = Killer(lambda: processes_with_a_task("_call"))
+    report = pack(source, out, executor="ray", on_progress=killer, **MANY_UNITS)
+    assert killer.killed == 1
+    check_many_units(report, out, source)
+    assert cluster.is_initialized()  # a cluster that was there before stays
+
+
+def test_tasks_of_ray_measure_as_threads_do_and_fail_alike(
+    tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_damaged(tmp_path / "a.zarr")
+    monkeypatch.setattr("zarrfeed.tools.stats._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("zarrfeed.tools.stats._RANGE_BYTES", 30_000)
+    data = zarrfeed.open(tmp_path / "a.zarr", variables=["values"])
+    assert zarrfeed.stats(data, axis=1, executor="ray") == zarrfeed.stats(data, axis=1)
+    errors = []
+    for executor in (None, "ray"):
+        with pytest.raises(zarrfeed.CorruptChunkError) as failed:
+            zarrfeed.stats(zarrfeed.open(tmp_path / "a.zarr", variables=["plain"]), executor=executor)
+        errors.append((type(failed.value), str(failed.value)))
+    assert errors[0] == errors[1]
+    assert cluster.is_initialized()
 
 
 def train_and_tell(config: dict[str, Any]) -> None:

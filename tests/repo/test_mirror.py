@@ -36,7 +36,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         for name in ("sparse_rows", "sources/anndata_elements", "sources/csr_rows")
     },
     "tools/portable.py": ("process/test_shared_tools.py",),
-    "tools/ray_executor.py": ("process/test_packing_clusters.py",),
+    "tools/ray_executor.py": ("integration/test_ray.py",),
     "tools/pack/sources/source.py": ("unit/tools/pack/sources/test_detect.py",),
     "plan/groups.py": ("unit/plan/test_order.py", "unit/plan/test_mixed_order.py"),
     "plan/keyed_random.py": (

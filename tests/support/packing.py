@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+
+from zarrfeed.plan.random_bijection import RandomBijection
+from zarrfeed.tools.pack import PackProgress, PackReport
+
+#: Options of a `pack` of 2000 samples in many units, for the processes of a cluster.
+MANY_UNITS: dict[str, Any] = {"sample_chunk": 5, "shard": 600, "shuffle": 12, "verify": True}
 
 
 def make_source(path: Path, count: int = 500) -> zarr.Group:
@@ -37,6 +47,36 @@ def check_packed(packed: zarr.Group, source: zarr.Group, numbers: npt.NDArray[np
     assert np.array_equal(_read(packed, "channel"), _read(source, "channel"))
     for name in ("name", "blob"):
         assert list(_read(packed, name)) == list(_read(source, name)[numbers])
+
+
+def check_many_units(report: PackReport, out: Path, source: Path) -> None:
+    """Check what `pack` made with the options `MANY_UNITS`."""
+    assert report.proof is not None
+    assert report.proof.ok
+    read = zarr.open_group(source, mode="r")
+    count = _read(read, "time").size
+    numbers = RandomBijection(count, MANY_UNITS["shuffle"]).numbers(np.arange(count))
+    check_packed(zarr.open_group(out, mode="r"), read, numbers)
+
+
+class Killer:
+    """Kills a process that does units after some of them, once: an `on_progress` of `pack`.
+
+    Parameters
+    ----------
+    find
+        Returns the processes that do units at the moment.
+    """
+
+    def __init__(self, find: Callable[[], list[int]]) -> None:
+        self._find, self.killed = find, 0
+
+    def __call__(self, now: PackProgress) -> None:
+        if now.stage == "write" and now.done > 5 and not self.killed:
+            for pid in self._find()[:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed += 1
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -1,11 +1,16 @@
-"""A Ray cluster of two cores, on loopback alone, for the tests of one module."""
+"""A Ray cluster of two cores, on loopback alone.
+
+It takes seconds to start, so all tests that need one are in one file, test_ray.py, which one test process runs.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,14 @@ import pytest
 #: Otherwise Ray writes one to the home directory. One for a process: Ray keeps the first one that it was given, and
 #: cannot reach a second cluster that has another.
 _TOKEN = secrets.token_hex(32)
+
+#: Ray Train gives its workers 60 s to start, of which each imports torch, and begins anew until that is enough: on a
+#: busy machine for minutes. Its watcher of nodes that a cloud takes away is a process more for each start.
+_TRAIN = {
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+}
 
 
 @contextmanager
@@ -23,7 +36,8 @@ def ray_cluster(environment: Mapping[str, str] | None = None) -> Iterator[Any]:
     """
     ray: Any = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": _TOKEN, **(environment or {})}.items():
+        private = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": _TOKEN}
+        for name, value in {**private, **_TRAIN, **(environment or {})}.items():
             patch.setenv(name, value)
         handler = signal.getsignal(signal.SIGINT)
         ray.init(
@@ -38,3 +52,19 @@ def ray_cluster(environment: Mapping[str, str] | None = None) -> Iterator[Any]:
         finally:
             ray.shutdown()
             signal.signal(signal.SIGINT, handler)  # Ray Train leaves its own, which starts a cluster when it is called
+
+
+def processes_with_a_task(function: str) -> list[int]:
+    """Return the processes of this process's cluster that run a task of a function; so they call themselves."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            title = (process / "cmdline").read_bytes().rstrip(b" \0")
+            if title == f"ray::{function}".encode() and _parent(_parent(int(process.name))) == os.getpid():
+                found.append(int(process.name))
+    return found
+
+
+def _parent(process: int) -> int:
+    """Return the parent of a process. The parent of a worker is the raylet, which `ray.init` started."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
