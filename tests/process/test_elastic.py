@@ -20,7 +20,7 @@ from tests.support.sample_log import WRAPPER, SampleLog, assert_kept_once
 EXAMPLE = ROOT / "examples" / "ddp_torchrun.py"
 NUM_SAMPLES, STEPS, SAVE_EVERY = 2048, 32, 10
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Node:
@@ -67,7 +67,7 @@ class Node:
     def end(self) -> None:
         """Wait until the run ends, and fail with what the node said if it does not end well."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.agent.wait(180)
+            self.agent.wait(240)
         assert self.agent.poll() == 0, self.said()
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from zarrfeed import rank_from_kubernetes
 
 NUM_SAMPLES, STEPS = 2048, 32
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_command_of_the_manifest_trains_on_all_pods(tmp_path: Path, manifest
         for index in range(2)
     ]
     try:
-        said = [pod.communicate(timeout=120)[0] for pod in pods]
+        said = [pod.communicate(timeout=240)[0] for pod in pods]
     finally:
         for pod in pods:
             pod.kill()

@@ -28,7 +28,7 @@ echo localhost
 for ((node = 2; node <= 10000; node++)); do echo "node$node"; done
 """
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Cluster:
@@ -137,7 +137,7 @@ def test_a_job_that_its_time_limit_ends_goes_on_exactly_on_other_nodes(tmp_path:
     said = first.communicate(timeout=240)[0]
     assert first.returncode == 128 + signal.SIGTERM, said
     second = cluster.sbatch(nodes=1, tasks_per_node=1)
-    said = second.communicate(timeout=120)[0]
+    said = second.communicate(timeout=240)[0]
     assert second.returncode == 0, said
 
     assert said.startswith("continuing on 1 ranks in epoch 0, at step 10\n")

@@ -20,7 +20,7 @@ import torch
 import zarrfeed
 
 #: Seconds that a rank waits at its limit before it gives up.
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 def log_samples(folder: Path) -> None:

@@ -202,14 +202,15 @@ def _serve(pipe: Connection, stack_file: str) -> None:
 
 @contextlib.contextmanager
 def _group(rank: int, world_size: int, rendezvous: str) -> Iterator[None]:
-    _initialise(rank, world_size, rendezvous)
+    meet(rank, world_size, rendezvous)
     try:
         yield
     finally:
         torch.distributed.destroy_process_group()
 
 
-def _initialise(rank: int, world_size: int, rendezvous: str) -> None:
+def meet(rank: int, world_size: int, rendezvous: str) -> None:
+    """Initialise torch.distributed; ranks meet by a file, which is made."""
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{rendezvous}",
@@ -370,7 +371,7 @@ def read_made_before_the_group(cell: Cell, rendezvous: str) -> Delivery:
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.distributed.destroy_process_group()
     dataset, loader = cell.make()
-    _initialise(rank, world_size, rendezvous)
+    meet(rank, world_size, rendezvous)
     return Delivery(len(dataset), len(loader), [take(iter(loader))])
 
 

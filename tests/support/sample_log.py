@@ -49,7 +49,7 @@ class SampleLog:
             starts.append(Start(world_size, [[sample for of_rank in step for sample in of_rank] for step in steps]))
         return starts
 
-    def wait(self, steps: list[int], check: Callable[[], None], limit_s: float = 120) -> None:
+    def wait(self, steps: list[int], check: Callable[[], None], limit_s: float = 240) -> None:
         """Wait until the starts have come to these steps; `check` raises if the run has ended.
 
         Raises
