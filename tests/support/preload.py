@@ -8,6 +8,7 @@ a process that starts with nothing.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 
 #: The last one freezes what the others made. pytest and hypothesis are what the import of a test module would import.
 MODULES = (
@@ -26,3 +27,9 @@ MODULES = (
 def preload_forkserver(*others: str) -> None:
     """Tell the forkserver of this process, which starts with the first process that is asked of it, what to import."""
     multiprocessing.set_forkserver_preload([*others, *MODULES])
+
+
+def preloaded_by() -> int | None:
+    """Return the forkserver that imported `MODULES` for this process; None if it imports them itself."""
+    frozen = sys.modules.get("tests.support.frozen")
+    return frozen.PROCESS if frozen else None
