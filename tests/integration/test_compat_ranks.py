@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.support import warm
 from tests.support.compat_ranks import read_cases
 from tests.support.paths import SUPPORT
 from tests.support.ranks import Ranks
@@ -72,7 +72,7 @@ def test_a_worker_that_cannot_ask_for_the_seed_of_the_others_says_what_to_do(res
 def test_the_lightning_example_of_the_original_delivers_every_sample_once(directory: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")}
     done = subprocess.run(
-        [sys.executable, str(SUPPORT / "compat_lightning.py"), str(directory)],
+        [*warm.command(*warm.LIGHTNING), str(SUPPORT / "compat_lightning.py"), str(directory)],
         capture_output=True,
         text=True,
         env={**environment, "OMP_NUM_THREADS": "1"},

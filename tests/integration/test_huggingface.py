@@ -1,7 +1,7 @@
 """accelerate and transformers' Trainer on two ranks: every sample exactly once, however they are told to split it.
 
-Each rank is a process started as `accelerate launch` and torchrun start it. All cases run in the same two processes,
-since importing transformers takes seconds; a test looks at one case.
+Each rank has the variables of torchrun, as `accelerate launch` and torchrun start it. All cases run in the same two
+processes, forked from one that has imported transformers, which takes seconds; a test looks at one case.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.support import warm
 from tests.support.paths import ROOT
 
 N, BATCH_SIZE, WORLD_SIZE = 211, 6, 2
@@ -32,40 +33,53 @@ pytestmark = pytest.mark.timeout(900)
 
 Results = list[dict[str, Any]]
 
+#: Variables that modules read as they are imported, so that the server that imports them needs them.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-def launch(module: str, directory: Path) -> Results:
-    """Run `main(store, output)` of a module on two ranks, and return what each wrote."""
+
+def launch(module: str, python: list[str], directory: Path) -> Results:
+    """Run `main(store, output)` of a module on two ranks, and return what each wrote.
+
+    Parameters
+    ----------
+    module
+        Name of the module, which is imported when the variables of torchrun are set.
+    python
+        A command of `tests.support.warm` whose server has imported the framework, with the variables `OFFLINE`. The
+        ranks set those of torchrun themselves: a client that had them would become a real interpreter, as the
+        framework reads some of them at its import. It reads them again when it is used.
+    directory
+        The folder of the store, and of what the ranks write.
+    """
     store = str(directory / "samples.zarr")
     zarr.create_array(store, data=np.repeat(np.arange(N), 3).reshape(N, 3), chunks=(4, 3))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     outputs = [directory / f"{rank}.json" for rank in range(WORLD_SIZE)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", f"import sys, {module}; {module}.main(*sys.argv[1:])", store, str(output)],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(WORLD_SIZE),
-                "LOCAL_WORLD_SIZE": str(WORLD_SIZE),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "ACCELERATE_USE_CPU": "true",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-                "HF_HUB_OFFLINE": "1",
-                "TRANSFORMERS_OFFLINE": "1",
-                "HF_HUB_DISABLE_TELEMETRY": "1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+    processes = []
+    for rank, output in enumerate(outputs):
+        of_torchrun = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(WORLD_SIZE),
+            "LOCAL_WORLD_SIZE": str(WORLD_SIZE),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "ACCELERATE_USE_CPU": "true",
+        }
+        code = f"import os, sys; os.environ.update({of_torchrun}); import {module}; {module}.main(*sys.argv[1:])"
+        environment = {**os.environ, **OFFLINE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+        processes.append(
+            subprocess.Popen(
+                [*python, "-c", code, store, str(output)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         )
-        for rank, output in enumerate(outputs)
-    ]
     try:
         logs = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
     finally:
@@ -78,12 +92,16 @@ def launch(module: str, directory: Path) -> Results:
 
 @pytest.fixture(scope="module")
 def accelerate(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return launch("tests.support.accelerate_rank", tmp_path_factory.mktemp("accelerate"))
+    return launch(
+        "tests.support.accelerate_rank", warm.command(*warm.TRAINER, **OFFLINE), tmp_path_factory.mktemp("accelerate")
+    )
 
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return launch("tests.support.trainer_rank", tmp_path_factory.mktemp("trainer"))
+    return launch(
+        "tests.support.trainer_rank", warm.command(*warm.TRAINER, **OFFLINE), tmp_path_factory.mktemp("trainer")
+    )
 
 
 def counts(batches: Iterable[list[int]]) -> Counter[int]:

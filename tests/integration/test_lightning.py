@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 import zarr
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from tests.support import warm
 from tests.support.paths import ROOT
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
@@ -209,12 +209,22 @@ rank = os.environ.get("LOCAL_RANK", "0")
 def fit_on_two_ranks(
     directory: Path, *, checkpoint: str = "", num_workers: int = 0, max_steps: int = -1
 ) -> Iterator[Any]:
-    """Run the script as a user would; Lightning starts it again for rank 1. Return what each rank was given."""
+    """Run the script as a user would; Lightning starts it again, by an interpreter of its own, for rank 1.
+
+    Return what each rank was given.
+    """
     script = directory / "train.py"
     script.write_text(RANK_SCRIPT.format(root=str(ROOT)))
-    command = [sys.executable, str(script), str(directory), checkpoint, str(num_workers), str(max_steps)]
+    command = [
+        *warm.command(*warm.LIGHTNING),
+        str(script),
+        str(directory),
+        checkpoint,
+        str(num_workers),
+        str(max_steps),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     for rank in range(2):
         yield json.loads((directory / f"rank-{rank}.json").read_text())

@@ -1,6 +1,7 @@
 """Lightning Fabric and pytorch-ignite on two ranks: every sample exactly once, and the same after a stop.
 
-All cases run in the same two processes, since importing lightning takes seconds; a test looks at one case.
+All cases run in the same two processes, forked from one that has imported lightning, which takes seconds; a test looks
+at one case.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_huggingface import BATCH_SIZE, KEPT, WORLD_SIZE, N, Results, launch
+from tests.integration.test_huggingface import BATCH_SIZE, KEPT, OFFLINE, WORLD_SIZE, N, Results, launch
+from tests.support import warm
 
 STEPS = -(-KEPT // WORLD_SIZE // BATCH_SIZE)
 
@@ -21,7 +23,11 @@ Batches = list[list[int]]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return launch("tests.support.loops_rank", tmp_path_factory.mktemp("loops"))
+    return launch(
+        "tests.support.loops_rank",
+        warm.command(*warm.LIGHTNING, "ignite.engine", "ignite.handlers", **OFFLINE),
+        tmp_path_factory.mktemp("loops"),
+    )
 
 
 def counts(epochs: tuple[Batches, ...]) -> Counter[int]:

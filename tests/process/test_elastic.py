@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tests.support import warm
 from tests.support.paths import ROOT
 from tests.support.sample_log import WRAPPER, SampleLog, assert_kept_once
 
@@ -29,7 +30,7 @@ class Node:
     def __init__(self, name: str, port: int, directory: Path) -> None:
         self._said = directory / f"{name}.txt"
         command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3"),
+            *(*warm.command(), "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic"),
             # seconds that a node waits for a second one; and the store of all is not a node's, but this process's
             *("--rdzv-conf=last_call_timeout=5,is_host=0", "--local-addr=127.0.0.1", "--monitor-interval=0.2"),
@@ -42,23 +43,21 @@ class Node:
             "SAMPLE_LOG": str(directory / "log"),
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else a node that joins is not told an address (torch 2.13)
             "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHON_EXEC": str(warm.executable()),
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
         with self._said.open("w") as said:
             self.agent = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
 
-    def ranks(self) -> list[int]:
-        pid = self.agent.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
     def lose(self) -> None:
         """End the agent and its rank by SIGKILL, as a node ends that loses its power."""
-        ranks = self.ranks() if self.agent.poll() is None else []
+        with contextlib.suppress(ProcessLookupError):  # it ended
+            agent = warm.child_of(self.agent.pid)
+            clients = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+            for process in [agent, *(warm.child_of(int(client)) for client in clients)]:
+                os.kill(process, signal.SIGKILL)
         self.agent.kill()
-        for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rank, signal.SIGKILL)
         self.agent.wait(240)
 
     def said(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import warm
 from tests.support.paths import ROOT
 from tests.support.sample_log import WRAPPER, SampleLog, assert_kept_once
 from zarrfeed import rank_from_kubernetes
@@ -71,7 +72,7 @@ def test_the_command_of_the_manifest_trains_on_all_pods(tmp_path: Path, manifest
         port = str(free.getsockname()[1])
     pods = [
         subprocess.Popen(
-            [sys.executable, str(WRAPPER), str(ROOT / of_pod["command"][1]), *arguments, "--epochs", "1"],
+            [*warm.command(), str(WRAPPER), str(ROOT / of_pod["command"][1]), *arguments, "--epochs", "1"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm
 from tests.support.paths import ROOT
 from tests.support.sample_log import WRAPPER, SampleLog, assert_kept_once
 
@@ -39,7 +40,7 @@ class Cluster:
         commands, submit = directory / "bin", directory / "submit" / "examples"
         commands.mkdir()
         submit.mkdir(parents=True)
-        srun = f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "tests" / "support" / "fake_srun.py"}" "$@"\n'
+        srun = f'#!/bin/sh\nexec "{warm.executable()}" "{ROOT / "tests" / "support" / "fake_srun.py"}" "$@"\n'
         for name, text in (("srun", srun), ("scontrol", SCONTROL)):
             (commands / name).write_text(text)
             (commands / name).chmod(0o755)
@@ -75,7 +76,7 @@ class Cluster:
         environment = {
             **os.environ,
             **job,
-            "PATH": f"{self.directory / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{self.directory / 'bin'}:{warm.executable().parent}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
             "SAMPLE_LOG": str(self.directory / "log"),
             "GLOO_SOCKET_IFNAME": "lo",
