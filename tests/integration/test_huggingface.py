@@ -37,8 +37,8 @@ Results = list[dict[str, Any]]
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def launch(module: str, python: list[str], directory: Path) -> Results:
-    """Run `main(store, output)` of a module on two ranks, and return what each wrote.
+def launch(module: str, python: list[str], directory: Path, *arguments: str) -> Results:
+    """Run `main(store, output, *arguments)` of a module on two ranks, and return what each wrote.
 
     Parameters
     ----------
@@ -50,6 +50,8 @@ def launch(module: str, python: list[str], directory: Path) -> Results:
         framework reads some of them at its import. It reads them again when it is used.
     directory
         The folder of the store, and of what the ranks write.
+    arguments
+        More arguments of `main`.
     """
     store = str(directory / "samples.zarr")
     zarr.create_array(store, data=np.repeat(np.arange(N), 3).reshape(N, 3), chunks=(4, 3))
@@ -73,7 +75,7 @@ def launch(module: str, python: list[str], directory: Path) -> Results:
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         processes.append(
             subprocess.Popen(
-                [*python, "-c", code, store, str(output)],
+                [*python, "-c", code, store, str(output), *arguments],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -92,16 +94,15 @@ def launch(module: str, python: list[str], directory: Path) -> Results:
 
 @pytest.fixture(scope="module")
 def accelerate(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return launch(
-        "tests.support.accelerate_rank", warm.command(*warm.TRAINER, **OFFLINE), tmp_path_factory.mktemp("accelerate")
-    )
+    python = warm.command(*warm.TRAINER, **OFFLINE)
+    directory = tmp_path_factory.mktemp("accelerate")
+    return launch("tests.support.accelerate_rank", python, directory, str(warm.executable()))
 
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return launch(
-        "tests.support.trainer_rank", warm.command(*warm.TRAINER, **OFFLINE), tmp_path_factory.mktemp("trainer")
-    )
+    python = warm.command(*warm.TRAINER, **OFFLINE)
+    return launch("tests.support.trainer_rank", python, tmp_path_factory.mktemp("trainer"))
 
 
 def counts(batches: Iterable[list[int]]) -> Counter[int]:

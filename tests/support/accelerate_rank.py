@@ -1,7 +1,7 @@
 """One process of a run that `accelerate launch` would start: reads a store in many ways, and writes what it got.
 
-Run as `main(store, output)` with torchrun's environment variables, by `python -c`: forkserver's workers would import a
-script again.
+Run as `main(store, output, python)` with torchrun's environment variables, by `python -c`: forkserver's workers would
+import a script again. `python` is a command that starts a forkserver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.support.flat import iterable_dataset
-from tests.support.preload import preload_forkserver
+from tests.support.preload import start_forkserver
 from zarrfeed import ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 
 BATCH_SIZE = 6
@@ -221,10 +221,10 @@ def identity(store: str) -> dict[str, Any]:
     return results
 
 
-def main(store: str, output: str) -> None:
+def main(store: str, output: str, python: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    preload_forkserver("accelerate.data_loader")
+    start_forkserver(python, "accelerate.data_loader")
     directory = Path(output).parent
     result = {
         "read": read_all(store),
