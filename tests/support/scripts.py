@@ -21,7 +21,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
-def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run_script(body: str, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Run `python -c body arguments` in a warm process; `body` may be indented.
 
     Raises
@@ -32,7 +32,7 @@ def run_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.Co
     return _run_script(warm.command(), body, arguments, timeout)
 
 
-def run_new_script(body: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run_new_script(body: str, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Do what `run_script` does, in a new interpreter; `tests.support.warm` says which tests need one."""
     return _run_script([sys.executable], body, arguments, timeout)
 
