@@ -52,11 +52,12 @@ class Node:
 
     def lose(self) -> None:
         """End the agent and its rank by SIGKILL, as a node ends that loses its power."""
-        with contextlib.suppress(ProcessLookupError):  # it ended
-            agent = warm.child_of(self.agent.pid)
-            clients = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-            for process in [agent, *(warm.child_of(int(client)) for client in clients)]:
-                os.kill(process, signal.SIGKILL)
+        if self.agent.poll() is None:
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it ended just now
+                agent = warm.child_of(self.agent.pid)
+                clients = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+                for process in [agent, *(warm.child_of(int(client)) for client in clients)]:
+                    os.kill(process, signal.SIGKILL)
         self.agent.kill()
         self.agent.wait(240)
 

@@ -36,7 +36,8 @@ def ray_cluster(environment: Mapping[str, str] | None = None) -> Iterator[Any]:
     """
     ray: Any = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
-        private = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": _TOKEN}
+        # Ray sets the last one in this process, and processes of other tests would start with Ray's debugger.
+        private = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": _TOKEN, "PYTHONBREAKPOINT": ""}
         for name, value in {**private, **_TRAIN, **(environment or {})}.items():
             patch.setenv(name, value)
         handler = signal.getsignal(signal.SIGINT)
