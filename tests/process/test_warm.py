@@ -381,12 +381,15 @@ def test_a_variable_that_a_module_reads_is_not_noticed(tmp_path: Path) -> None:
     """Modules read variables at their import, and warn; what they did then is not what they would do now."""
     (tmp_path / "reading.py").write_text(
         "import decimal, os\nnames = dict(os.environ)\nos.environ.get('READ_EARLY')\nos.environ['SET_EARLY'] = '1'\n"
+        "os.environ.setdefault('SET_IF_MISSING', '1')\n"
     )
     (tmp_path / "warning.py").write_text("import decimal, warnings\nwarnings.warn('x', DeprecationWarning)\n")
     (tmp_path / "filtering.py").write_text("import decimal, warnings\nwarnings.simplefilter('ignore', BytesWarning)\n")
     server = warm.Server(("reading", "filtering"), {"PYTHONPATH": str(tmp_path), "ANY": "1"})
     assert is_warm(server, ANY="2")
     assert not is_warm(server, READ_EARLY="2")
+    assert is_warm(server, SET_IF_MISSING="1")  # a process that has imported the module has it so
+    assert not is_warm(server, SET_IF_MISSING="2")
     code = "import os, sys; print(os.environ['SET_EARLY'], 'reading' in sys.modules)"
     assert outcome(server.command, ["-c", code])[1] == b"1 True\n"
     code = "import filtering, warnings; print(warnings.filters)"

@@ -138,6 +138,8 @@ class Preloaded:
             is_read = name in self.read or name.startswith(_READ_AT_START)
             if name in _ONE_THREAD and other is None:
                 continue
+            if name in self.set and other == self.set[name]:  # as where the client's owner has imported the module, too
+                continue
             if mine != other and is_read and name not in _APPLIED and name not in _WITHOUT_EFFECT:
                 return f"the environment variable {name} is {other!r}, and {mine!r} in the server"
         if self.warned and (command.warnings or environment.get("PYTHONWARNINGS")):
