@@ -101,16 +101,19 @@ def level_patch(
     context = inside if context is None else context
     begin = begin_at_level(start, factor, translated=translated)
     begin -= np.array([(q - p) // 2 for q, p in zip(context, inside, strict=True)])
-    # np.pad of as much as a patch reaches beyond, and of one more patch
+    # np.pad of the places along each axis, by as much as a patch reaches beyond and by one more patch
     around = max(itertools.chain(context, np.abs(begin), begin + context)) + max(context)
-    for axis in range(level.ndim):
-        width = [(0, 0)] * level.ndim
-        width[axis] = (around, around)
+    places = []
+    for axis, (first, length) in enumerate(zip(begin, context, strict=True)):
+        line = np.arange(level.shape[axis])
         if axis in wraps:
-            level = np.pad(level, width, mode="wrap")
+            line = np.pad(line, around, mode="wrap")
         elif isinstance(pad, str):
-            level = np.pad(level, width, mode=pad)  # type: ignore[call-overload]
+            line = np.pad(line, around, mode=pad)  # type: ignore[call-overload]
         else:
-            level = np.pad(level, width, constant_values=pad)
-    found: Voxels = level[tuple(slice(b + around, b + around + q) for b, q in zip(begin, context, strict=True))]
+            line = np.pad(line, around, constant_values=-1)
+        places.append(line[first + around : first + around + length])
+    found: Voxels = level[np.ix_(*places)]
+    if not isinstance(pad, str):
+        found[(np.array(np.meshgrid(*places, indexing="ij")) < 0).any(axis=0)] = pad
     return found
