@@ -90,10 +90,13 @@ def test_images_of_any_shape_are_cut_as_numpy_cuts_them(seed: int, tmp_path: Pat
     factor, shape, size, context = (
         random.integers(low, high, 3).tolist() for low, high in ((1, 6), (5, 40), (2, 12), (1, 20))
     )
-    shape = [min(voxels, 7 * side) for voxels, side in zip(shape, size, strict=True)]  # a few hundred patches, no 8 000
+    shape = [min(voxels, 7 * side) for voxels, side in zip(shape, size, strict=True)]  # a few hundred patches at most
     translated, rounded = bool(random.integers(2)), ["up", "down"][random.integers(2)]
     pad: Any = [0, 9, "edge", "reflect"][random.integers(4)]
-    chunks = random.integers(1, 9, (2, 3)).tolist()
+    least = [
+        [-(-voxels // (6 * f)) for voxels, f in zip(shape, of_level, strict=True)] for of_level in ((1, 1, 1), factor)
+    ]
+    chunks = np.maximum(random.integers(1, 9, (2, 3)), least).tolist()  # at most 6 along each axis
     group = zarr.create_group(tmp_path / "i")
     arrays = put_pyramid(
         group, shape, [(1, 1, 1), factor], chunks=chunks, translated=translated, rounded=rounded, voxel=0.1 + seed
