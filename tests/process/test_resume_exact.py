@@ -384,7 +384,7 @@ def test_workers_deliver_the_very_same_batches_and_then_the_next_epoch(
     assert whole[0] != whole[1] or options.get("shuffle") is False
     saving = loader_of(store, num_workers, persistent=persistent, **options)
     lists(iter(saving))
-    for steps in (1, 3, 4):
+    for steps in (1, {2: 4, 3: 3}[num_workers]):  # between the batches of the workers, and where all had as many
         saving.set_epoch(1)
         feed = iter(saving)
         assert lists(feed, steps) == whole[1][:steps]
