@@ -93,14 +93,11 @@ def test_images_of_any_shape_are_cut_as_numpy_cuts_them(seed: int, tmp_path: Pat
     shape = [min(voxels, 7 * side) for voxels, side in zip(shape, size, strict=True)]  # a few hundred patches at most
     translated, rounded = bool(random.integers(2)), ["up", "down"][random.integers(2)]
     pad: Any = [0, 9, "edge", "reflect"][random.integers(4)]
-    least = [
-        [-(-voxels // (6 * f)) for voxels, f in zip(shape, of_level, strict=True)] for of_level in ((1, 1, 1), factor)
-    ]
+    factors = [(1, 1, 1), factor]
+    least = [[-(-voxels // (6 * f)) for voxels, f in zip(shape, of_level, strict=True)] for of_level in factors]
     chunks = np.maximum(random.integers(1, 9, (2, 3)), least).tolist()  # at most 6 along each axis
     group = zarr.create_group(tmp_path / "i")
-    arrays = put_pyramid(
-        group, shape, [(1, 1, 1), factor], chunks=chunks, translated=translated, rounded=rounded, voxel=0.1 + seed
-    )
+    arrays = put_pyramid(group, shape, factors, chunks=chunks, translated=translated, rounded=rounded, voxel=0.1 + seed)
     named: dict[str | int, int] = dict(zip("zyx", size, strict=True))
     around: dict[str | int, int] = dict(zip("zyx", context, strict=True))
     data = zarrfeed.open(tmp_path / "i", multiscale=["0", "1"]).patch(named, context={"1": around}, pad=pad)
