@@ -83,18 +83,21 @@ WAYS: dict[str, dict[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["v3", "v2", "nc", "hdf5"])
+#: How stores and files are written.
+KINDS = ("v3", "v2", "nc", "hdf5")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_times_of_several_stores_are_one_axis_by_value(kind: str, way: str, tmp_path: Path) -> None:
     """Times were copied under the units of the first store: 730 days became 365 dates, and that was proved."""
     freq = "h" if way in ("fractions of the first store's unit", "a time zone") else "D"
     paths = written(tmp_path, {year: year_of(year, freq=freq) for year in (2018, 2019)}, kind, WAYS[way])
     expected = times_of(*paths)
-    modes: dict[str, dict[str, Any]] = {
-        "plain": {},
-        "shuffled": {"shuffle": 5},
-        "split": {"split": {"a": 0.7, "b": 0.3}},
-    }
+    # each kind and each way is packed in each mode
+    is_split = (KINDS.index(kind) + list(WAYS).index(way)) % 2 == 1
+    other: dict[str, Any] = {"split": {"split": {"a": 0.7, "b": 0.3}}} if is_split else {"shuffled": {"shuffle": 5}}
+    modes: dict[str, dict[str, Any]] = {"plain": {}, **other}
     for name, options in modes.items():
         out, source = tmp_path / f"{name}.zarr", "hdf5" if kind == "hdf5" else None
         more: dict[str, Any] = {"sample_dim": "time", "sample_chunk": 7 if freq == "D" else 7 * 24, **options}
@@ -153,7 +156,7 @@ def test_times_of_several_axes_and_of_files_that_are_a_sample(tmp_path: Path) ->
     assert np.array_equal(times_of(tmp_path / "days.zarr"), year_of(2018).time.values[:3].view(np.int64))
 
 
-@pytest.mark.parametrize("kind", ["v3", "v2", "nc", "hdf5"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attribute", ["bounds", "climatology"])
 def test_bounds_have_the_units_of_their_coordinate(kind: str, attribute: str, tmp_path: Path) -> None:
     """CF leaves units out of bounds: their numbers were those of each year, beside times that were counted anew."""
