@@ -1,0 +1,1 @@
+"""The parts of dev/mutate.py."""
