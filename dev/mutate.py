@@ -84,6 +84,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tests", type=Path, default=ROOT, help="checkout whose tests run")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "mutants.json", help="where outcomes are written")
     parser.add_argument("--against", type=Path, help="outcomes of an earlier run")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only mutants with this in their line, such as order.py:45"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants alone")
     return parser.parse_args(arguments)
 
@@ -93,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     packages = options.source.resolve() / "src"
     folders = options.folder or list(FOLDERS)
-    mutants = draw(packages, folders, options.seed, options.count)
+    drawn = draw(packages, folders, options.seed, options.count)
+    mutants = [mutant for mutant in drawn if options.only in str(mutant)]
     if options.list:
         print(*mutants, sep="\n")
         return 0

@@ -1,9 +1,9 @@
 """Order the test files of a checkout by their nearness to a module, from what the sources say.
 
-The nearest are the file of the module's name and the files that tests/repo/test_mirror.py names for it. Then come the
-files that name the class or function of the mutant; then the others by the number of imports from them to the module.
-Tests that start many processes come last. A run of the whole suite under a tracer would know more than the sources,
-but takes as long as 40 mutants, and again after each change.
+The nearest are the file of the module's name and the files that tests/repo/test_mirror.py names for it. The others come
+by the words that they share with the names of the module and of the mutant's function, rare words first, and by the
+number of imports from them to the module. Tests that start many processes come last. A run of the whole suite under a
+tracer would know more than the sources, but takes as long as 40 mutants, and again after each change.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-#: Folders of tests, the cheapest first. Tests of the repository's texts and tools cover no module.
-_FOLDERS = ("unit", "parity", "robustness", "integration", "process")
-_CHEAP = _FOLDERS[:2]
+#: Folders whose tests start few processes.
+_CHEAP = ("unit", "parity")
+#: The share of a word that no other file has is 1; this stands for files that have none of the words.
+_FEW = 0.01
 _TABLE = "import json; from tests.repo.test_mirror import TESTED_IN; print(json.dumps(TESTED_IN))"
 
 
@@ -35,11 +36,14 @@ class Nearness:
         for name, path in (modules | helpers).items():
             for imported in self._imported(ast.parse(path.read_bytes())):
                 self._importers[imported].add(name)
+        # tests of the repository's texts and tools cover no module
         self._tests = {
             path.relative_to(tests).as_posix(): path.read_text()
             for path in sorted((tests / "tests").rglob("test_*.py"))
             if path.relative_to(tests / "tests").parts[0] != "repo"
         }
+        self._words = {test: _words(text) for test, text in self._tests.items()}
+        self._files_of = Counter(word for words in self._words.values() for word in words)
         self._table: dict[str, list[str]] = {}
         if (tests / "tests" / "repo" / "test_mirror.py").exists():
             said = subprocess.run([sys.executable, "-c", _TABLE], cwd=tests, capture_output=True, text=True, check=True)
@@ -66,18 +70,16 @@ class Nearness:
         """
         mirrored = self.mirrored(path)
         distances = self._distances(_module(Path(self._package) / path))
-        words = [name for name in scope if not name.startswith("_")]
-        named = re.compile("|".join(rf"\b{word}\b" for word in words) or r"(?!)")
+        wanted = _words(" ".join([path.rpartition("/")[2].removesuffix(".py"), *scope]))
 
-        def far(test: str) -> tuple[int, bool, bool, int, bool, int, str]:
-            folder = test.split("/")[1]
+        def far(test: str) -> tuple[int, bool, float, bool, str]:
+            shared = sum(1 / self._files_of[word] for word in wanted & self._words[test])
+            distance = distances.get(_module(Path(test)), 0)
             return (
                 mirrored.index(test) if test in mirrored else len(mirrored),
-                folder not in _CHEAP,
-                named.search(self._tests[test]) is None,
-                distances.get(_module(Path(test)), 0),
+                test.split("/")[1] not in _CHEAP,
+                -(shared + _FEW) / (1 + distance),
                 Path(test).parent.name != Path(path).parent.name,
-                _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS),
                 test,
             )
 
@@ -114,6 +116,11 @@ class Nearness:
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 public = self._public if node.value.id == self._package else {}
                 yield from [public[node.attr]] if node.attr in public else []
+
+
+def _words(text: str) -> set[str]:
+    """Return the words within the names of a text, in lower case and in the singular."""
+    return {word.lower().rstrip("s") for word in re.findall(r"[A-Z]?[a-z]{3,}", text)}
 
 
 def _module(path: Path) -> str:
