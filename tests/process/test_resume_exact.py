@@ -182,6 +182,18 @@ def test_every_stopping_point_of_two_workers(planned_any: Planned) -> None:
         assert planned.run(setup, planned.saved(setup, fresh, stop)) == [whole[0][stop:]]
 
 
+def test_a_batch_that_rank_0_alone_has_is_not_lost_by_a_stop_before_it(planned: Planned) -> None:
+    """Where nothing is evened out, a rank has all of its batches before the epoch ends."""
+    fresh = planned.fresh(0)
+    for batch_size in (1, 2, 3, 5, 9):
+        for world_size in (1, 2, 3):
+            setup = Setup(world_size, 1, batch_size)
+            whole = planned.run(setup, fresh)
+            stop = len(whole[0]) - 1
+            message = f"{setup}: {[len(batches) for batches in whole]} batches"
+            assert planned.run(setup, planned.saved(setup, fresh, stop)) == [each[stop:] for each in whole], message
+
+
 @given(legs=st.lists(st.tuples(st.sampled_from(["same", "other"]), setups, st.integers(0, 5)), max_size=6))
 def test_after_any_chain_of_changes_what_is_left_is_numbered_as_the_rule_says(
     planned: Planned, legs: list[tuple[str, Setup, int]]
