@@ -122,6 +122,13 @@ def test_nearest_labels_are_those_of_xarray(data: st.DataObject) -> None:
     assert positions(values, [label], "nearest") == expected
 
 
+def test_the_nearest_label_is_found_where_distances_do_not_fit_in_an_int64() -> None:
+    values = [-9 * 10**18, 9 * 10**18]
+    for label in (-8 * 10**18, -1, 0, 1, 8 * 10**18):
+        nearest = min(reversed(range(2)), key=lambda place: abs(values[place] - label))  # the larger of two as near
+        assert positions(values, label, "nearest") == [nearest], label
+
+
 def test_two_labels_of_one_sample_are_refused_as_two_nearest() -> None:
     assert positions([0, 10, 20], [11, 2], "nearest") == [1, 0]
     with pytest.raises(ConfigError, match=r"two labels name 10 \(index 1\), must name each sample once"):

@@ -238,6 +238,18 @@ def test_the_state_is_that_of_the_batch_that_was_handed_out() -> None:
     assert [batch.item() for batch in rest] == list(range(7, 30))
 
 
+def test_neither_a_look_at_another_pass_nor_the_next_epoch_moves_the_state_of_a_pass_under_way() -> None:
+    copied = on(LateDevice(), HasState(30))
+    batches = iter(copied)
+    for _ in range(5):
+        next(batches)
+    for _ in copied:
+        break
+    assert copied.state_dict() == {"next": 5}
+    copied.set_epoch(1)
+    assert copied.state_dict() == {"next": 5}
+
+
 def test_a_zarr_loader_goes_on_exactly_where_the_step_was() -> None:
     def make() -> ZarrDataLoader:
         return ZarrDataLoader(ZarrIterableDataset(np.arange(1000), batch_size=10, shuffle=True, seed=4))
