@@ -91,6 +91,9 @@ TINY = {
 
         def unused(number):
             return number * 5
+
+        def cases():
+            return range(1)
     """,
     "src/tiny/other.py": "from tiny.steps import half",
     "tests/__init__.py": "",
@@ -98,7 +101,9 @@ TINY = {
         import subprocess
         import sys
 
-        from tiny.steps import count_to, half
+        import pytest
+
+        from tiny.steps import cases, count_to, half
 
         def test_fails_anyway():
             assert half(2) == 7
@@ -108,6 +113,10 @@ TINY = {
 
         def test_count():
             assert count_to(3) == 3
+
+        @pytest.mark.parametrize("case", cases())
+        def test_case(case):
+            assert case == 0
     """,
     "tests/unit/test_other.py": "from tiny.other import half",
     "tests/unit/test_far.py": "",
@@ -215,10 +224,11 @@ def test_mutants_are_killed_survive_hang_or_are_not_covered(trial: Callable[...,
         ("half", "2", "3", "survived", None, ("half_in_another_process",)),
         ("count_to", "number += 1", "pass", "timed out", "count", ("count",)),
         ("unused", "5", "6", "not covered", None, ()),
+        ("cases", "1", "2", "killed", "case[1]", ()),
     ):
         result = trial(function, old, new)
         assert (result.outcome, result.test) == (outcome, test and tests + test), (function, old, new)
-        assert {tests + name for name in reached} == set(result.reached_by), (function, old, new)
+        assert {tests + name for name in reached} == set(result.reached_by) - {"import"}, (function, old, new)
     assert contents(tiny) == before
 
 
