@@ -98,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folders = options.folder or list(FOLDERS)
     drawn = draw(packages, folders, options.seed, options.count)
     mutants = [mutant for mutant in drawn if options.only in str(mutant)]
+    if not mutants:
+        said = f"{len(drawn)} mutants were drawn from {', '.join(folders)} in {packages}, none with {options.only!r}"
+        raise SystemExit(f"mutate.py: no mutant to try: {said}; see --folder and --only")
     if options.list:
         print(*mutants, sep="\n")
         return 0

@@ -151,7 +151,8 @@ class Bench:
             if self._run_sound(run.failed).passed:
                 result.outcome, result.test = "killed", run.failed
                 return True
-            self._unsound.add(run.failed)
+            with self._lock:
+                self._unsound.add(run.failed)
         return True
 
     def _hangs(self, run: Run, names: list[str]) -> bool:
@@ -205,12 +206,10 @@ class Bench:
             "TMPDIR": str(folder / "tmp"),
         }
         environment.pop("PYTEST_CURRENT_TEST", None)  # of a test that runs this
+        with self._lock:
+            unsound = sorted(self._unsound)
         command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutant_log"]
-        command += [
-            f"--basetemp={folder / 'tmp' / 'pytest'}",
-            *(f"--deselect={test}" for test in sorted(self._unsound)),
-            *names,
-        ]
+        command += [f"--basetemp={folder / 'tmp' / 'pytest'}", *(f"--deselect={test}" for test in unsound), *names]
         with (folder / "out").open("wb") as out:
             process = subprocess.Popen(
                 command, cwd=self.tests, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,

@@ -260,6 +260,8 @@ def test_the_nearest_tests_come_first(mutate: ModuleType, tiny: Path) -> None:  
 def test_fewer_kills_than_before_fail(
     mutate: ModuleType, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(SystemExit, match="no mutant to try: 0 mutants were drawn from none in "):
+        mutate.main(["--source", str(tiny), "--folder", "none"])
     earlier, now = tmp_path / "earlier.json", tmp_path / "build" / "now.json"
     (tiny / "src/tiny/steps.py").write_text("def half(number):\n    return number / 2\n")
     (tiny / "tests/unit/test_steps.py").write_text("from tiny.steps import half\ndef test_half(): assert half(0) == 0")
