@@ -62,8 +62,6 @@ def compare(results: list[Result], earlier: list[Result]) -> tuple[int, int]:
     """Print the mutants whose outcome changed; return the kills of both among the mutants that both have."""
     now = {one.key: one for one in results}
     both = [(one, now[one.key]) for one in earlier if one.key in now]
-    if not both:
-        raise SystemExit("mutate.py: no mutant is in both runs: give the same --seed and the same source")
     for before, after in both:
         if before.outcome != after.outcome:
             print(f"src/{after.path}:{after.line}  {before.outcome} ({before.test}) -> {after.outcome} ({after.test})")
@@ -105,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*mutants, sep="\n")
         return 0
     earlier = read_results(options.against) if options.against else []
+    if earlier and not {one.key for one in earlier} & {mutant.key for mutant in mutants}:
+        raise SystemExit(f"mutate.py: {options.against} has none of the mutants: give its --seed and the same source")
     results: list[Result] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
         tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as name,
         ThreadPoolExecutor(options.jobs) as pool,
@@ -143,4 +142,5 @@ def write_results(path: Path, options: argparse.Namespace, results: list[Result]
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which removes the copies
     sys.exit(main())

@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from mutation.near import Nearness
 from mutation.on_path.mutant_log import clock_s
 from mutation.places import Place, mutated
 
+Key: TypeAlias = tuple[str, int, str, str]
 KILLED = ("killed", "timed out")
 ON_PATH = Path(__file__).resolve().parent / "on_path"
 #: Test files of one process, after the first, which runs the module's own.
@@ -36,6 +38,11 @@ class Mutant:
     path: str
     place: Place
     new: str
+
+    @property
+    def key(self) -> Key:
+        """Return what identifies the mutant in all runs on the same source."""
+        return self.path, self.place.start, self.place.old, self.new
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split())[:50] or "nothing" for text in (self.place.old, self.new))
@@ -58,8 +65,8 @@ class Result:
     reached_by: list[str] = field(default_factory=list)
 
     @property
-    def key(self) -> tuple[str, int, str, str]:
-        """Return what identifies the mutant in another run on the same source."""
+    def key(self) -> Key:
+        """Return what identifies the mutant in all runs on the same source."""
         return self.path, self.start, self.old, self.new
 
 
