@@ -125,6 +125,7 @@ def test_a_state_of_another_array_is_refused_saying_what_differs(store: str, tmp
         lambda s: s | {"layout": {}},
         lambda s: s | {"used": [[24, 0, 1]]},
         lambda s: s | {"used": [[25, 0, 1, 0]]},
+        lambda s: s | {"position": 16},
         lambda s: s | {"used": [[1000, 0, 1, 0]], "position": 1000},
         lambda s: s | {"used": "24"},
         lambda s: s | {"lanes": 0},
