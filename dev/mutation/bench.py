@@ -117,7 +117,8 @@ class Bench:
         place = mutant.place
         result = Result(mutant.path, place.line, place.start, place.old, mutant.new)
         module = Path(mutant.path).relative_to(self.package).as_posix()
-        files = self._near.ordered(module, place.scope)
+        line = (self.sound / mutant.path).read_text().splitlines()[place.line - 1]
+        files = self._near.ordered(module, " ".join([*place.scope, line]))
         own = len(self._near.mirrored(module))
         rounds = [files[:own]] if own else []
         rounds += [files[at : at + FILES_AT_ONCE] for at in range(own, len(files), FILES_AT_ONCE)]

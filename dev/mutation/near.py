@@ -1,9 +1,10 @@
 """Order the test files of a checkout by their nearness to a module, from what the sources say.
 
 The nearest are the file of the module's name and the files that tests/repo/test_mirror.py names for it. The others come
-by the words that they share with the names of the module and of the mutant's function, rare words first, and by the
-number of imports from them to the module. Tests that start many processes come last. A run of the whole suite under a
-tracer would know more than the sources, but takes as long as 40 mutants, and again after each change.
+by the words that they share with the mutant's line and with the names around it, rare words first, and by the number of
+imports from them to the module; a word in the name of a file counts most. Tests that start many processes come last.
+A run of the whole suite under a tracer would know more than the sources, but takes as long as 40 mutants, and again
+after each change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Folders whose tests start few processes.
@@ -43,7 +44,10 @@ class Nearness:
             if path.relative_to(tests / "tests").parts[0] != "repo"
         }
         self._words = {test: _words(text) for test, text in self._tests.items()}
-        self._files_of = Counter(word for words in self._words.values() for word in words)
+        self._name_words = {test: _words(Path(test).stem) for test in self._tests}
+        self._files_of, self._names_of = (
+            Counter(word for words in found.values() for word in words) for found in (self._words, self._name_words)
+        )
         self._table: dict[str, list[str]] = {}
         if (tests / "tests" / "repo" / "test_mirror.py").exists():
             said = subprocess.run([sys.executable, "-c", _TABLE], cwd=tests, capture_output=True, text=True, check=True)
@@ -58,22 +62,23 @@ class Nearness:
                 named += files
         return [f"tests/{name}" for name in named if f"tests/{name}" in self._tests]
 
-    def ordered(self, path: str, scope: Iterable[str]) -> list[str]:
+    def ordered(self, path: str, text: str) -> list[str]:
         """Return all test files that import a module over whatever others, the nearest first.
 
         Parameters
         ----------
         path : str
             The module's file below the package, such as ``plan/order.py``.
-        scope : iterable of str
-            Names of the class and function that the mutant is in.
+        text : str
+            The mutant's line, and the names of the class and function that it is in.
         """
         mirrored = self.mirrored(path)
         distances = self._distances(_module(Path(self._package) / path))
-        wanted = _words(" ".join([path.rpartition("/")[2].removesuffix(".py"), *scope]))
+        wanted = _words(f"{Path(path).stem} {text}")
 
         def far(test: str) -> tuple[int, bool, float, bool, str]:
             shared = sum(1 / self._files_of[word] for word in wanted & self._words[test])
+            shared += sum(1 / self._names_of[word] for word in wanted & self._name_words[test])
             distance = distances.get(_module(Path(test)), 0)
             return (
                 mirrored.index(test) if test in mirrored else len(mirrored),

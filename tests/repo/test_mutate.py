@@ -252,9 +252,9 @@ def test_tests_that_cannot_begin_are_an_error_and_no_kill(trial: Callable[..., A
 def test_the_nearest_tests_come_first(mutate: ModuleType, tiny: Path) -> None:  # noqa: ARG001 - it makes modules known
     (tiny / "tests/repo/test_mirror.py").write_text("TESTED_IN = {'steps.py': ('unit/test_other.py',)}")
     nearness = sys.modules["mutation.near"].Nearness(tiny / "src", "tiny", tiny)
-    assert nearness.ordered("steps.py", ["half"]) == ["tests/unit/test_steps.py", "tests/unit/test_other.py"]
+    assert nearness.ordered("steps.py", "half") == ["tests/unit/test_steps.py", "tests/unit/test_other.py"]
     assert nearness.mirrored("steps.py") == ["tests/unit/test_steps.py", "tests/unit/test_other.py"]
-    assert nearness.ordered("other.py", []) == ["tests/unit/test_other.py"]
+    assert nearness.ordered("other.py", "") == ["tests/unit/test_other.py"]
 
 
 def test_fewer_kills_than_before_fail(
