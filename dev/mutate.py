@@ -64,7 +64,8 @@ def compare(results: list[Result], earlier: list[Result]) -> tuple[int, int]:
     both = [(one, now[one.key]) for one in earlier if one.key in now]
     for before, after in both:
         if before.outcome != after.outcome:
-            print(f"src/{after.path}:{after.line}  {before.outcome} ({before.test}) -> {after.outcome} ({after.test})")
+            test = before.test or after.test
+            print(f"src/{after.path}:{after.line}  {before.outcome} -> {after.outcome}  {test or ''}".rstrip())
     kills = tuple(sum(one[side].outcome in KILLED for one in both) for side in (0, 1))
     print(f"killed of {len(both)} mutants that both runs have: {kills[0]} before, {kills[1]} now")
     return kills[0], kills[1]

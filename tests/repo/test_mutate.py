@@ -273,7 +273,9 @@ def test_fewer_kills_than_before_fail(
     assert any("steps.py:2  2 -> 3  survived  1 tests reach it" in line for line in lines)
     (tiny / "tests/unit/test_steps.py").write_text("from tiny.steps import half\ndef test_half(): half(0)")
     assert mutate.main([*options, "--json", str(now), "--against", str(earlier)]) == 1
-    assert "killed of 2 mutants that both runs have: 1 before, 0 now" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "src/tiny/steps.py:2  killed -> survived  tests/unit/test_steps.py::test_half\n" in printed
+    assert "killed of 2 mutants that both runs have: 1 before, 0 now" in printed
     results = mutate.read_results(earlier)
     assert mutate.compare(results, mutate.read_results(now)) == (0, 1)
     mutate.write_results(earlier, mutate.parse([]), [replace(result, start=0) for result in results])
