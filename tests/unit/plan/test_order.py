@@ -80,6 +80,18 @@ def test_a_selection_of_blocks_is_a_line_of_its_samples_only(order: Order, data:
     assert np.array_equal(np.sort(line(few)), expected)
 
 
+def test_samples_are_located_in_their_blocks_and_found_there_again() -> None:
+    for chosen in (None, slice(3, 90, 4), [1, 2, 5, 33, 34, 60, 61, 95]):
+        selection = None if chosen is None else make_selection(chosen, None, num_samples=97, block_rows=8)
+        order = Order(97, 8, shuffle=False, seed=0, lanes=1, selection=selection)
+        samples = np.arange(97)[slice(None) if chosen is None else chosen]
+        places, rows = order.locate(samples)
+        blocks = samples // 8
+        assert places.tolist() == np.searchsorted(np.unique(blocks), blocks).tolist(), chosen
+        assert rows.tolist() == [int((blocks[:i] == block).sum()) for i, block in enumerate(blocks)], chosen
+        assert order.samples_in(places, rows).tolist() == samples.tolist(), chosen
+
+
 def test_without_shuffling_the_line_can_begin_at_any_block() -> None:
     order = Order(num_samples=10, block_rows=4, shuffle=False, seed=0, lanes=1, first_block=2)
     assert line(order).tolist() == [8, 9, 0, 1, 2, 3, 4, 5, 6, 7]
