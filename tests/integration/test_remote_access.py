@@ -190,8 +190,9 @@ def test_wrong_bucket_wrong_key_and_missing_permission_are_three_messages(bucket
         (
             "s3://data/private",
             errno.EACCES,
-            "s3://data/private: permission denied, as the server answered 403 Forbidden, AccessDenied; the credentials "
-            "do not allow to read it, or are wrong",
+            "s3://data/private: permission denied, as the server answered 403 Forbidden, AccessDenied, for .zarray, "
+            ".zattrs, .zgroup, .zmetadata, zarr.json; the credentials do not allow to read it, or are wrong; or no "
+            "Zarr array is there, since the server answers so for objects that do not exist, too",
         ),
     ):
         for reader in (zarrfeed.open, iterable_dataset, verify):

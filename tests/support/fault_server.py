@@ -17,7 +17,7 @@ import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 PATIENCE_S = 60.0
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -187,7 +187,7 @@ class FaultServer:
         self._thread: threading.Thread | None = None
         self.start()
 
-    def __enter__(self) -> FaultServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -24,7 +24,7 @@ from zarrfeed.metadata.known_groups import not_an_array
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
-from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.key_urls import is_url
@@ -82,8 +82,8 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     return as_meant(node, printable(source))
 
 
-def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
-    """Open the array or the group at a path or a URL with zarr-python, for reading.
+def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr.Array[Any] | zarr.Group:
+    """Open the array or the group at a path or a URL with zarr-python, for reading; of one format, if it is given.
 
     Raises
     ------
@@ -95,12 +95,12 @@ def open_node(source: str | Path) -> zarr.Array[Any] | zarr.Group:
         If the URL has a scheme that is not read.
     """
     if is_url(source):
-        return open_url(str(source))
+        return open_url(str(source), StoreAccess(zarr_format=zarr_format))
     path = local_path(source)
     check_metadata_files(path)
     try:
         zipped = path.suffix == ".zip" and path.is_file()
-        return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r")
+        return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r", zarr_format=zarr_format)
     except PermissionError as error:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, printable
 from zarrfeed.metadata.array import open_node
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
@@ -38,7 +39,7 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
     if is_url(source):
         return open_url(str(source), access)
     if isinstance(source, str | Path):
-        return open_node(source)
+        return open_node(source, access.zarr_format)
     store = as_store(source)
     return source if store is None else open_store(store, access)
 
@@ -71,12 +72,14 @@ def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Grou
     """
     name = printable(store)
     try:
-        return wrap_node(access.ask(lambda: open_async(store=store, mode="r"), name))
+        return wrap_node(access.ask(lambda: open_async(store=store, mode="r", zarr_format=access.zarr_format), name))
     except StoreReadError:
         raise
     except FileNotFoundError as error:
         raise StoreReadError(error.errno or 2, f"{name}: no Zarr array is at the root of this store") from error
     except OSError as error:
         raise StoreReadError(errno_of(error), f"{name}: cannot be read: {reason_of(error)}") from error
+    except DecodeError as error:
+        raise StoreReadError(errno.EIO, f"{name}: {error}") from error
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
         raise open_error(name, error) from error

@@ -25,7 +25,7 @@ from zarrfeed.metadata.variables import Variables
 from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variables
-from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.shared_access import SharedAccess
@@ -42,6 +42,7 @@ def open(
     multiscale: Sequence[str | int] | None = None,
     decode_cf: bool = True,
     storage_options: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
     refresh: Refresh | None = None,
@@ -87,6 +88,9 @@ def open(
         `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
     storage_options
         Options of the stores of URLs, by the names of fsspec or obstore, such as {"anon": True}. None: the environment.
+        `forbidden_is_missing` is one of ours: chunks that the server refuses (403) are missing.
+    zarr_format
+        2 or 3: documents of the other format are not looked for, in a store that has both. None: format 3 before 2.
     retries
         How often a read of metadata is retried after a transient error, with pauses that grow from 0.1 to 10 s.
     timeout
@@ -152,7 +156,9 @@ def open(
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict")
     options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group)
-    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options)
+    if zarr_format not in (None, 2, 3):
+        raise ConfigError(f"zarr_format = {zarr_format!r}, must be 2, 3 or None")
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options, zarr_format)
     grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
         if grows is None and value is not None:
@@ -183,6 +189,7 @@ def open(
         freeze_levels(multiscale),
         bool(decode_cf),
         Secrets.of(storage_options) if storage_options else None,
+        zarr_format=zarr_format,
         refresh=refresh,
         complete=complete,
         window=freeze(window),

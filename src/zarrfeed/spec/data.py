@@ -78,6 +78,7 @@ class OpenCall(Call):
     multiscale: Hashable = None
     decode_cf: bool = True
     storage_options: Secrets | None = None
+    zarr_format: int | None = None
     refresh: str | None = None
     complete: str | None = None
     window: int | str | None = None

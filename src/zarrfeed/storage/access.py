@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.base.redaction import remember
@@ -16,6 +16,8 @@ from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.storage.zarr_internals import sync
 
 _T = TypeVar("_T")
+#: The format of a store, by its number.
+ZarrFormat: TypeAlias = Literal[2, 3]
 
 #: A store that blocks the event loop is left behind so many seconds after the timeout.
 _GRACE_S = 1.0
@@ -33,6 +35,8 @@ class StoreAccess:
         For the stores of URLs, as the user gave them.
     cache
         The node cache; None: there is none.
+    zarr_format
+        2 or 3, of stores whose format need not be looked for. None: either.
     shared
         What this store shares with others that are opened beside it. None: nothing.
     """
@@ -40,6 +44,7 @@ class StoreAccess:
     policy: Faults = field(default_factory=Faults)
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     cache: CacheOptions | None = None
+    zarr_format: ZarrFormat | None = None
     shared: SharedAccess | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

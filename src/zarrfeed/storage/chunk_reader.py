@@ -22,7 +22,7 @@ from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.errors import errno_of, reason_of
+from zarrfeed.storage.errors import errno_of, reason_of, says_no_permission
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.parted_source import cached_reads
 from zarrfeed.storage.read_counts import ReadCounts
@@ -32,6 +32,11 @@ from zarrfeed.storage.shard_reader import ShardReader, Spawn
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: First byte and end of a part of an object, as of a slice.
 Part: TypeAlias = tuple[int, int | None]
+
+_FORBIDDEN = (
+    "; if the server answers so for chunks that were never written, storage_options={'forbidden_is_missing': True} "
+    "reads them as the fill value"
+)
 
 
 class ChunkReader:
@@ -245,7 +250,7 @@ class ReadFailure:
         """Describe an exception of whatever class: a store is anybody's code."""
         corrupt = isinstance(error, CorruptChunkError | DecodeError)
         known = error.strerror if isinstance(error, StoreReadError) else str(error) if corrupt else None
-        text = known or f"the store cannot read it: {reason_of(error)}"
+        text = known or f"the store cannot read it: {reason_of(error)}{_FORBIDDEN * says_no_permission(error)}"
         return cls(corrupt, text, 0 if corrupt else errno_of(error), (known and error.__cause__) or error)
 
     def named(self, where: str) -> CorruptChunkError | StoreReadError:

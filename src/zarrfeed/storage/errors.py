@@ -39,6 +39,24 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|specified bucket does not exist|Container
 
 #: obstore ends a listing at a key that it cannot name: one with an empty name, `..` or a control character.
 _NO_NAME = "object with invalid path: "
+#: Answers that lack what obstore needs, or are none to what was asked: the server will answer the same next time.
+_NO_ANSWERS: tuple[tuple[str, str], ...] = (
+    (
+        "Content-Length Header missing",
+        "the server sends no Content-Length, which obstore needs; open it with zarr-python over fsspec and pass the "
+        'zarr.Array: zarr.open("https://...")',
+    ),
+    (
+        "non-partial response when range requested",
+        "the server answers requests for a part of an object with all of it; shards need a server that knows Range",
+    ),
+    ("Range request not supported", "the server does not know Range requests, which shards need"),
+    ("Content-Range header not present", "the server answers with a part of an object, and does not say which"),
+    ("parse value for CONTENT_RANGE", "the server answers with a part of an object, and does not say which"),
+    ("nvalid content length", "the server sends a Content-Length that is no number"),
+    ("nvalid last modified", "the server sends a Last-Modified that is no date"),
+    ("header containing non-ASCII data", "the server sends a header that is no text"),
+)
 _TIMEOUTS = ("TimedOut", "kind: Timeout")
 
 #: What the text of an obstore error contains -> what it means, the more telling one first.
@@ -57,6 +75,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("NetworkUnreachable", "the network cannot be reached"),
     ("HostUnreachable", "the host cannot be reached"),
     *((sign, "the server did not answer in time") for sign in _TIMEOUTS),
+    *_NO_ANSWERS,
     ("BareRedirect", "the server sends requests elsewhere: the bucket is in another region; set `region`"),
 )
 #: A sentence has at most so many characters of what a client says by itself.
@@ -103,6 +122,13 @@ def says_no_permission(error: BaseException) -> bool:
     text = str(error)
     status = _STATUS.search(text.partition(_DUMP)[0]) if _DUMP in text else None  # as obstore says it of a listing
     return status is not None and status[1] in ("401", "403")
+
+
+def says_out_of_range(error: BaseException) -> bool:
+    """Return whether a server said that an object ends before the part that it was asked for."""
+    text = str(error)
+    status = _STATUS.search(text.partition(_DUMP)[0]) if _DUMP in text else None
+    return status is not None and status[1] == "416"
 
 
 def asks_for_credentials(error: BaseException) -> bool:
@@ -160,5 +186,5 @@ def _is_lasting_text(error: Exception) -> bool:
     status = _STATUS.search(text)
     if status is not None and status[1] not in ("408", "425", "429"):
         return status[1] < "500"
-    lasting = ("BadScheme", "BareRedirect", "InvalidCert", _NO_NAME)
+    lasting = ("BadScheme", "BareRedirect", "InvalidCert", _NO_NAME, *(sign for sign, _ in _NO_ANSWERS))
     return asks_for_credentials(error) or any(sign in text for sign in lasting)

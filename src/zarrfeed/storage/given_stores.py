@@ -9,6 +9,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, ObjectStore
 
 from zarrfeed.base.redaction import remember
+from zarrfeed.storage.read_store import ReadStore
 
 
 def is_mapper(source: object) -> bool:
@@ -22,11 +23,13 @@ def is_mapper(source: object) -> bool:
 
 def as_store(source: Any) -> Store | None:
     """Return the store that this is, or that is made of it; None if it is no store."""
+    if type(source) is ObjectStore:
+        return ReadStore(source.store)
     if isinstance(source, Store):
         return source
     if type(source).__module__.startswith("obstore."):
         remember(getattr(source, "config", None))
-        return ObjectStore(source, read_only=True)
+        return ReadStore(source)
     if not is_mapper(source):
         return None
     remember(source.fs.storage_options)

@@ -117,6 +117,16 @@ class StoreSource:
             store = unwrapped(store)
         return isinstance(store, ObjectStore | FsspecStore)
 
+    def takes_for_missing(self, error: Exception) -> bool:
+        """Return whether an error of obstore says that the array lacks a chunk.
+
+        Chunks that the server refuses count as missing if the user says so, and only as long as the array's own
+        document can be read: credentials that are no longer valid make no fill values.
+        """
+        if isinstance(error, FileNotFoundError):
+            return True
+        return says_no_permission(error) and bool(getattr(self.store, "forbidden_is_missing", False))
+
     @cached_property
     def limiter(self) -> RequestLimiter | None:
         """What requests wait for their turn at; None where they need not."""
@@ -257,6 +267,11 @@ def place_array(
                 raise
             what = f"{name}: the store cannot be asked for {metadata_key}: {reason_of(error)}"
             raise StoreReadError(errno_of(error), what) from error
+    if not has_metadata and getattr(store, "forbidden_is_missing", False):
+        raise ConfigError(
+            f"{name}: forbidden_is_missing needs the array's own {metadata_key}, which cannot be read: without it, "
+            "chunks that were never written cannot be told from credentials that are no longer valid"
+        )
     decoder = None if native else make_decoder(array, name, in_shards=in_shards)
     source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
     return Location(source=source)

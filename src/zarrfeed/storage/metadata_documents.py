@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from zarr.abc.store import Store
 from zarr.buffer import cpu
-from zarr.storage import LocalStore, ObjectStore, WrapperStore, ZipStore
+from zarr.storage import LocalStore, WrapperStore, ZipStore
 
+from zarrfeed.storage.content_encoding import decoded, encoding_of
 from zarrfeed.storage.local_files import check_metadata_file
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.urls import UrlStore
+from zarrfeed.storage.read_store import ReadStore, is_plain
 from zarrfeed.storage.zarr_internals import open_store, unwrapped
 
 #: Of each document, by the order of the keys: its bytes, or None if there is none.
@@ -104,17 +105,18 @@ class DocumentPlace:
         assert self.source is not None
         source = self.source.reopened() if self.source.is_forked else self.source
         store = source.store
-        if type(store) in (ObjectStore, UrlStore):
-            return await self._ask_objects(store.store, mark)  # type: ignore[attr-defined]
+        if is_plain(store):
+            return await self._ask_objects(store, mark)
         await (source.open() if self.source.is_forked else open_store(store))
         found = [await store.get(source.prefix + key, cpu.buffer_prototype) for key in self.keys]
         return Seen(tuple(None if one is None else one.to_bytes() for one in found), None)
 
-    async def _ask_objects(self, store: Any, mark: Hashable) -> Seen:
+    async def _ask_objects(self, read_store: Any, mark: Hashable) -> Seen:
         """Ask an object store, at first by conditional requests, which bring no bytes of what did not change."""
         import obstore
 
         assert self.source is not None
+        store = read_store.store
         paths = [self.source.prefix + key for key in self.keys]
         if isinstance(mark, tuple) and all([await _is_same(store, *one) for one in zip(paths, mark, strict=True)]):
             return Seen(None, mark)
@@ -123,11 +125,17 @@ class DocumentPlace:
         for path in paths:
             try:
                 answer = await obstore.get_async(store, path)
-            except FileNotFoundError:
+            except Exception as error:
+                # The first document was there: if it is refused now, that says nothing of the array.
+                may_be_refused = path != paths[0] and isinstance(read_store, ReadStore)
+                if not isinstance(error, FileNotFoundError) and not (
+                    may_be_refused and await read_store.is_absent(path, error)
+                ):
+                    raise
                 documents.append(None)
                 tags.append(None)
                 continue
-            documents.append(bytes(await answer.bytes_async()))
+            documents.append(decoded(await answer.bytes_async(), encoding_of(answer)))
             tags.append(answer.meta["e_tag"])
         return Seen(tuple(documents), tuple(tags) if all(tags) else None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
@@ -16,7 +16,10 @@ from zarrfeed.storage.given_stores import as_store, is_mapper
 from zarrfeed.storage.key_urls import check_key, is_url
 from zarrfeed.storage.listing import Listing
 from zarrfeed.storage.local_files import local_path
+from zarrfeed.storage.read_store import ReadStore
 from zarrfeed.storage.urls import make_store
+
+_S = TypeVar("_S")
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class ObjectSource:
             return _of_path(os.fspath(source), access)
         if access.storage_options:
             raise ConfigError("storage_options are for URLs such as s3://bucket/prefix")
-        store = as_store(source)
+        store = _as_they_are(as_store(source))
         if isinstance(store, ObjectStore | LocalStore | FsspecStore):
             return cls(printable(store if is_mapper(source) else source).rstrip("/"), store)
         raise ConfigError(
@@ -83,10 +86,17 @@ class ObjectSource:
         return printable(f"{self.name}/{key}")
 
 
+def _as_they_are(store: _S) -> _S:
+    """Return a store that hands out objects as they are stored, with their Content-Encoding: sizes are those listed."""
+    if isinstance(store, ReadStore):
+        store.keeps_encoding = True
+    return store
+
+
 def _of_path(source: str, access: StoreAccess) -> ObjectSource:
     if is_url(source):
         store = make_store(source, access)
-        return ObjectSource(store.url, store)
+        return ObjectSource(store.url, _as_they_are(store))
     if access.storage_options:
         raise ConfigError("storage_options are for URLs such as s3://bucket/prefix")
     if not source.strip():

@@ -28,7 +28,7 @@ from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.storage.object_source import ObjectSource
 from zarrfeed.storage.retry import reading
@@ -123,9 +123,9 @@ def find_versions(store: Store, prefix: str, spec: ArraySpec | None, access: Sto
     if not isinstance(store, ObjectStore):
         return FoundVersions(why=f"a {type(store).__name__} does not tell versions of objects; {_DECLARE}")
     try:
-        found = _listed(store, prefix, access) if type(store.store).__name__ != "HTTPStore" else None
+        found = _listed(store, prefix, access)
         if found is None and spec is None:
-            return FoundVersions(why=f"a web server has no listing that tells versions; {_DECLARE}")
+            return FoundVersions(why=f"the server has no listing that tells versions, or not for you; {_DECLARE}")
         if found is None:
             assert spec is not None
             keys = list(itertools.islice(object_keys(spec), _MOST_HEADS + 1))
@@ -216,8 +216,12 @@ def _object_of(key: str, meta: Any) -> _Object:
     return _Object(key, _version_of(meta), int(meta["size"]))
 
 
-def _listed(store: ObjectStore[Any], prefix: str, access: StoreAccess) -> list[_Object]:
+def _listed(store: ObjectStore[Any], prefix: str, access: StoreAccess) -> list[_Object] | None:
+    """Return the objects below a prefix by one listing; None if the server has none, or not for everybody."""
     import obstore
+
+    if type(store.store).__name__ == "HTTPStore":
+        return None
 
     def read() -> list[_Object]:
         pages = obstore.list(store.store, prefix=prefix or None, chunk_size=1000)
@@ -228,6 +232,8 @@ def _listed(store: ObjectStore[Any], prefix: str, access: StoreAccess) -> list[_
         try:
             return read()
         except Exception as error:
+            if says_no_permission(error):
+                return None
             if attempt >= access.policy.retries or not is_transient(error):
                 raise
             time.sleep(core.pause_after(attempt))
@@ -247,6 +253,8 @@ async def _heads(store: ObjectStore[Any], prefix: str, keys: list[str], access: 
             except FileNotFoundError:
                 return  # a missing chunk: the fill value
             except Exception as error:
+                if says_no_permission(error) and getattr(store, "forbidden_is_missing", False):
+                    return
                 if attempt >= access.policy.retries or not is_transient(error):
                     raise
                 await asyncio.sleep(core.pause_after(attempt))

@@ -69,6 +69,8 @@ _CLIENT = (
 _RETRY = ("max_retries", "backoff", "retry_timeout")
 #: What stands beside the store's options.
 _NESTED = ("client_options", "retry_config", "credential_provider", "client_kwargs")
+#: An option of our own.
+_FORBIDDEN_IS_MISSING = "forbidden_is_missing"
 
 #: Of a store: variables of the environment, and options, each of which is a way to get credentials.
 _CREDENTIALS = {
@@ -85,6 +87,7 @@ _CREDENTIALS = {
     ),
 }  # fmt: skip
 _TRUE = ("1", "true", "yes", "on", "y", "t")
+_FALSE = ("0", "false", "no", "off", "n", "f")
 
 
 def obstore_options(url: str, scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def obstore_options(url: str, scheme: str, options: Mapping[str, Any]) -> dict[s
         where[name] = value
 
     for given, value in _flat(url, kind, options):
-        if value is None:
+        if value is None or given == _FORBIDDEN_IS_MISSING:
             continue
         name = _without_prefix(kind, given)
         if kind == "gcs" and given == "token" and str(value) == "anon":  # as gcsfs has it
@@ -140,8 +143,25 @@ def obstore_options(url: str, scheme: str, options: Mapping[str, Any]) -> dict[s
         elif given == "credential_provider":
             result[given] = value
         else:
-            raise _unknown(url, repr(given), given, (*aliases, *own, *_CLIENT, *_NESTED))
+            raise _unknown(url, repr(given), given, (*aliases, *own, *_CLIENT, *_NESTED, _FORBIDDEN_IS_MISSING))
     return {**result, "config": config, **nested}
+
+
+def forbidden_is_missing(url: str, options: Mapping[str, Any]) -> bool:
+    """Return whether the user says that chunks which the server refuses (403) are missing.
+
+    Raises
+    ------
+    ConfigError
+        If the option is neither true nor false.
+    """
+    value = options.get(_FORBIDDEN_IS_MISSING)
+    text = str(value).lower()
+    if value is None or text in _FALSE:
+        return False
+    if text not in _TRUE:
+        raise ConfigError(f"{url}: storage_options[{_FORBIDDEN_IS_MISSING!r}] must be true or false")
+    return True
 
 
 def _flat(url: str, kind: str, options: Mapping[str, Any]) -> list[tuple[str, Any]]:

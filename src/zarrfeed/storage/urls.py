@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -12,14 +13,20 @@ from typing import Any
 import zarr
 from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
-from zarr.storage import ObjectStore
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, UnsupportedError, printable
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of, says_no_bucket, says_no_permission
 from zarrfeed.storage.key_urls import KeyUrl, url_of
 from zarrfeed.storage.open_errors import open_error
-from zarrfeed.storage.options import STORE_OF_SCHEME, client_options_of, default_credentials, obstore_options
+from zarrfeed.storage.options import (
+    STORE_OF_SCHEME,
+    client_options_of,
+    default_credentials,
+    forbidden_is_missing,
+    obstore_options,
+)
+from zarrfeed.storage.read_store import ReadStore
 
 #: What obstore opens by URL, but for file:// and memory://.
 URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
@@ -30,7 +37,7 @@ _READ_TIMEOUT_S, _CONNECT_TIMEOUT_S = 30.0, 5.0
 _CLIENT_GRACE_S = 1.0
 
 
-class UrlStore(ObjectStore[Any]):
+class UrlStore(ReadStore):
     """An object store that is called by its URL in messages. Reads only.
 
     Attributes
@@ -78,9 +85,14 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
     except StoreReadError:
         raise
     except FileNotFoundError as error:
+        refused = store.forget_refusals(path)
+        if refused:
+            raise StoreReadError(errno.EACCES, f"{name}: {_refusal(store, refused)}") from error
         raise StoreReadError(errno.ENOENT, f"{name}: {_what_is_missing(make_store(url, access), access)}") from error
     except (BaseError, OSError) as error:
         raise StoreReadError(errno_of(error), f"{name}: {what_is_wrong(store, error)}") from error
+    except DecodeError as error:
+        raise StoreReadError(errno.EIO, f"{name}: {error}") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(name, error) from error
 
@@ -88,10 +100,11 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
 async def _open_node(store: UrlStore, path: str, access: StoreAccess) -> Any:
     """Open an array or a group. Next to stores of format 3 it is looked for in that format first, by fewer requests."""
     shared = access.shared
-    if shared is not None and shared.is_v3:
+    if shared is not None and shared.is_v3 and access.zarr_format is None:
         with suppress(FileNotFoundError):
             return await open_async(store=store, path=path or None, mode="r", zarr_format=3)
-    node = await open_async(store=store, path=path or None, mode="r")
+    node = await open_async(store=store, path=path or None, mode="r", zarr_format=access.zarr_format)
+    store.forget_refusals(path)
     if shared is not None:
         shared.is_v3 = node.metadata.zarr_format == 3  # what is of both formats is read in format 3
     return node
@@ -127,12 +140,22 @@ def what_is_wrong(store: Store, error: BaseException) -> str:
     """Return why a store cannot be read, and what mends it where that is known."""
     if not says_no_permission(error):
         return f"cannot be read: {reason_of(error)}"
-    remedy = (
-        "requests have no credentials: set them in storage_options or in the environment"
-        if getattr(store, "is_unsigned", False)
-        else "the credentials do not allow to read it, or are wrong"
+    return f"permission denied, as {reason_of(error)}; {_credentials_remedy(store)}"
+
+
+def _credentials_remedy(store: Store) -> str:
+    if getattr(store, "is_unsigned", False):
+        return "requests have no credentials: set them in storage_options or in the environment"
+    return "the credentials do not allow to read it, or are wrong"
+
+
+def _refusal(store: UrlStore, refused: Mapping[str, str]) -> str:
+    """Say which documents a server refused that answers so for what does not exist, too."""
+    keys = ", ".join(sorted({key.rpartition("/")[2] for key in refused}))
+    return (
+        f"permission denied, as {next(iter(refused.values()))}, for {keys}; {_credentials_remedy(store)}; or no Zarr "
+        "array is there, since the server answers so for objects that do not exist, too"
     )
-    return f"permission denied, as {reason_of(error)}; {remedy}"
 
 
 def _what_is_missing(store: UrlStore, access: StoreAccess) -> str:
@@ -182,6 +205,7 @@ def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore
     store = UrlStore(made, read_only=True)
     store.url = str(place)
     store.origin = place.origin
+    store.forbidden_is_missing = forbidden_is_missing(url, access.storage_options or {})
     store.is_unsigned = bool(options.get("config", {}).get("skip_signature"))
     return store
 

@@ -68,9 +68,9 @@ def test_a_store_without_suffix_requests_is_asked_for_the_size_once_it_said_so(
 
     def get(store: Any, path: str, *, options: Any = None) -> Any:
         asked.append(options)
-        if options is not None:
+        if isinstance(options["range"], dict):
             raise NotSupportedError("Azure does not support suffix range requests")
-        return real_get(store, path)
+        return real_get(store, path, options=options)
 
     reads = BlockingReads(source_of(ObjectStore(memory)))
     monkeypatch.setattr(obstore, "get", get)
@@ -78,7 +78,7 @@ def test_a_store_without_suffix_requests_is_asked_for_the_size_once_it_said_so(
         found = reads.get("c/0", -size, None)
         assert found is not None
         assert found.tobytes() == STORED[-size:]
-    assert len(asked) == 1
+    assert sum(isinstance(options["range"], dict) for options in asked) == 1
 
 
 class Wrapped(WrapperStore[ObjectStore[Any]]):

@@ -1,0 +1,48 @@
+"""What the bytes of an object decode to that has a Content-Encoding."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from types import SimpleNamespace
+
+import pytest
+
+from zarrfeed.base.errors import DecodeError
+from zarrfeed.storage.content_encoding import decoded, encoding_of
+
+
+@pytest.mark.parametrize(
+    ("stored", "encodings"),
+    [
+        (b"content", ""),
+        (gzip.compress(b"content"), "gzip"),
+        (gzip.compress(b"con") + gzip.compress(b"tent"), "gzip"),
+        (gzip.compress(b"content"), "x-gzip"),
+        (zlib.compress(b"content"), "deflate"),
+        (gzip.compress(zlib.compress(b"content")), "deflate, gzip"),
+    ],
+)
+def test_content_is_not_what_was_encoded(stored: bytes, encodings: str) -> None:
+    assert decoded(stored, encodings) == b"content"
+
+
+@pytest.mark.parametrize("stored", [b"content", gzip.compress(b"content")[:-4], gzip.compress(b"content") + b"?"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_bytes_that_are_not_of_the_encoding_are_content(stored: bytes, encoding: str) -> None:
+    with pytest.raises(DecodeError, match=f"Content-Encoding '{encoding}', and its bytes are not {encoding}"):
+        decoded(stored, encoding)
+
+
+def test_an_encoding_without_a_decoder_is_ignored() -> None:
+    with pytest.raises(DecodeError, match="Content-Encoding 'br', supported: gzip, x-gzip, deflate"):
+        decoded(b"content", "br")
+
+
+@pytest.mark.parametrize(
+    ("header", "encodings"),
+    [(None, ""), ("", ""), ("identity", ""), ("GZip", "gzip"), ("deflate , gzip", "deflate, gzip")],
+)
+def test_a_header_names_other_encodings(header: str | None, encodings: str) -> None:
+    attributes = {} if header is None else {"Content-Encoding": header}
+    assert encoding_of(SimpleNamespace(attributes=attributes)) == encodings
