@@ -140,6 +140,12 @@ void bind_cache(py::module_& m) {
       .def(py::init<std::string>(), py::arg("common"))
       .def(py::init<const std::vector<std::pair<std::string, std::string>>&>(), py::arg("listed"))
       .def("find", &ObjectVersions::find, py::arg("key"))
+      .def(
+          "agrees",
+          [](const ObjectVersions& versions, const std::string& key, uint64_t inode, int64_t time_ns, uint64_t size) {
+            return versions.agrees(key, {.inode = inode, .nanoseconds = time_ns, .size = size});
+          },
+          py::arg("key"), py::kw_only(), py::arg("inode"), py::arg("time_ns"), py::arg("size"))
       .def(py::pickle(
           [](const ObjectVersions& versions) {
             const auto [common, listed] = versions.parts();

@@ -16,6 +16,11 @@ constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 
+/// Whether a part of an object may have been looked up in an index that the cache has, so that it says nothing of versions.
+bool is_placed_by_entry(const ByteRange& range, bool is_index) {
+  return range.kind == ByteRange::Kind::kAt && !is_index && !range.version;
+}
+
 void add(std::atomic<uint64_t>& counter, uint64_t number = 1) {
   counter.fetch_add(number, std::memory_order_relaxed);
 }
@@ -69,7 +74,26 @@ ByteStore::Limits NodeCache::limits() const {
   return limits;
 }
 
+bool NodeCache::has_changed(const std::string& key) const {
+  if (!any_changed_.load(std::memory_order_acquire)) return false;
+  const std::lock_guard lock(changed_mutex_);
+  return changed_keys_.contains(key);
+}
+
+bool NodeCache::is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result) {
+  if (result.error || result.status != ReadStatus::kOk || !result.version) return true;
+  if (array_.versions->agrees(key, *result.version)) return true;
+  {
+    const std::lock_guard lock(changed_mutex_);
+    changed_keys_.insert(key);
+  }
+  any_changed_.store(true, std::memory_order_release);
+  if (is_placed_by_entry(range, is_index)) result = {.status = ReadStatus::kChanged};
+  return false;
+}
+
 std::optional<CacheEntry> NodeCache::entry_of(const std::string& key, const ByteRange& range) const {
+  if (has_changed(key)) return std::nullopt;
   auto version = array_.versions->find(key);
   if (!version) return std::nullopt;
   return CacheEntry(
@@ -101,7 +125,7 @@ ReadResult NodeCache::try_read(const std::string& key, const ByteRange& range, B
   ReadResult result{.status = ReadStatus::kWouldBlock};
   if (entry) {
     look(*entry, room, false, result);
-  } else if (inner_limits_.can_try) {
+  } else if (inner_limits_.can_try && !has_changed(key)) {
     result = inner_->try_read(key, range, room);
     if (result.status != ReadStatus::kWouldBlock) add(counters_->unversioned);
   }
@@ -120,6 +144,10 @@ void NodeCache::read(std::vector<ReadRequest> requests) {
     auto entry = entry_of(request.key, request.range);
     if (!entry) {
       add(counters_->unversioned);
+      if (has_changed(request.key) && is_placed_by_entry(request.range, request.is_index)) {
+        request.done({.status = ReadStatus::kChanged});
+        continue;
+      }
       missed.push_back(std::move(request));
       continue;
     }
@@ -212,8 +240,10 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
   }
   add(counters_->misses);
   add(counters_->refused);
-  auto done = [counters = counters_, done = std::move(wanted->request.done)](ReadResult result) {
-    if (!result.error && result.status == ReadStatus::kOk) add(counters->miss_bytes, result.bytes.size());
+  auto done = [self = shared_from_this(), key = wanted->request.key, range = wanted->request.range,
+               is_index = wanted->request.is_index, done = std::move(wanted->request.done)](ReadResult result) {
+    if (!result.error && result.status == ReadStatus::kOk) add(self->counters_->miss_bytes, result.bytes.size());
+    self->is_listed_version(key, range, is_index, result);
     done(std::move(result));
   };
   missed.push_back(std::move(wanted->request));
@@ -222,10 +252,12 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
 
 ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimPtr claim) {
   ReadRequest request = std::move(wanted->request);
-  request.done = [self = shared_from_this(), entry = wanted->entry, claim = std::move(claim),
+  request.done = [self = shared_from_this(), entry = wanted->entry, claim = std::move(claim), key = request.key,
+                  range = request.range, is_index = request.is_index,
                   done = std::move(request.done)](ReadResult result) mutable {
+    const bool is_listed = self->is_listed_version(key, range, is_index, result);
     const bool is_whole = !result.error && result.status == ReadStatus::kOk && result.bytes.size() <= self->max_bytes_;
-    if (!is_whole || (entry->bytes && result.bytes.size() != *entry->bytes)) {
+    if (!is_listed || !is_whole || (entry->bytes && result.bytes.size() != *entry->bytes)) {
       claim.reset();
       done(std::move(result));
       return;

@@ -13,6 +13,9 @@
 //   * An answer never waits for its entry to be written. The claim is held until the entry is there.
 //   * Nothing goes wrong because of the cache: an error of the directory is a miss. Errors of reads are those of the inner
 //     store.
+//   * Where the inner store tells versions, as a FileStore does, an answer of another version than was listed is handed on
+//     and not kept, and the object is read from the inner store from then on. A part of it whose place may have been looked
+//     up in an entry is kChanged, so that ShardReader reads the index anew.
 //   * After stop() has begun, no request goes to the inner store any more. stop() waits for entries that are being written,
 //     at most until its deadline.
 
@@ -25,6 +28,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "storage/byte_store.h"
@@ -85,6 +89,9 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   /// A call of the inner store. stop() waits for it.
   class Call;
 
+  [[nodiscard]] bool has_changed(const std::string& key) const;
+  /// Whether an answer of the inner store is of the version that was listed. If it is not, the object has changed.
+  bool is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result);
   [[nodiscard]] std::optional<CacheEntry> entry_of(const std::string& key, const ByteRange& range) const;
   CacheDirectory::Found look(const CacheEntry& entry, Buffer& room, bool may_wait, ReadResult& result);
   void look_later(const WantedPtr& wanted, Clock::duration pause);
@@ -103,6 +110,10 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   const Limits inner_limits_;
   const std::shared_ptr<CacheCounters> counters_;
   IoThreads io_;  ///< reads what is not in the page cache, waits for other processes, writes entries
+
+  std::atomic<bool> any_changed_{false};
+  mutable std::mutex changed_mutex_;
+  std::unordered_set<std::string> changed_keys_;  ///< objects that were found to be of another version
 
   std::mutex mutex_;
   std::condition_variable changed_;

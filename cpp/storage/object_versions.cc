@@ -8,6 +8,12 @@
 
 namespace zarrfeed {
 
+std::string version_text(const ObjectVersion& version) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  return "file " + std::to_string(version.inode) + " " +
+         std::to_string(version.seconds * kSecond + version.nanoseconds) + " " + std::to_string(version.size);
+}
+
 ObjectVersions::ObjectVersions(const std::vector<std::pair<std::string, std::string>>& listed) {
   std::vector<Listed> all;
   all.reserve(listed.size());
@@ -28,6 +34,12 @@ std::optional<std::string> ObjectVersions::find(const std::string& key) const {
                                       [](const Listed& one, uint64_t wanted) { return one.key < wanted; });
   if (found == listed_.end() || found->key != hash) return std::nullopt;
   return hex_of(found->version);
+}
+
+bool ObjectVersions::agrees(const std::string& key, const ObjectVersion& read) const {
+  if (common_) return true;
+  const auto listed = find(key);
+  return !listed || *listed == hex_of(hash_text(version_text(read), 4));
 }
 
 std::pair<std::optional<std::string>, std::string> ObjectVersions::parts() const {

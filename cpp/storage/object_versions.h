@@ -9,7 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "storage/byte_store.h"
+
 namespace zarrfeed {
+
+/// The version of a file, as a list of versions has it: inode, nanoseconds of the last change, and size. The device is left
+/// out, since its number differs between the machines that mount it.
+std::string version_text(const ObjectVersion& version);
 
 /// Versions by the key below the array: one for all objects, or one for each object that was listed. 16 bytes an object:
 /// hashes of the key and of the version. Objects whose keys have the same hash have no version, so hashes cause no mistake
@@ -23,6 +29,9 @@ class ObjectVersions {
 
   /// The version of an object; nothing if it is not known, so that the object must not be cached.
   [[nodiscard]] std::optional<std::string> find(const std::string& key) const;
+
+  /// Whether an object that was read is the one that was listed. Of one version for all objects, the user answers.
+  [[nodiscard]] bool agrees(const std::string& key, const ObjectVersion& read) const;
 
   /// The common version and the bytes of the list: for another process.
   [[nodiscard]] std::pair<std::optional<std::string>, std::string> parts() const;

@@ -346,7 +346,10 @@ class Reader:
     def _cache_troubles(self) -> tuple[str, ...]:
         """Return why the node cache does not do all that it could for these fields."""
         sources = [*_sources(self._fields).values(), *(reader.source for reader in self._vlen_readers.values())]
-        return tuple(dict.fromkeys(one.cache_trouble for one in sources if one is not None and one.cache_trouble))
+        troubles = [one.cache_trouble for one in sources if one is not None]
+        staged = (layout.spec.staged for _, _, layout in arrays_of(self._fields) if layout is not None)
+        troubles += [one.trouble() for one in staged if one is not None]
+        return tuple(dict.fromkeys(filter(None, troubles)))
 
     def _provide_buffer(self) -> None:
         """Give the engine the memory of one more batch of the epoch, if it has any more."""
@@ -377,6 +380,9 @@ def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
 def _cached(fields: Sequence[TensorField]) -> dict[int, core.CachedArray]:
     """Return what the arrays are called in the node cache, for those whose stored bytes the engine decodes."""
     named = {number: source.engine_cache() for number, source in _sources(fields).items()}
+    for number, _, layout in arrays_of(fields):
+        if layout is not None and layout.spec.staged is not None:
+            named[number] = layout.spec.staged.to_core()
     return {number: array for number, array in named.items() if array is not None}
 
 

@@ -30,7 +30,7 @@ from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.local_files import check_metadata_files, local_path
 from zarrfeed.storage.location import place_array
-from zarrfeed.storage.node_cache import with_cache
+from zarrfeed.storage.node_cache import with_cache, with_staging
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
@@ -192,7 +192,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         source=location.source,
     )
     if location.source is None:
-        return spec
+        return spec if access is None else with_staging(spec, chunk_keys(spec), access)
     placed = replace(location.source, chunk_keys=chunk_keys(spec))
     return replace(spec, source=placed if access is None else with_cache(placed, spec, access))
 

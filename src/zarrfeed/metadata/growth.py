@@ -20,7 +20,7 @@ from zarr.api.asynchronous import open_array as open_async
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
-from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array import chunk_keys, read_layout
 from zarrfeed.metadata.array_changes import layout_changes
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.opening import Opening
@@ -35,7 +35,7 @@ from zarrfeed.storage.complete_rows import complete_rows
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.eviction import DisposableStore, Lease, disposable_stores
 from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.node_cache import with_cache
+from zarrfeed.storage.node_cache import with_cache, with_staging
 
 #: When a dataset looks whether its store has grown.
 Refresh: TypeAlias = Literal["epoch"]
@@ -256,6 +256,8 @@ class Growth:
         if isinstance(one, ResidentField | CsrField) or self.opening is not None:  # a snapshot has one version
             return one
         source = one.spec.source
+        if source is None:
+            return replace(one, spec=with_staging(one.spec, chunk_keys(one.spec), self.access))
         if not isinstance(source, StoreSource) or source.cached is None:
             return one
         return replace(one, spec=replace(one.spec, source=with_cache(source, one.spec, self.access)))

@@ -9,13 +9,16 @@ from typing import TypeAlias
 
 import numpy as np
 
+from zarrfeed.metadata.array import chunk_keys
 from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.wish import Wish
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.layout import Layout
+from zarrfeed.storage.cache_options import ArrayCache
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.parted_source import PartedSource
+from zarrfeed.storage.staging import stage_joined
 
 #: Where the chunks of one store are: the directory of the array, or its place in a store that Python reads.
 Place: TypeAlias = "str | StoreSource"
@@ -60,7 +63,10 @@ class LayoutParts:
             self.names,
             spec.rows_per_chunk,
         )
-        joined = replace(spec, name=f"{self.names[0]}{more}", shape=tuple(shape), root="", source=source)
+        staged = spec.staged
+        if isinstance(staged, ArrayCache):
+            staged = stage_joined(staged.options, [(str(place), chunk_keys(spec)) for place in places])
+        joined = replace(spec, name=f"{self.names[0]}{more}", shape=tuple(shape), root="", source=source, staged=staged)
         return Layout(joined, parts)
 
 
@@ -74,7 +80,7 @@ def normalised(spec: ArraySpec) -> Hashable:
 def _placeless(spec: ArraySpec) -> ArraySpec:
     """Return the description of an array without its length, its place and its name."""
     shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
-    return replace(spec, name="", root="", shape=shape, source=None)
+    return replace(spec, name="", root="", shape=shape, source=None, staged=None)
 
 
 def place_of(spec: ArraySpec) -> Place:

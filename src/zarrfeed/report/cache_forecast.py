@@ -25,6 +25,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, StoredField, VlenField
 from zarrfeed.storage.cache_options import ArrayCache
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.node_cache import cache_of
 
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16
@@ -90,18 +91,19 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
     named: list[ArrayCache] = []
     troubles = []
     for field in fields:
-        source = field.spec.source if isinstance(field, StoredField | VlenField) else None
-        if not isinstance(source, StoreSource) or source.cached is None:
-            continue
-        named.append(source.cached)
-        troubles.append(source.cache_trouble)
-        called = source.cached.to_core()
-        if called is None:
+        cached = cache_of(field.spec) if isinstance(field, StoredField | VlenField) else None
+        if cached is None:
             continue
         assert isinstance(field, StoredField | VlenField)
+        source = field.spec.source
+        named.append(cached)
+        troubles.append(source.cache_trouble if isinstance(source, StoreSource) else cached.trouble())
+        called = cached.to_core()
+        if called is None:
+            continue
         resident = isinstance(field, StoredField) and field.resident
         chunks = np.arange(_chunks_along(field.spec)) if resident else chunks_of_order(order, field, field.layouts[0])
-        one = _Array(field.spec, source.cached, called, chunks, resident)
+        one = _Array(field.spec, cached, called, chunks, resident)
         same = arrays.get(one.name)
         arrays[one.name] = one if same is None else same.together(one)
     if not named:
@@ -227,6 +229,9 @@ class _Array:
         assert versions is not None
         for key, _, end, is_current, counted in listed:
             if is_current or (end is None and versions.find(key)):
+                if self.cached.prefix == "" and self.spec.staged is not None:  # whole paths, of several directories
+                    found.append(counted)
+                    continue
                 parts = key.split(self.spec.key_separator)[bool(self.spec.key_prefix) :]
                 place = parts[self.spec.sample_axis] if len(parts) > self.spec.sample_axis else ""
                 if place.isdigit() and int(place) in objects:

@@ -28,6 +28,16 @@ class StoreLocation(Protocol):
         """Bytes that a chunk as stored has at most; 0 where the engine decodes it, which knows."""
 
 
+class StagedArray(Protocol):
+    """What an array in a local directory is called in a node cache on another disk (`storage/cache_options.py`)."""
+
+    def to_core(self) -> core.CachedArray | None:
+        """Return the same for the engine; None if nothing of it is cached."""
+
+    def trouble(self) -> str:
+        """Return why the cache does not do all that it could; empty if it does."""
+
+
 @dataclass(frozen=True)
 class Documented:
     """An array as its own metadata document had it when the array was opened, where that is not all in its `ArraySpec`.
@@ -85,6 +95,8 @@ class ArraySpec:
         Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
     source
         Its store then; None for a local one, which the engine reads by itself.
+    staged
+        What a local array is called in a node cache; None: there is no cache.
     key_prefix, key_separator
         How chunk indices, or those of shards, become file names.
     shard
@@ -113,6 +125,7 @@ class ArraySpec:
     record: np.dtype[Any] | None = None
     shard: ShardSpec | None = None
     source: StoreLocation | None = field(default=None, compare=False, repr=False)
+    staged: StagedArray | None = field(default=None, compare=False, repr=False)
     documented: Documented | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -16,10 +16,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.base.native import core
@@ -38,6 +40,7 @@ Fetch: TypeAlias = Callable[[list[Part]], Awaitable[Sequence[Found]]]
 #: How long a task waits for another one to write the entry that it fetches, and how often it looks.
 _PATIENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.016
+_CHANGED = "the file changed after the data were opened, so its index may be of an older one; open the data again"
 #: The store's own answers are not limited either.
 _MOST_BYTES = 1 << 62
 
@@ -66,12 +69,15 @@ class CachedReads:
         Those of its objects.
     counts
         Counts hits and misses.
+    folder
+        Directory of the array, if its files are staged; else empty.
     """
 
     directory: core.CacheDirectory
     called: core.CachedArray
     versions: core.ObjectVersions
     counts: CacheCounts
+    folder: str = ""
 
     @classmethod
     def of(cls, source: StoreSource, counts: CacheCounts, *, all_chunks: bool = False) -> CachedReads | None:
@@ -83,7 +89,9 @@ class CachedReads:
         if (source.decoder is None and not all_chunks) or cached is None or cached.versions is None:
             return None
         called = cached.to_core()
-        return None if called is None else cls(cached.options.directory(), called, cached.versions, counts)
+        store = source.store
+        folder = f"{store.root}/{source.prefix}" if isinstance(store, LocalStore) else ""
+        return None if called is None else cls(cached.options.directory(), called, cached.versions, counts, folder)
 
     async def get(self, key: str, parts: Sequence[Part], fetch: Fetch) -> list[Found]:
         """Return parts of an object: from the cache, and by `fetch` those that it lacks.
@@ -123,8 +131,13 @@ class CachedReads:
     ) -> None:
         """Fetch parts that the store is asked for together, and keep them."""
         self.counts.misses += len(run)
-        for i, data in zip(run, await fetch([parts[i] for i in run]), strict=True):
+        fetched = await fetch([parts[i] for i in run])
+        is_listed = not self.folder or await asyncio.to_thread(self._is_listed, key)
+        for i, data in zip(run, fetched, strict=True):
             found[i] = data
+            if not is_listed:  # its bytes are of another version, and an entry may have said where they are
+                found[i] = data if data is None or parts[i][1] is None else CorruptChunkError(_CHANGED)
+                continue
             if not isinstance(data, np.ndarray):
                 continue
             self.counts.miss_bytes += len(data)
@@ -136,6 +149,14 @@ class CachedReads:
                 self.counts.refused += admitted != "admitted"
                 self.counts.written_bytes += len(data) * (admitted == "admitted")
                 claim.release()
+
+    def _is_listed(self, key: str) -> bool:
+        """Return whether a staged file is of the version that it had when the data were opened."""
+        try:
+            status = (Path(self.folder) / key).stat()
+        except OSError:
+            return False
+        return self.versions.agrees(key, inode=status.st_ino, time_ns=status.st_mtime_ns, size=status.st_size)
 
     def _look(self, key: str, parts: Sequence[Part], left: list[int], waits: bool) -> _Looked:
         looked = _Looked()

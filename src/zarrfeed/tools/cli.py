@@ -192,7 +192,11 @@ def _add_cache(commands: Any) -> None:
         "that was interrupted goes on when it is called again. Exits with 0 if all of the store is in the cache, 1 if "
         "not, 2 for wrong arguments or if there is no store.",
     )
-    warm.add_argument("path", metavar="STORE", help="an array, or a group of arrays and groups: a URL")
+    warm.add_argument(
+        "path",
+        metavar="STORE",
+        help="an array, or a group of arrays and groups: a URL, or a path on another file system than the cache",
+    )
     warm.add_argument("--cache", required=True, metavar="DIR", help="the directory; it is made if there is none")
     warm.add_argument(
         "--cache-limit", metavar="SIZE", help='bytes, or text such as "200GiB" (default: 9/10 of what is free)'

@@ -264,7 +264,7 @@ def test_a_run_that_was_interrupted_goes_on(site: CountingServer, tmp_path: Path
         (["verify", ""], "is no node cache of zarrfeed"),
         (["clear", "{home}"], "is no node cache of zarrfeed"),
         (["clear", "{home}", "--store", "{url}"], "is no node cache of zarrfeed"),
-        (["clear", "{home}", "--store", "/local/x"], "must be a URL such as s3://bucket/era5.zarr"),
+        (["clear", "{home}", "--store", "/local/x"], "is no node cache of zarrfeed"),
         (["clear", "{home}", "--store", "ftp://x/y"], "ftp:// is not supported"),
         (["clear", "{home}", "--storage-option", "anon=true"], "storage_options are for URLs"),
     ],
@@ -297,7 +297,7 @@ def test_what_is_missing_or_unknown_is_told_by_the_parser(argv: list[str], capsy
 def test_a_local_store_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     zarr.create_array(tmp_path / "a.zarr", data=np.arange(8), chunks=(4,))
     run("cache", "warm", tmp_path / "a.zarr", "--cache", tmp_path / "cache", status=cli.EXIT_FAILED)
-    assert "is in a local directory, which is read as it is" in capsys.readouterr().out
+    assert "so a copy there would gain nothing: it is read as it is" in capsys.readouterr().out
 
 
 def test_options_of_the_store_are_passed_on(site: CountingServer, tmp_path: Path, capsys: Any) -> None:

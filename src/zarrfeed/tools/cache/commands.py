@@ -11,8 +11,10 @@ from zarrfeed.metadata.open import check_storage_options
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
-from zarrfeed.storage.key_urls import is_url
+from zarrfeed.storage.key_urls import is_url, path_of
+from zarrfeed.storage.local_files import local_path
 from zarrfeed.storage.object_versions import name_store
+from zarrfeed.storage.staging import STORE, ZIP_STORE
 from zarrfeed.storage.urls import make_store
 from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache
 from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_by
@@ -78,8 +80,10 @@ def clear(arguments: argparse.Namespace, storage_options: dict[str, Any] | None)
     if arguments.store is None:
         check_storage_options(access)
         return f"{format_bytes(clear_cache(arguments.directory, group=group))} deleted"
-    if not is_url(arguments.store):
-        raise ConfigError(f"--store {arguments.store!r}: must be a URL such as s3://bucket/era5.zarr")
+    if not is_url(arguments.store) or path_of(arguments.store) is not None:
+        path = str(local_path(arguments.store).absolute())
+        freed = sum(clear_cache(arguments.directory, (name, path), group=group) for name in (STORE, ZIP_STORE))
+        return f"{format_bytes(freed)} deleted"
     named = name_store(make_store(arguments.store, access))
     if named is None:
         raise ConfigError(f"--store {arguments.store!r}: such a store is not cached")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zarr
+from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import CorruptChunkError, ZarrfeedError
 from zarrfeed.base.native import core
@@ -26,6 +27,7 @@ from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import ArrayCache
 from zarrfeed.storage.chunk_reader import ChunkReader
 from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.node_cache import cache_of
 from zarrfeed.storage.object_versions import object_keys
 from zarrfeed.storage.read_counts import ReadCounts
 from zarrfeed.storage.zarr_internals import sync
@@ -177,14 +179,17 @@ class Warming:
             spec = read_layout(array, access=self._access)
         except ZarrfeedError as error:
             return str(error)
+        cached = cache_of(spec)
+        if cached is None:
+            return "is not cached"
+        if cached.versions is None:
+            return cached.why_off
+        if not cached.options.directory().is_writable():
+            return cached.trouble()
         source = spec.source
-        if not isinstance(source, StoreSource) or source.cached is None:
-            return "is in a local directory, which is read as it is"
-        if source.cached.versions is None:
-            return source.cached.why_off
-        if not source.cached.options.directory().is_writable():
-            return source.cached.trouble()
-        return ArrayInStore(spec, source, source.cached)
+        if not isinstance(source, StoreSource):  # the engine reads its files by itself
+            source = StoreSource(LocalStore(spec.root, read_only=True), "", spec.metadata_key, cached=cached)
+        return ArrayInStore(spec, source, cached)
 
     def copy(self, array: ArrayInStore, keys: list[str], warmed: WarmedArray) -> bool:
         """Copy some objects of an array, and count them; return whether others need not be tried, as nothing fits.
