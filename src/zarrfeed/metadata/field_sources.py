@@ -11,9 +11,9 @@ import zarr
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.open import arrays_of_group
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.errors import reason_of
 from zarrfeed.storage.given_stores import is_mapper
 from zarrfeed.storage.local_files import check_members
-from zarrfeed.storage.open_errors import list_error
 
 
 def leaves(source: Any) -> list[Any]:
@@ -28,9 +28,11 @@ def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, za
         arrays = arrays_of_group(group, access)
     except StoreReadError:
         raise
-    except Exception as error:  # a damaged member: any class, as in open_node
+    except ZarrfeedError as error:
+        raise type(error)(f"{part}: {error}") from error.__cause__
+    except Exception as error:  # a store is anybody's code
         path = printable(str(group.store_path).removeprefix("file://"))
-        raise list_error(f"{part}: {path}", group, error) from error
+        raise ConfigError(f"{part}: {path}: zarr-python cannot list the group: {reason_of(error)}") from error
     return arrays
 
 

@@ -31,6 +31,7 @@ from zarrfeed.spec.field import ResidentField, VlenField
 from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
 from zarrfeed.spec.row_map import NO_ROW, RowMap
 from zarrfeed.spec.sparse import CsrField
+from zarrfeed.storage.group_members import arrays_of
 
 
 @checks_option_names
@@ -129,10 +130,10 @@ def _opened(inputs: Mapping[str, Data | Source], on: str | None) -> dict[str, Da
 def _open(source: Any, on: str | None) -> Data:
     """Open an array or a group; of a group, the arrays that have the dimension."""
     node = open_source(source)
-    arrays = (
-        list(node.arrays()) if isinstance(node, zarr.Group) else [("", node)] if isinstance(node, zarr.Array) else []
-    )
-    if on is not None and any(on in (dimension_names(array) or ()) for _, array in arrays):
+    arrays = list(arrays_of(node).values()) if isinstance(node, zarr.Group) else []
+    if isinstance(node, zarr.Array):
+        arrays = [node]
+    if on is not None and any(on in (dimension_names(array) or ()) for array in arrays):
         return open_data(source, sample_dim=on)
     return open_data(source)
 

@@ -21,6 +21,7 @@ from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, ZarrfeedError, printable
 from zarrfeed.metadata.values import read_values
+from zarrfeed.storage.group_members import members_of
 from zarrfeed.storage.key_urls import url_of
 from zarrfeed.storage.local_files import check_members, check_metadata_files
 from zarrfeed.storage.urls import UrlStore
@@ -255,7 +256,7 @@ def member_of(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | No
 def _members(group: zarr.Group) -> list[tuple[str, zarr.Array[Any] | zarr.Group]]:
     try:
         check_members(group)
-        return sorted(islice(group.members(), 1000), key=lambda item: item[0])
+        return list(islice(members_of(group).items(), 1000))
     except Exception:  # noqa: BLE001 (a damaged member)
         return []
 

@@ -16,10 +16,10 @@ from zarrfeed.metadata.array import open_node
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.given_stores import as_store
+from zarrfeed.storage.group_members import arrays_of, read_members
 from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url, wrap_node
-from zarrfeed.storage.zarr_internals import async_group
 
 _DEFAULT_ACCESS = StoreAccess()
 
@@ -53,13 +53,9 @@ def check_storage_options(access: StoreAccess, *sources: Any) -> None:
 def arrays_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
     """Return the arrays in a group, by name and in the order of their names."""
     if type(group.store) is LocalStore:
-        return dict(sorted(group.arrays()))
-
-    async def list_all() -> dict[str, Any]:
-        return {name: array async for name, array in async_group(group).arrays()}
-
-    found = access.ask(list_all, str(group.store_path))
-    return {name: zarr.Array(array) for name, array in sorted(found.items())}
+        return arrays_of(group)
+    found = access.ask(lambda: read_members(group), str(group.store_path))
+    return {name: zarr.Array(one) for name, one in found.items() if isinstance(one, zarr.AsyncArray)}
 
 
 def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:

@@ -114,9 +114,9 @@ def open(
         a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
     cache
         A local directory in which stored bytes are kept, such as "/scratch/cache": the node cache. It is for far
-        stores, and for local ones on another file system than the cache, such as Lustre. All processes of a machine that
-        name the directory share it, and fetch each chunk once. It is made if it is missing, and must be empty or a cache
-        otherwise. A cache that cannot be used is no error: `stats()` says why.
+        stores, and for local ones on another file system than the cache, such as Lustre. All processes of a machine
+        that name the directory share it, and fetch each chunk once. It is made if it is missing, and must be empty or a
+        cache otherwise. A cache that cannot be used is no error: `stats()` says why.
     cache_limit
         Bytes that the directory may use, such as "200GiB". Chunks are kept until it is full; none is evicted. None:
         90 % of what its file system has free.

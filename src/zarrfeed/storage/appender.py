@@ -32,6 +32,7 @@ from zarrfeed.storage.append_journal import Entries, Journal, check_written, new
 from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, marks_of, new_marks
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.eviction import forget_deleted
+from zarrfeed.storage.group_members import arrays_of
 from zarrfeed.storage.local_files import check_metadata_files
 from zarrfeed.storage.zarr_internals import regular_chunk_shape, with_length
 
@@ -257,7 +258,7 @@ class Appender:
         """Open the arrays; begin a journal where there is none. Under the lock."""
         check_metadata_files(self._path)
         node = zarr.open(LocalStore(self._path), mode="r+")
-        found = {"": node} if isinstance(node, zarr.Array) else dict(sorted(node.arrays()))
+        found = {"": node} if isinstance(node, zarr.Array) else arrays_of(node)
         arrays = {name: as_meant(array, f"{self._path}/{name}".rstrip("/")) for name, array in found.items()}
         if not arrays:
             raise ConfigError(f"{self._path}: is a group without arrays; give it arrays of length 0, or another path")

@@ -1,4 +1,4 @@
-"""What zarr-python's exceptions mean where it opens an array or lists a group: our errors, which name the array."""
+"""What zarr-python's exceptions mean where it opens an array: our errors, which name the array."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import json
 import re
 from pathlib import Path
 
-import zarr
-from zarr.storage import LocalStore
-
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.storage.errors import reason_of
-from zarrfeed.storage.zarr_internals import grid_error, make_codec, sync
+from zarrfeed.storage.zarr_internals import grid_error, make_codec
 
 
 def open_error(name: str, error: Exception, folder: Path | None = None) -> ZarrfeedError:
@@ -46,24 +43,3 @@ def _refused_codec(folder: Path) -> str:
                 except Exception:  # noqa: BLE001 (constructors raise exceptions of any class)
                     return f"codec {json.dumps(codec)}: "
     return ""
-
-
-def _folder_of(group: zarr.Group, key: str) -> Path | None:
-    return Path(group.store.root, group.path, key) if isinstance(group.store, LocalStore) else None
-
-
-def list_error(name: str, group: zarr.Group, error: Exception) -> ZarrfeedError:
-    """Return the error to raise where zarr-python cannot list a group: that of the first member that it cannot open."""
-
-    async def member_names() -> list[str]:
-        return sorted([key async for key in group.store_path.store.list_dir(group.store_path.path)])
-
-    with contextlib.suppress(Exception):  # a store that cannot be listed: `error` says so
-        for key in sync(member_names()):
-            try:
-                zarr.open(group.store_path / key, mode="r")
-            except FileNotFoundError:  # neither an array nor a group
-                continue
-            except Exception as cause:  # noqa: BLE001 (parsers raise exceptions of any class)
-                return open_error(f"{name}/{key}", cause, _folder_of(group, key))
-    return ConfigError(f"{name}: zarr-python cannot list the group: {reason_of(error)}")

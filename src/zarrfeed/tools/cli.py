@@ -19,6 +19,7 @@ from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
 from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser
+from zarrfeed.tools.quiet import quiet
 
 if TYPE_CHECKING:
     from zarrfeed.metadata.data import Data
@@ -53,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _complete(parser)
     arguments = parser.parse_args(argv)
     try:
-        status = _COMMANDS[arguments.command](arguments)
+        with quiet():
+            status = _COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
