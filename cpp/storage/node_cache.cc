@@ -10,8 +10,6 @@
 namespace zarrfeed {
 namespace {
 
-/// How long a request waits for another process to write the entry that it fetches.
-constexpr std::chrono::seconds kPatience{20};
 constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
@@ -49,11 +47,12 @@ class NodeCache::Call {
 };
 
 NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
-                     std::shared_ptr<CacheCounters> counters)
+                     std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds patience)
     : inner_(std::move(inner)),
       array_(std::move(array)),
       directory_(array_.directory),
       max_bytes_(max_bytes),
+      patience_(patience),
       inner_limits_(inner_->limits()),
       counters_(std::move(counters)),
       io_(std::max<size_t>(4, max_reads)) {}
@@ -214,7 +213,7 @@ void NodeCache::look_on_io_thread(const WantedPtr& wanted) {
 
 void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) {
   using Found = CacheDirectory::Found;
-  if (directory_->admits() && Clock::now() - wanted->since < kPatience) {
+  if (directory_->admits() && Clock::now() - wanted->since < patience_) {
     CacheDirectory::ClaimPtr claim = directory_->try_claim(*wanted->entry);
     if (claim == nullptr) {
       const auto pause = std::exchange(wanted->pause, std::min<Clock::duration>(2 * wanted->pause, kLongestWait));

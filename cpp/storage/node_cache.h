@@ -60,9 +60,13 @@ struct CacheCounters {
 
 class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCache> {
  public:
+  /// How long a request waits for another process to write the entry that it fetches. A process that is stopped in the
+  /// middle of a fetch holds up the others no longer than that; less than any timeout of a read.
+  static constexpr std::chrono::milliseconds kPatience{20'000};
+
   /// `max_bytes`: a larger object is no chunk of this array. `max_reads`: I/O threads at most.
   NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
-            std::shared_ptr<CacheCounters> counters);
+            std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds patience = kPatience);
 
   void open() override;
   void close() override { inner_->close(); }
@@ -107,6 +111,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   const CachedArray array_;
   const std::shared_ptr<CacheDirectory> directory_;
   const size_t max_bytes_;
+  const std::chrono::milliseconds patience_;
   const Limits inner_limits_;
   const std::shared_ptr<CacheCounters> counters_;
   IoThreads io_;  ///< reads what is not in the page cache, waits for other processes, writes entries

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -147,4 +148,41 @@ TEST(too_many_chunks_are_not_kept) {
   kept.open(c.plan->plan, c.decoders, 10);
   CHECK_EQ(kept.num_chunks(), size_t{0});
   CHECK(kept.take(0).empty());
+}
+
+TEST(a_kept_chunk_gives_way_to_none_that_is_needed_later) {
+  size_t gave_way = 0, stayed = 0;
+  for (const int64_t lanes : {1, 2, 3, 5}) {
+    const Case c(lanes);
+    KeptChunks ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, kChunkBytes);
+    ample.open(c.plan->plan, c.decoders);
+    scarce.open(c.plan->plan, c.decoders);
+    std::map<ChunkKey, std::set<size_t>> takes;  // by all groups that need the chunk
+    for (size_t group = 0; group < c.num_groups(); ++group) {
+      for (const auto& [key, chunk] : ample.take(group)) takes[key].insert(group);
+    }
+    struct Kept {
+      std::weak_ptr<CarriedChunk> chunk;
+      size_t next;
+    };
+    std::optional<Kept> kept;  // there is room for one
+    for (size_t group = 0; group < c.num_groups(); ++group) {
+      std::optional<Kept> now;
+      for (const auto& [key, chunk] : scarce.take(group)) {
+        const auto next = takes.at(key).upper_bound(group);
+        if (next != takes.at(key).end() && chunk.use_count() > 1) now = Kept{chunk, *next};
+      }
+      if (kept && kept->next > group) {
+        if (kept->chunk.expired()) {
+          CHECK(now.has_value() && now->next <= kept->next);
+          ++gave_way;
+        } else {
+          ++stayed;
+        }
+      }
+      if (now) kept = now;
+    }
+  }
+  CHECK(gave_way > 0);
+  CHECK(stayed > 0);
 }

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -64,6 +66,34 @@ std::filesystem::path only_file(const CacheDirectory& cache) {
 /// A path below the directory of the cache.
 std::string inside(const CacheDirectory& cache, const std::filesystem::path& path) {
   return path.lexically_relative(cache.path()).string();
+}
+
+int lock_first_byte(int fd, int command, short type) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_len = 1;
+  if (fcntl(fd, command, &lock) != 0) return errno;
+  return command == F_OFD_GETLK && lock.l_type != F_UNLCK ? EAGAIN : 0;
+}
+
+/// How many files are locked by whoever writes them now. Fails for one that is written, and is not locked.
+size_t locks_of_half_written(const CacheDirectory& cache, size_t size) {
+  size_t locked = 0;
+  std::error_code gone;
+  for (std::filesystem::directory_iterator item(cache.path() + "/tmp", gone), end; !gone && item != end;
+       item.increment(gone)) {
+    const int fd = open(item->path().c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) continue;
+    const off_t before = lseek(fd, 0, SEEK_END);
+    const int held = lock_first_byte(fd, F_OFD_GETLK, F_WRLCK);
+    const off_t after = lseek(fd, 0, SEEK_END);
+    close(fd);
+    if (before == 0 || after >= static_cast<off_t>(size)) continue;  // not locked yet, or not any more
+    CHECK_EQ(held, EAGAIN);
+    ++locked;
+  }
+  return locked;
 }
 
 size_t leftovers(const CacheDirectory& cache) {
@@ -404,4 +434,41 @@ TEST(clearing_deletes_the_entries_of_one_store_or_of_all) {
   CHECK_EQ(cache->clear(""), uint64_t{8192});
   CHECK_EQ(cache->used_bytes(), uint64_t{0});
   CHECK_EQ(cache->admit(entry(1), content(1)), Admitted::kYes);
+}
+
+TEST(the_counter_is_neither_read_nor_written_while_another_process_has_it) {
+  const TempDir directory;
+  const auto cache = CacheDirectory::open(directory.path() / "cache", kLimit);
+  CHECK_EQ(cache->admit(entry(0), content(0)), Admitted::kYes);
+  // Opened anew, the file is another description, to which locks of this process are those of another one.
+  const int state = open((cache->path() + "/state").c_str(), O_RDWR | O_CLOEXEC);
+  CHECK_EQ(lock_first_byte(state, F_OFD_SETLK, F_WRLCK), 0);
+  std::atomic<bool> ended{false};
+  std::thread writer([&] {
+    if (cache->admit(entry(1), content(1)) == Admitted::kYes) ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // however long: it cannot end
+  CHECK(!ended);
+  close(state);
+  writer.join();
+  CHECK(ended);
+  CHECK_EQ(cache->used_bytes(), cache->recount());
+}
+
+TEST(a_writer_holds_a_lock_on_what_it_writes) {
+  const TempDir directory;
+  const auto cache = CacheDirectory::open(directory.path() / "cache", uint64_t{4} << 30);
+  const std::vector<uint8_t> large = content(1, size_t{64} << 20);
+  size_t seen = 0;
+  for (size_t number = 0; number < 50 && seen == 0; ++number) {
+    std::atomic<bool> ended{false};
+    std::thread writer([&] {
+      cache->admit(entry(number), large);
+      ended = true;
+    });
+    while (!ended && seen == 0) seen += locks_of_half_written(*cache, large.size());
+    writer.join();
+    cache->clear("");
+  }
+  CHECK(seen > 0);
 }

@@ -2,6 +2,9 @@
 
 #include "storage/node_cache.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -35,7 +38,7 @@ namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr uint64_t kLimit = 64 << 20;
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kLongest{60};
 
 std::vector<uint8_t> content(const std::string& key, size_t size = 3000) {
   std::vector<uint8_t> out(size);
@@ -141,18 +144,19 @@ class ForeignStore : public ByteStore {
 
 /// What one process has: a cache over a store.
 struct Process {
-  explicit Process(const std::string& path, const std::string& version = "v1", uint64_t limit = kLimit)
-      : directory(CacheDirectory::open(path, limit)) {
+  explicit Process(const std::string& path, const std::string& version = "v1", uint64_t limit = kLimit,
+                   std::chrono::milliseconds patience_with_others = NodeCache::kPatience)
+      : patience(patience_with_others), directory(CacheDirectory::open(path, limit)) {
     remake(std::make_shared<const ObjectVersions>(version));
   }
   ~Process() { end(); }
   void remake(std::shared_ptr<const ObjectVersions> versions) {
     if (cache != nullptr) end();
     cache = std::make_shared<NodeCache>(store, CachedArray{directory, "s3://b", "array/", std::move(versions)},
-                                        kMaxBytes, 4, counters);
+                                        kMaxBytes, 4, counters, patience);
     cache->open();
   }
-  void end() const { CHECK(cache->stop(std::chrono::steady_clock::now() + kPatience)); }
+  void end() const { CHECK(cache->stop(std::chrono::steady_clock::now() + kLongest)); }
 
   struct Waiting {
     Buffer room;
@@ -169,7 +173,7 @@ struct Process {
   }
   static ReadResult wait(Waiting& waiting) {
     auto future = waiting.result.get_future();
-    if (future.wait_for(kPatience) != std::future_status::ready) FAIL("no answer");
+    if (future.wait_for(kLongest) != std::future_status::ready) FAIL("no answer");
     return future.get();
   }
   /// Reads an object and waits until it is in the cache, if it is to be.
@@ -188,6 +192,7 @@ struct Process {
     cache->open();
   }
 
+  const std::chrono::milliseconds patience;
   std::shared_ptr<ForeignStore> store = std::make_shared<ForeignStore>();
   std::shared_ptr<CacheDirectory> directory;
   std::shared_ptr<CacheCounters> counters = std::make_shared<CacheCounters>();
@@ -363,7 +368,7 @@ TEST(ranges_that_are_missing_are_read_together_and_the_others_come_from_the_cach
                         }});
   }
   one.cache->read(std::move(requests));
-  const auto until = std::chrono::steady_clock::now() + kPatience;
+  const auto until = std::chrono::steady_clock::now() + kLongest;
   while (good < 6 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   one.settle();
   CHECK_EQ(good.load(), 6);
@@ -393,7 +398,7 @@ TEST(shards_and_their_indices_are_cached) {
       if (round > 0) CHECK(reader->is_at_hand("c/0", i));
     }
     CHECK_EQ(one.store->reads.load(), round == 0 ? 5 : 0);
-    CHECK(reader->stop(std::chrono::steady_clock::now() + kPatience));
+    CHECK(reader->stop(std::chrono::steady_clock::now() + kLongest));
   }
 }
 
@@ -425,4 +430,53 @@ TEST(nothing_completes_and_nothing_is_asked_after_the_end) {
     CHECK_EQ(late.load(), 0);
     CHECK_EQ(one.store->calls + two.store->calls, asked);
   }
+}
+
+TEST(a_holder_that_is_stopped_holds_up_the_others_for_their_patience_alone) {
+  // The default is that of decision 0025, and well below the timeouts of reads.
+  static_assert(NodeCache::kPatience == std::chrono::seconds(20));
+  const Place place;
+  Process stopped(place.path), other(place.path, "v1", kLimit, std::chrono::milliseconds(30));
+  stopped.store->put("a", content("a"));
+  other.store->put("a", content("a"));
+  stopped.store->pause(true);
+  const auto never = stopped.ask("a");  // has the claim
+  while (stopped.store->calls == 0) std::this_thread::yield();
+  CHECK_EQ(*other.get("a"), content("a"));
+  CHECK_EQ(other.store->reads.load(), 1);
+  stopped.store->pause(false);
+  CHECK_EQ(Process::wait(*never).status, ReadStatus::kOk);
+}
+
+TEST(entries_that_were_written_hold_up_neither_the_next_ones_nor_the_end) {
+  const Place place;
+  Process one(place.path, "v1", uint64_t{1} << 30);
+  for (size_t k = 0; k < 80; ++k) {  // more than may wait to be written at once
+    const std::string key(k + 1, 'k');
+    one.store->put(key, content(key, kMaxBytes));
+    CHECK_EQ(one.get(key)->size(), kMaxBytes);
+  }
+  one.settle();
+  CHECK_EQ(one.counters->written_bytes.load(), uint64_t{80} * kMaxBytes);
+  // Writers wait for the counter of used bytes, which somebody else has: the store's thread must not be one of them.
+  one.store->pause(true);
+  std::vector<std::shared_ptr<Process::Waiting>> waiting;
+  for (const char* key : {"a", "bb", "ccc"}) {
+    one.store->put(key, content(key, kMaxBytes));
+    waiting.push_back(one.ask(key));
+  }
+  const int state = open((place.path + "/state").c_str(), O_RDWR | O_CLOEXEC);
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_len = 1;
+  CHECK_EQ(fcntl(state, F_OFD_SETLKW, &lock), 0);
+  one.store->pause(false);
+  for (const auto& asked : waiting) CHECK_EQ(Process::wait(*asked).bytes.size(), kMaxBytes);
+  CHECK_EQ(one.counters->written_bytes.load(), uint64_t{80} * kMaxBytes);
+  close(state);
+  const auto begin = std::chrono::steady_clock::now();
+  one.settle();
+  CHECK(std::chrono::steady_clock::now() - begin < kLongest / 2);
+  CHECK_EQ(one.counters->written_bytes.load(), uint64_t{83} * kMaxBytes);
 }

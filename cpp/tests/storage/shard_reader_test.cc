@@ -364,3 +364,60 @@ TEST(the_last_error_of_a_store_that_tries_again_is_that_of_all_who_waited) {
   CHECK_EQ(failed, size_t{4});
   CHECK_EQ(store->indices, size_t{1});
 }
+
+TEST(what_waited_for_an_index_that_is_not_read_any_more_lets_go_of_its_memory) {
+  const ShardSpec spec{.chunks = {4}};
+  const auto store = std::make_shared<TogetherStore>(std::vector<uint8_t>{}, Coalesce{});
+  const auto reader = std::make_shared<ShardReader>(store, spec, kMaxBytes);
+  std::weak_ptr<int> held;
+  for (size_t i = 0; i < 3; ++i) {
+    const auto memory = std::make_shared<int>(0);
+    held = memory;
+    std::vector<ReadRequest> one;
+    one.push_back({.key = "s", .inner_chunk = i, .done = [memory](const ReadResult& /*got*/) {}});
+    reader->read(std::move(one));
+  }
+  CHECK(!held.expired());
+  CHECK(reader->stop(std::chrono::steady_clock::now()));
+  store->waiting = nullptr;  // as a store drops its requests
+  CHECK(held.expired());
+}
+
+TEST(a_shard_that_was_replaced_loses_its_old_index_and_not_the_new_one) {
+  const ShardSpec spec{.chunks = {4}};
+  std::vector<std::optional<std::vector<uint8_t>>> chunks(4, std::vector<uint8_t>(10, 1));
+  const std::vector<uint8_t> shard = make_shard(spec, chunks);
+  /// Parts of the first version are changed; answers when it is told.
+  class ReplacedStore : public TogetherStore {
+   public:
+    using TogetherStore::TogetherStore;
+    void read(std::vector<ReadRequest> requests) override {
+      if (requests.front().is_index) {
+        TogetherStore::read(std::move(requests));
+        return;
+      }
+      for (ReadRequest& request : requests) parts.push_back(std::move(request));
+    }
+    std::vector<ReadRequest> parts;
+  };
+  const auto store = std::make_shared<ReplacedStore>(shard, Coalesce{});
+  const auto reader = std::make_shared<ShardReader>(store, spec, kMaxBytes);
+  size_t done = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    std::vector<ReadRequest> one;
+    one.push_back({.key = "s", .inner_chunk = i, .done = [&](const ReadResult& /*got*/) { ++done; }});
+    reader->read(std::move(one));
+  }
+  const size_t index_bytes = stored_index_bytes(spec);
+  store->answer_index(index_bytes);
+  CHECK_EQ(store->parts.size(), size_t{2});
+  std::vector<ReadRequest> old = std::exchange(store->parts, {});
+  old[0].done({.status = ReadStatus::kChanged});
+  CHECK_EQ(store->indices, size_t{2});
+  store->answer_index(index_bytes);
+  old[1].done({.status = ReadStatus::kChanged});  // of the first version still: the second index is good
+  CHECK_EQ(store->indices, size_t{2});
+  CHECK_EQ(store->parts.size(), size_t{2});
+  for (ReadRequest& part : std::exchange(store->parts, {})) part.done({.status = ReadStatus::kOk});
+  CHECK_EQ(done, size_t{2});
+}
