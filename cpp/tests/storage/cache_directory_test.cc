@@ -77,9 +77,13 @@ int lock_first_byte(int fd, int command, short type) {
   return command == F_OFD_GETLK && lock.l_type != F_UNLCK ? EAGAIN : 0;
 }
 
-/// How many files are locked by whoever writes them now. Fails for one that is written, and is not locked.
-size_t locks_of_half_written(const CacheDirectory& cache, size_t size) {
+/// Files that are being written now: how many are locked by their writers, and how many are not.
+struct HalfWritten {
   size_t locked = 0;
+  size_t unlocked = 0;
+};
+
+void find_half_written(const CacheDirectory& cache, size_t size, HalfWritten& seen) {
   std::error_code gone;
   for (std::filesystem::directory_iterator item(cache.path() + "/tmp", gone), end; !gone && item != end;
        item.increment(gone)) {
@@ -90,10 +94,8 @@ size_t locks_of_half_written(const CacheDirectory& cache, size_t size) {
     const off_t after = lseek(fd, 0, SEEK_END);
     close(fd);
     if (before == 0 || after >= static_cast<off_t>(size)) continue;  // not locked yet, or not any more
-    CHECK_EQ(held, EAGAIN);
-    ++locked;
+    ++(held == EAGAIN ? seen.locked : seen.unlocked);
   }
-  return locked;
 }
 
 size_t leftovers(const CacheDirectory& cache) {
@@ -448,9 +450,10 @@ TEST(the_counter_is_neither_read_nor_written_while_another_process_has_it) {
     if (cache->admit(entry(1), content(1)) == Admitted::kYes) ended = true;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // however long: it cannot end
-  CHECK(!ended);
+  const bool has_waited = !ended;
   close(state);
   writer.join();
+  CHECK(has_waited);
   CHECK(ended);
   CHECK_EQ(cache->used_bytes(), cache->recount());
 }
@@ -459,16 +462,17 @@ TEST(a_writer_holds_a_lock_on_what_it_writes) {
   const TempDir directory;
   const auto cache = CacheDirectory::open(directory.path() / "cache", uint64_t{4} << 30);
   const std::vector<uint8_t> large = content(1, size_t{64} << 20);
-  size_t seen = 0;
-  for (size_t number = 0; number < 50 && seen == 0; ++number) {
+  HalfWritten seen;
+  for (size_t number = 0; number < 50 && seen.locked + seen.unlocked == 0; ++number) {
     std::atomic<bool> ended{false};
     std::thread writer([&] {
       cache->admit(entry(number), large);
       ended = true;
     });
-    while (!ended && seen == 0) seen += locks_of_half_written(*cache, large.size());
+    while (!ended && seen.locked + seen.unlocked == 0) find_half_written(*cache, large.size(), seen);
     writer.join();
     cache->clear("");
   }
-  CHECK(seen > 0);
+  CHECK_EQ(seen.unlocked, size_t{0});
+  CHECK(seen.locked > 0);
 }
