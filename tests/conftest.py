@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.preload import preload_forkserver
 
@@ -74,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with SIGINT ignored, which children inherit: tests that interrupt would hang.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    rebuild_quietly(os.environ)
     settings.load_profile("large" if config.getoption("--large") else "ci")
     preload_forkserver()
 
