@@ -95,7 +95,11 @@ def _stage(options: CacheOptions, prefix: str, places: Sequence[tuple[str, str, 
     sizes: list[int] = []
     num_files = 0
     for before, root, keys in staged:
-        names = list(_keys_in(root, keys))
+        try:
+            names = list(_keys_in(root, keys))
+        except OSError as error:  # a folder whose files may be read, and not listed
+            made = replace(made, why_off=made.why_off or f"{printable(root)} cannot be listed: {error.strerror}")
+            continue
         for name, found in _settled(root, names):
             num_files += 1
             if found is not None:
@@ -175,7 +179,7 @@ def _keys_in(root: str, keys: ChunkKeys) -> Iterator[str]:
 def _names(folder: str) -> list[str]:
     try:
         return [name for name in os.listdir(folder) if not name.startswith(".")]  # noqa: PTH208 (of millions)
-    except OSError:  # no folder, or one that may not be read: whoever reads the chunks says so
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

@@ -224,7 +224,9 @@ def _add_cache(commands: Any) -> None:
     )
     clear.add_argument("directory", metavar="DIR", help="the directory of the cache")
     _add_cache_group(clear)
-    clear.add_argument("--store", metavar="URL", help="only entries of the array or group there (default: all)")
+    clear.add_argument(
+        "--store", metavar="STORE", help="only entries of the array or group there, by URL or path (default: all)"
+    )
     _add_store_arguments(clear)
 
 

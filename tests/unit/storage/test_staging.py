@@ -331,3 +331,17 @@ def test_orders_with_every_way_to_stop_differ(tmp_path: Path, disk: Path) -> Non
         staged = zf.mix([opened(path, disk), opened(other, disk)], weights=[2, 1], stop=stop)
         found = [[x.tolist() for x, _ in dataset_of(data, shuffle=shuffle)] for data in (plain, staged)]
         assert found[0] == found[1], (shuffle, stop)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_told(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.zarr")
+
+    def refuse(folder: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", folder)
+
+    monkeypatch.setattr(staging, "_names", refuse)
+    dataset = dataset_of(opened(path, disk))
+    assert epoch_of(dataset) == expected()
+    assert dataset.stats().cache.troubles == (f"{path} cannot be listed: Permission denied",)
