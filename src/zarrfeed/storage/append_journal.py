@@ -7,6 +7,8 @@ A unit is a run of samples that makes whole stored objects in every array. What 
   - The store's shape covers only units before the first one that is still open. So what a writer that died left is
     never visible: the unit stays open until another writer takes it over.
   - All changes that belong together are one replacement of the journal, under a lock that all writers share.
+  - On the disk, the journal is never older than the shape, and never names a unit or a file that is not there: `sync`
+    comes after the units and files that it names, before the shape, and before what it no longer names is deleted.
   - The directory beside the store, and the journal in it, are of the user who writes, of root or of the owner of the
     store (`base/own_files.py`). What the journal says is checked before it is used, and no file is opened or removed
     there whose name is not one that a writer gives. So no file outside of the directory is touched.
@@ -15,21 +17,19 @@ A unit is a run of samples that makes whole stored objects in every array. What 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import itertools
 import json
 import os
 import re
 import secrets
 import stat
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.base.durable_files import make_folder, replace_whole, sync_folder
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.file_lock import Held, is_held
 from zarrfeed.base.own_files import make_side_folder, read_side_file
 
 #: Of the journal's file.
@@ -40,71 +40,6 @@ _HOLDER = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _REST = re.compile(r"rest-[0-9a-f]{16}\.npz")
 #: No store has more samples.
 _MOST_SAMPLES = 2**63 - 1
-_CLOSED_IN_CHILDREN: weakref.WeakSet[Held] = weakref.WeakSet()
-
-
-class Held:
-    """A lock on a file, held until it is released, this object is gone or the process ends; never by a forked child.
-
-    Parameters
-    ----------
-    path
-        Path of the file, which is made if it is not there. A link is not followed.
-    shared
-        Whether others may hold it, too, if they share it.
-    wait
-        Whether to wait for it.
-
-    Raises
-    ------
-    BlockingIOError
-        If another one holds it, and `wait` is False.
-    """
-
-    def __init__(self, path: Path, *, shared: bool = False, wait: bool = True) -> None:
-        self._descriptor = -1
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o666)
-        try:
-            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-        except BaseException:
-            self.forget()
-            raise
-        _CLOSED_IN_CHILDREN.add(self)
-
-    def forget(self) -> None:
-        """Close the file; the lock is released with the last descriptor of it."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.forget()
-
-
-def _forget_in_child() -> None:
-    for held in list(_CLOSED_IN_CHILDREN):
-        held.forget()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def is_held(path: Path) -> bool:
-    """Return whether a process that lives holds the lock on a file; nobody holds one on a link."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ELOOP):
-            raise
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def is_holder(name: str) -> bool:
@@ -125,19 +60,6 @@ def new_rest() -> str:
 def side_directory(store: Path) -> Path:
     """Return the directory beside a store where its writers and readers keep their locks."""
     return store.with_name(f"{store.name}.zarrfeed")
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file by another content in one step, for whoever reads it. It may be lost if the system goes down."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 @dataclass
@@ -176,6 +98,28 @@ class Entries:
     def num_samples(self) -> int:
         """Samples that may be visible."""
         return self.complete * self.unit_rows + self.tail
+
+    def end_without_gaps(self, samples: int) -> int:
+        """Return where units end when all gaps are closed: by `samples` that lie in no unit, and by the last units.
+
+        Units from there on have to be moved into the gaps. As few are moved as possible.
+        """
+        end, holes = self.end, sorted(self.open)
+        while True:
+            while holes and holes[-1] == end - 1:
+                end = holes.pop()
+            if samples >= self.unit_rows * len(holes):
+                return end
+            end -= 1
+            samples += self.unit_rows
+
+    def cover(self, shown: int) -> None:
+        """Count the samples that the store's shape covers: these are complete, whatever else the journal says."""
+        whole, self.tail = divmod(shown, self.unit_rows)
+        self.end = max(self.end, whole)
+        self.open = {unit: writer for unit, writer in self.open.items() if unit >= whole}
+        if self.complete > whole:  # units that are complete, too, but are not shown yet
+            self.tail = 0
 
     @classmethod
     def from_json(cls, known: Any) -> Entries:
@@ -230,13 +174,15 @@ def read_journal(directory: Path, owner: int | None, *, may_write: bool = True) 
     try:
         return Entries.from_json(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: is no journal of this version ({error!r})") from error
+        raise ConfigError(
+            f"{path}: is no journal of this version ({error!r}); delete it to go on from what the store has"
+        ) from error
 
 
 def check_written(
     entries: Entries, store: Path, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuse a journal that counts units beyond the shape of the store of which no array has anything.
+    """Refuse a journal that counts samples beyond the shape of the store which nobody wrote.
 
     A writer that was killed leaves a journal that is ahead of the shape, but it wrote the units first.
 
@@ -252,21 +198,23 @@ def check_written(
     Raises
     ------
     ConfigError
-        If neither the first nor the last of these units has a stored object.
+        If a stored object of an array is not there.
     """
     shown = min(array.shape[0] for array in arrays.values())
-    first, last = -(-shown // entries.unit_rows), entries.complete - 1
-    if first > last:
-        return
-    for unit, (name, array) in itertools.product((first, last), arrays.items()):
-        number = unit * entries.unit_rows // stored[name][0]
-        key = array.metadata.encode_chunk_key((number, *(0 for _ in array.shape[1:])))
-        if (store / name / key).exists():
-            return
-    raise ConfigError(
-        f"{side_directory(store) / _JOURNAL}: counts {entries.num_samples} samples, the store has {shown} and no chunk "
-        "beyond them; delete the journal to go on from what the store has"
-    )
+    for unit in range(shown // entries.unit_rows, -(-entries.num_samples // entries.unit_rows)):
+        for name, array in arrays.items():
+            rows, cells = stored[name][0], array.shape[1:]
+            begin, end = unit * entries.unit_rows, min((unit + 1) * entries.unit_rows, entries.num_samples)
+            if end <= shown or 0 in cells:
+                continue
+            for number in range(begin // rows, -(-end // rows)):
+                key = array.metadata.encode_chunk_key((number, *(0 for _ in cells)))
+                if not (store / name / key).exists():
+                    raise ConfigError(
+                        f"{side_directory(store) / _JOURNAL}: counts {entries.num_samples} samples, the store has "
+                        f"{shown}, and {store / name / key} is not there; delete the journal to go on from what the "
+                        "store has"
+                    )
 
 
 def owner_of(store: Path) -> int | None:
@@ -298,7 +246,9 @@ class Journal:
         self.directory = directory
         self._owner = owner
         self._writers = directory / "writers"
+        make_folder(directory.parent)
         make_side_folder(directory, owner)
+        sync_folder(directory.parent)
         make_side_folder(self._writers, owner)
         self.writer = new_holder()
         with self.lock():  # whoever finds the file without its lock takes this writer for dead
@@ -324,8 +274,12 @@ class Journal:
         return read_journal(self.directory, self._owner)
 
     def write(self, entries: Entries) -> None:
-        """Replace what the journal holds. Under the lock."""
-        replace_file(self.directory / _JOURNAL, json.dumps({"format": _FORMAT, **asdict(entries)}).encode())
+        """Replace what the journal holds; `sync` has to follow. Under the lock."""
+        replace_whole(self.directory / _JOURNAL, json.dumps({"format": _FORMAT, **asdict(entries)}).encode())
+
+    def sync(self) -> None:
+        """Wait until the disk has the journal that was written last, and the names of all rests."""
+        sync_folder(self.directory)
 
     def claim(self, entries: Entries) -> int:
         """Take a unit: the lowest one that a writer which died left, else the next one. Under the lock."""

@@ -1,7 +1,8 @@
 """How a store says that an `Appender` writes it: by an attribute of each array, which readers trust.
 
 What holds: the length of an array with the mark covers complete samples only, from the sample on that the mark names as
-the first one. Metadata are replaced in one step, by one process at a time (`append_journal.py` has the lock).
+the first one. Metadata are replaced in one step, by one process at a time (`append_journal.py` has the lock), and are
+on the disk when `change_metadata` returns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import zarr
 
-from zarrfeed.storage.append_journal import replace_file
+from zarrfeed.base.durable_files import replace_whole, sync_folder
 
 #: Attribute of arrays; `Marks` says what is in it.
 ATTRIBUTE = "zarrfeed"
@@ -63,6 +64,13 @@ def marks_in(directory: Path) -> Marks | None:
     return _parsed(json.loads(path.read_bytes())) if path.exists() else None
 
 
+def length_in(directory: Path) -> int:
+    """Return the length that the array in a directory has now."""
+    path = directory / "zarr.json"
+    document = json.loads((path if path.exists() else directory / ".zarray").read_bytes())
+    return int(document["shape"][0])
+
+
 def change_metadata(
     directory: Path, *, length: int | None = None, attributes: Mapping[str, Any] | None = None, first: int | None = None
 ) -> None:
@@ -86,7 +94,8 @@ def change_metadata(
         document = json.loads(path.read_bytes())
         if document["shape"][0] < length:
             document["shape"][0] = length
-            replace_file(path, json.dumps(document).encode())
+            replace_whole(path, json.dumps(document).encode())
+            sync_folder(directory)
     if attributes is None and first is None:
         return
     attributes_path = path if is_v3 else directory / ".zattrs"
@@ -95,7 +104,8 @@ def change_metadata(
     known.update(attributes or {})
     if first is not None:
         known[ATTRIBUTE]["first"] = first
-    replace_file(attributes_path, json.dumps(document).encode())
+    replace_whole(attributes_path, json.dumps(document).encode())
+    sync_folder(directory)
 
 
 def _parsed(attributes: Mapping[str, Any]) -> Marks | None:

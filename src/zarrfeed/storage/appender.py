@@ -2,7 +2,9 @@
 
 What holds, for any number of writing processes, and whichever of them is killed when:
 
-  - A sample that the shape covers was written completely before the shape was, and never changes afterwards.
+  - A sample that the shape covers was written completely before the shape was, and never changes afterwards. On the
+    disk as well: units are synced before the journal counts them, the journal before the shape, and the journal before
+    what it no longer names is deleted. So a power failure loses what a killed process would have lost, and no more.
   - The shape grows and never shrinks. It covers units (runs of whole stored objects) from the first on without a gap.
   - Samples of one `append` keep their order and stay together, as far as they lie in one unit. Samples of a process
     that is killed are lost as far as they were not written; no other sample is.
@@ -10,12 +12,14 @@ What holds, for any number of writing processes, and whichever of them is killed
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import secrets
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -25,19 +29,19 @@ import numpy.typing as npt
 import zarr
 from zarr.storage import LocalStore
 
+from zarrfeed.base.durable_files import sync_folder, sync_tree
 from zarrfeed.base.errors import ClosedError, ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.storage.append_journal import Entries, Journal, check_written, new_rest, owner_of, side_directory
-from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, marks_of, new_marks
+from zarrfeed.storage.append_rows import RowBuffer, Rows, check_rows, joined, length_of, load_rows, rows_of, save_rows
+from zarrfeed.storage.appended import ATTRIBUTE, Marks, change_metadata, length_in, marks_of, new_marks
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.eviction import forget_deleted
 from zarrfeed.storage.group_members import arrays_of
 from zarrfeed.storage.local_files import check_metadata_files
+from zarrfeed.storage.synced_store import SyncedStore
 from zarrfeed.storage.zarr_internals import regular_chunk_shape, with_length
-
-#: Arrays of a unit by their names; "" for a store that is one array.
-Rows = dict[str, npt.NDArray[Any]]
 
 _INT64_MAX = 2**63 - 1
 _UNIT_BYTES = 4 << 20
@@ -76,7 +80,8 @@ class Appender:
     Samples become visible in whole units: a chunk, or a shard (of several arrays, a common multiple). The samples of
     several processes alternate unit by unit. What does not fill a unit becomes visible when the last `Appender` is
     closed, as a short last chunk that the next one fills; with shards it waits for the next one. If a process is
-    killed, another one writes the units that it left. Nothing is promised if the system itself goes down.
+    killed, another one writes the units that it left. What readers could see outlasts a power failure, and so does all
+    that was appended before `close()` returned. Each unit costs some waits for the disk: on a disk, make units large.
 
     Examples
     --------
@@ -115,8 +120,7 @@ class Appender:
         self._chunk_rows, self._shard_rows = chunk_rows, shard_rows
         self._compressors, self._format, self._disposable = compressors, zarr_format, disposable
         self._arrays: dict[str, zarr.Array[Any]] = {}
-        self._buffer: list[Rows] = []
-        self._buffered = 0
+        self._buffer = RowBuffer()
         self._unit_rows = 0
         self._closed = False
         self._pid = os.getpid()
@@ -149,7 +153,7 @@ class Appender:
             If the file system does not take them.
         """
         self._check_open()
-        rows = _rows_of(batch)
+        rows = rows_of(batch)
         with self._lock:
             self._append(rows)
 
@@ -159,25 +163,17 @@ class Appender:
                 if not _is_there(self._path):
                     self._create(rows)
                 self._open()
-        self._check_rows(rows)
-        count = _length(rows)
-        if count:
-            self._buffer.append(rows)
-            self._buffered += count
-        while self._buffered >= self._unit_rows:
+        check_rows(rows, self._arrays)
+        self._buffer.add(rows)
+        while self._buffer.length >= self._unit_rows:
             self._write_unit()
 
     def flush(self) -> int:
         """Return how many samples readers can see; samples that do not fill a unit stay in memory, as a copy."""
         self._check_open()
         with self._lock:
-            self._own_buffer()
+            self._buffer.own()
         return self.num_samples
-
-    def _own_buffer(self) -> None:
-        if self._buffered:
-            self._buffer = [{name: values.copy() for name, values in self._take(self._buffered).items()}]
-            self._buffered = _length(self._buffer[0])
 
     @property
     def num_samples(self) -> int:
@@ -187,24 +183,30 @@ class Appender:
         return 0 if entries is None else entries.num_samples
 
     def close(self) -> None:
-        """Write what is left, and end being a writer. May be called twice."""
+        """Write what is left, and end being a writer. Without effect after a call that returned.
+
+        Raises
+        ------
+        OSError
+            If the file system does not take what is left. The Appender stays open and keeps it: call `close()` again
+            when there is room; it raises as long as something is not written.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         with self._lock:
             self._close()
 
     def _close(self) -> None:
-        self._closed = True
-        try:
-            with self._journal.lock():
-                entries = self._journal.read()
-                if entries is not None and self._arrays:
-                    if self._buffered:
-                        self._save_rest(entries)
-                    if not self._journal.others_live():
-                        self._tidy_up(entries)
-                self._journal.leave()
-        finally:
+        with self._journal.lock():
+            if self._arrays:
+                entries = self._entries()
+                if self._buffer.length:
+                    self._save_rest(self._buffer.all(), entries)
+                    self._buffer.clear()
+                    self._journal.sync()
+                if not self._journal.others_live():
+                    self._tidy_up(entries)
+            self._closed = True
             self._journal.leave()
 
     def __enter__(self) -> Self:
@@ -250,14 +252,17 @@ class Appender:
                     zarr_format=self._format,
                     attributes=dict(attributes),
                 )
+            check_rows(rows, {name: zarr.open_array(made / name, mode="r") for name in rows})
+            sync_tree(made)
             made.rename(self._path)
+            sync_folder(self._path.parent)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
     def _open(self) -> None:
         """Open the arrays; begin a journal where there is none. Under the lock."""
         check_metadata_files(self._path)
-        node = zarr.open(LocalStore(self._path), mode="r+")
+        node = zarr.open(SyncedStore(self._path), mode="r+")
         found = {"": node} if isinstance(node, zarr.Array) else arrays_of(node)
         arrays = {name: as_meant(array, f"{self._path}/{name}".rstrip("/")) for name, array in found.items()}
         if not arrays:
@@ -276,8 +281,24 @@ class Appender:
             entries = self._adopt(arrays, marks)
         elif entries.unit_rows != self._unit_rows:
             raise ConfigError(f"{self._path}: has units of {self._unit_rows} samples, had {entries.unit_rows}")
+        self._cover_shown(entries, arrays)
         check_written(entries, self._path, arrays, stored)
         self._publish(entries)  # a writer may have been killed before it did
+
+    def _cover_shown(self, entries: Entries, arrays: Mapping[str, Any]) -> None:
+        """Count what the shape shows, if the journal is older: these samples must not be written again. Under the lock.
+
+        No writer leaves it so. It happens if the journal was restored from a copy, or another program appended.
+        """
+        shown = min(array.shape[0] for array in arrays.values())
+        if shown <= entries.num_samples:
+            return
+        if self._journal.others_live():
+            raise self._changed_meanwhile(shown, entries)
+        if shown % self._unit_rows and self._is_sharded:
+            raise ConfigError(f"{self._path}: has {shown} samples, must be whole shards of {self._unit_rows}")
+        entries.cover(shown)
+        self._journal.write(entries)
 
     def _adopt(self, arrays: Mapping[str, Any], marks: Marks | None) -> Entries:
         """Begin a journal for a store that has none. Under the lock."""
@@ -319,37 +340,11 @@ class Appender:
 
     def _publish(self, entries: Entries) -> None:
         """Let readers see the samples that are complete. Under the lock."""
+        self._journal.sync()  # another writer may have replaced it last
         for name in self._arrays:
             change_metadata(self._path / name, length=entries.num_samples)
 
     # Rows
-
-    def _check_rows(self, rows: Rows) -> None:
-        if set(rows) != set(self._arrays):
-            got, known = (", ".join(map(repr, sorted(names))) or "none" for names in (rows, self._arrays))
-            raise ConfigError(f"batch has the arrays {got}, the store has {known}")
-        for name, values in rows.items():
-            array = self._arrays[name]
-            if values.dtype != array.dtype or values.shape[1:] != array.shape[1:]:
-                raise ConfigError(
-                    f"batch {name!r}: samples of shape {values.shape[1:]} and dtype {values.dtype}, the store has "
-                    f"{array.shape[1:]} and {array.dtype}"
-                )
-
-    def _take(self, count: int) -> Rows:
-        """Return the first rows of the buffer; a copy only if they are of several batches."""
-        parts: list[Rows] = []
-        self._buffered -= count
-        while count:
-            first = self._buffer[0]
-            there = _length(first)
-            parts.append({name: values[:count] for name, values in first.items()})
-            if there > count:
-                self._buffer[0] = {name: values[count:] for name, values in first.items()}
-            else:
-                del self._buffer[0]
-            count -= min(there, count)
-        return _joined(parts)
 
     def _write_unit(self) -> None:
         """Claim a unit, write it, and let readers see what is complete then."""
@@ -360,19 +355,18 @@ class Appender:
             head = entries.tail if unit == entries.complete else 0
             room = self._unit_rows - head
             taken: dict[str, Rows] = {}
-            for file, taker in entries.rests.items():
-                if journal.is_free(taker):
-                    rest = self._load_rest(file)
-                    if _length(rest) <= room:
-                        room -= _length(rest)
-                        taken[file] = rest
+            free = [file for file, taker in entries.rests.items() if journal.is_free(taker)]
+            for file, rest in self._load_rests(entries, free):
+                if length_of(rest) <= room:
+                    room -= length_of(rest)
+                    taken[file] = rest
             entries.rests |= dict.fromkeys(taken, journal.writer)
             journal.write(entries)
-        rows = self._take(room) if room else None  # rests may fill a unit
+        rows = self._buffer.take(room) if room else None  # rests may fill a unit
         try:
             parts = [self._read_rows(unit, head)] if head else []
             parts += [*taken.values(), *([] if rows is None else [rows])]
-            self._write_rows(unit, _joined(parts))
+            self._write_rows(unit, joined(parts))
             with journal.lock():
                 entries = self._entries()
                 if unit == entries.complete:
@@ -381,108 +375,106 @@ class Appender:
                 for file in taken:
                     del entries.rests[file]
                 journal.write(entries)
+                rows = None  # they are in a unit that is written, whatever fails from here on
+                self._publish(entries)
         except BaseException:
             if rows is not None:  # for the same unit: what this writer has open is its own again
-                self._buffer.insert(0, rows)
-                self._buffered += room
+                self._buffer.put_back(rows)
             raise
-        for file in taken:
-            (journal.directory / file).unlink(missing_ok=True)
-        with journal.lock():
-            self._publish(self._entries())
+        self._delete_rests(taken)
 
     def _entries(self) -> Entries:
         entries = self._journal.read()
-        if entries is None:
-            raise ConfigError(f"{self._journal.directory}: the journal of the store was deleted while it was written")
+        if entries is None or not _is_there(self._path):
+            what = "store" if entries else "journal of the store"
+            raise ConfigError(f"{self._path}: the {what} was deleted while this Appender was open; nothing is written")
+        shown = min(length_in(self._path / name) for name in self._arrays)
+        if shown > entries.num_samples:
+            raise self._changed_meanwhile(shown, entries)
         return entries
 
+    def _changed_meanwhile(self, shown: int, entries: Entries) -> ConfigError:
+        return ConfigError(
+            f"{self._path}: has {shown} samples, and its writers know of {entries.num_samples}: something else changed "
+            "it while they were open; end them, and open a new Appender, which goes on from what the store has"
+        )
+
     def _write_rows(self, unit: int, rows: Rows) -> None:
+        """Write the first samples of a unit, which are on the disk when this returns."""
         begin = unit * self._unit_rows
         for name, values in rows.items():
             self._arrays[name][begin : begin + len(values)] = values
+        for store in {id(array.store_path.store): array.store_path.store for array in self._arrays.values()}.values():
+            store.sync_folders()  # type: ignore[attr-defined]  # `_open` makes them
 
     def _read_rows(self, unit: int, count: int) -> Rows:
         begin = unit * self._unit_rows
         return {name: np.asarray(array[begin : begin + count]) for name, array in self._arrays.items()}
 
-    def _save_rest(self, entries: Entries) -> None:
-        """Keep what does not fill a unit for another writer. Under the lock."""
+    def _save_rest(self, rows: Rows, entries: Entries) -> None:
+        """Keep samples that do not fill a unit for another writer. Under the lock."""
         file = new_rest()
-        named: dict[str, Any] = {f"rows/{name}": values for name, values in self._take(self._buffered).items()}
-        with (self._journal.directory / file).open("xb") as opened:
-            np.savez(opened, **named)
+        save_rows(self._journal.directory / file, rows)
+        self._journal.sync()
         entries.rests[file] = None
         self._journal.write(entries)
 
-    def _load_rest(self, file: str) -> Rows:
-        with np.load(self._journal.directory / file) as loaded:
-            return {name.removeprefix("rows/"): loaded[name] for name in loaded.files}
+    def _load_rests(self, entries: Entries, files: Iterable[str]) -> list[tuple[str, Rows]]:
+        """Return rests with their samples; the journal forgets one that is gone or damaged, with a warning."""
+        found = [(file, load_rows(self._journal.directory / file, self._arrays)) for file in files]
+        for file, rows in found:
+            if rows is None:
+                del entries.rests[file]
+                warnings.warn(
+                    f"{self._journal.directory / file}: held samples of an Appender that was closed, and is gone or "
+                    "damaged: these samples are lost; appending goes on without them",
+                    stacklevel=4,
+                )
+        return [(file, rows) for file, rows in found if rows is not None]
+
+    def _delete_rests(self, files: Iterable[str]) -> None:
+        """Delete rests which the journal on the disk no longer names."""
+        for file in files:
+            (self._journal.directory / file).unlink(missing_ok=True)
 
     def _tidy_up(self, entries: Entries) -> None:
-        """Close the gaps that dead writers left, and write all rests, as the only writer. Under the lock."""
-        complete, holes, end = entries.complete, sorted(entries.open), entries.end
-        self._buffer = [self._read_rows(complete, entries.tail)] if entries.tail else []
-        self._buffer += [self._load_rest(file) for file in entries.rests]
-        self._buffered = sum(map(_length, self._buffer))
-        while True:
-            while holes and holes[-1] == end - 1:
-                end = holes.pop()
-            if self._buffered >= self._unit_rows:
-                unit = holes.pop(0) if holes else end
-                end = max(end, unit + 1)
-                self._write_rows(unit, self._take(self._unit_rows))
-            elif holes:  # with what the last unit has
-                end -= 1
-                self._buffer.append(self._read_rows(end, self._unit_rows))
-                self._buffered += self._unit_rows
-            else:
-                break
-        files, tail = list(entries.rests), self._buffered
+        """Close the gaps that dead writers left, and write all rests, as the only writer. Under the lock.
+
+        Until the journal counts a unit no more, the unit stays as it is. So whatever ends the process, the next one
+        finds all samples, and does the same again.
+        """
+        if not entries.open and not entries.rests:
+            self._publish(entries)
+            return
+        rests = self._load_rests(entries, list(entries.rests))
+        buffer = RowBuffer()
+        for rows in [self._read_rows(entries.complete, entries.tail), *(rows for _, rows in rests)]:
+            buffer.add(rows)
+        end = entries.end_without_gaps(buffer.length)
+        last = [self._read_rows(n, self._unit_rows) for n in range(end, entries.end) if n not in entries.open]
+        entries.open = {unit: writer for unit, writer in entries.open.items() if unit < end}
+        entries.end = end
+        if last:
+            moved = joined(last)
+            self._save_rest(moved, entries)
+            self._journal.sync()
+            buffer.add(moved)
         done = Entries(entries.store, self._unit_rows, end=end)
-        if tail and self._is_sharded:
-            self._save_rest(done)
-        elif tail:
-            self._write_rows(end, self._take(tail))
-            done.tail = tail
-        self._journal.write(done)
+        for unit in itertools.chain(sorted(entries.open), itertools.count(end)):
+            if buffer.length < self._unit_rows:
+                break
+            self._write_rows(unit, buffer.take(self._unit_rows))
+            done.end = max(done.end, unit + 1)
+        if buffer.length and self._is_sharded:
+            self._save_rest(buffer.all(), done)  # which writes the journal
+        else:
+            if buffer.length:
+                self._write_rows(done.end, buffer.all())
+                done.tail = buffer.length
+            self._journal.write(done)
         self._publish(done)
-        for file in files:
-            if file not in done.rests:
-                (self._journal.directory / file).unlink(missing_ok=True)
+        self._delete_rests(file for file in entries.rests if file not in done.rests)
 
 
 def _is_there(path: Path) -> bool:
     return any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
-
-
-def _rows_of(batch: Any) -> Rows:
-    """Return the arrays of a batch by their names."""
-    named = batch if isinstance(batch, Mapping) else {"": batch}
-    rows: Rows = {}
-    for name, values in named.items():
-        if not isinstance(name, str) or (isinstance(batch, Mapping) and (not name or "/" in name or name[0] in "._")):
-            raise ConfigError(f"batch has the key {name!r}, names must be text without '/' that begins with a letter")
-        try:
-            array = np.asarray(values)
-        except Exception as error:  # of torch, for a tensor on a device or of a dtype that NumPy lacks
-            raise ConfigError(f"batch {name!r}: cannot be an array of NumPy: {error}") from error
-        if array.ndim == 0 or array.dtype.hasobject:
-            raise ConfigError(f"batch {name!r}: shape {array.shape}, dtype {array.dtype}; must be numbers of samples")
-        rows[name] = array
-    lengths = {name: len(values) for name, values in rows.items()}
-    if not rows:
-        raise ConfigError("batch is an empty mapping, must name at least one array")
-    if len(set(lengths.values())) != 1:
-        raise ConfigError(f"batch has arrays of lengths {lengths}, must have one length")
-    return rows
-
-
-def _length(rows: Rows) -> int:
-    return len(next(iter(rows.values())))
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -30,16 +30,15 @@ from typing import Any
 import zarr
 from zarr.storage import LocalStore
 
+from zarrfeed.base.durable_files import replace_whole
 from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.base.file_lock import Held, is_held
 from zarrfeed.base.own_files import check_side_folder, make_side_folder
 from zarrfeed.storage.append_journal import (
-    Held,
-    is_held,
     is_holder,
     new_holder,
     owner_of,
     read_journal,
-    replace_file,
     side_directory,
 )
 from zarrfeed.storage.appended import change_metadata, marks_in, marks_of
@@ -210,7 +209,7 @@ class DisposableStore:
             begin = self._deleted()
             for one in self.arrays:
                 one.delete(begin, below)
-            replace_file(self._side / "deleted", str(below).encode())
+            replace_whole(self._side / "deleted", str(below).encode())
 
     def _deleted(self) -> int:
         """Return the sample before which there is nothing left to delete."""

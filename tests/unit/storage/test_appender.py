@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ import zarr
 import zarrfeed
 from tests.support.users import GROUP, OTHER, VICTIM, as_user, folder_of_all, tree, two_users
 from zarrfeed import Appender, ClosedError, ConfigError, UnknownOptionError
-from zarrfeed.storage.append_journal import Entries, Journal, is_held, side_directory
+from zarrfeed.base.file_lock import is_held
+from zarrfeed.storage import appender as appender_module
+from zarrfeed.storage.append_journal import Entries, Journal, side_directory
 
 
 def rows(begin: int, end: int) -> Any:
@@ -253,6 +257,169 @@ def test_batches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     appender.close()
 
 
+def test_the_first_batch_of_a_new_store_fits_what_it_makes(tmp_path: Path) -> None:
+    numbers = np.arange(10)
+    record = np.dtype([("a", ">i4"), ("b", ">f8")])
+    for dtype in (">f4", ">u2", ">c16", ">M8[s]", record, "S3", ">U3"):
+        values: Any = np.zeros(10, dtype) if dtype is record else numbers.astype(dtype)
+        for zarr_format in (2, 3) if values.dtype.kind in "fucM" else (2,):  # of the others, v3 has no stable form
+            path = tmp_path / f"{np.dtype(dtype).name}-{zarr_format}"
+            for begin in (0, 5):  # the second one has the dtype of the store, in the other byte order
+                with Appender(path, chunk_rows=4, zarr_format=zarr_format) as appender:  # type: ignore[arg-type]
+                    appender.append(values[begin : begin + 5])
+            assert np.array_equal(np.asarray(zarr.open_array(path, mode="r")[:]), values), (dtype, zarr_format)
+
+
+def test_a_batch_that_is_refused_leaves_no_store(tmp_path: Path) -> None:
+    for name, batch in {
+        "document": {"zarr.json": [1]},
+        "backslash": {"a\\b": [1]},
+        "nul": {"a\0b": [1]},
+        "long": {"n" * 300: [1]},
+        "no text": {"a\udcff": [1]},
+    }.items():
+        appender = Appender(tmp_path / name, chunk_rows=4)
+        with pytest.raises(ConfigError, match=r"batch has the key .*cannot be the name of an array"):
+            appender.append(batch)
+        appender.close()
+        assert not (tmp_path / name).exists(), name
+        assert sorted(path.name for path in side_directory(tmp_path / name).iterdir()) == ["lock", "writers"], name
+
+
+def test_a_close_that_failed_fails_again_until_all_is_written(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    appender = Appender(tmp_path / "a", chunk_rows=4)
+    appender.append(rows(0, 10))
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))  # as a full disk
+        for _ in range(3):
+            with pytest.raises(OSError, match="File too large"):
+                appender.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    appender.append(rows(10, 11))  # it is still open
+    appender.close()
+    appender.close()
+    assert stored(tmp_path / "a") == list(range(11))
+
+
+@pytest.mark.parametrize("step", ["save_rows", "_write_rows", "_publish", "_delete_rests"])
+def test_a_close_that_fails_anywhere_loses_nothing_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    appender = Appender(tmp_path / "a", chunk_rows=4)
+    appender.append(rows(0, 6))
+    place = Appender if hasattr(Appender, step) else appender_module
+    real = getattr(place, step)
+
+    def fail(*args: Any) -> None:
+        real(*args)
+        raise OSError(28, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, step, fail)
+        with pytest.raises(OSError, match="no space"):
+            appender.close()
+    appender.close()
+    assert stored(tmp_path / "a") == list(range(6))
+
+
+def test_an_appender_whose_store_or_journal_was_deleted_says_so_each_time(tmp_path: Path) -> None:
+    for name in ("store", "journal"):
+        path = tmp_path / name
+        appender = Appender(path, chunk_rows=4)
+        appender.append(rows(0, 6))
+        if name == "store":
+            shutil.rmtree(path)
+        else:
+            (side_directory(path) / "journal.json").unlink()
+        for call in (lambda one=appender: one.append(rows(6, 10)), appender.close, appender.close):
+            with pytest.raises(ConfigError, match=f"the {name}.* was deleted while this Appender was open"):
+                call()
+        assert path.exists() == (name == "journal"), "nothing is written to a store that is gone"
+        del appender, call
+        with Appender(path, chunk_rows=4) as another:
+            another.append(rows(0, 4))
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "zeros", "another array"])
+def test_a_rest_that_is_gone_or_damaged_locks_nobody_out(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a"
+    one, two = Appender(path, chunk_rows=4), Appender(path, chunk_rows=4)
+    one.append(rows(0, 6))
+    one.close()  # its rest of 2 waits for the last writer
+    (rest,) = side_directory(path).glob("rest-*.npz")
+    content = rest.read_bytes()
+    if damage == "gone":
+        rest.unlink()
+    elif damage == "another array":
+        np.savez(rest, **{"rows/": np.zeros((2, 5))})
+    else:
+        rest.write_bytes({"empty": b"", "cut": content[:-20], "zeros": bytes(len(content))}[damage])
+    with pytest.warns(UserWarning, match=r"rest-.*is gone or damaged: these samples are lost"):
+        two.append(rows(10, 16))
+    two.close()
+    with Appender(path) as three:
+        three.append(rows(16, 18))
+    assert stored(path) == [0, 1, 2, 3, *range(10, 18)]
+    assert rest.exists() == (damage != "gone"), "what is left of it is not deleted"
+
+
+def test_a_shape_that_is_ahead_of_the_journal_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with Appender(path, chunk_rows=4) as appender:
+        appender.append(rows(0, 6))
+    journal = side_directory(path) / "journal.json"
+    old = journal.read_text()
+    with Appender(path) as appender:
+        appender.append(rows(6, 15))
+    journal.write_text(old)  # as from a copy
+    other = Appender(path)
+    other.append(rows(15, 17))
+    journal.write_text(old)
+    for call in (lambda: Appender(path), lambda: other.append(rows(17, 20)), other.close):
+        with pytest.raises(ConfigError, match="has 15 samples, and its writers know of 6: something else changed it"):
+            call()
+    other._journal._alive.forget()  # type: ignore[union-attr]  # the process ends there
+    with Appender(path) as another:
+        another.append(rows(20, 23))
+    assert stored(path)[:15] == list(range(15)), "samples that readers saw stay what they were"
+
+
+def test_a_writer_that_is_killed_while_it_closes_gaps_loses_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    one, two, dead = (Appender(path, chunk_rows=4) for _ in range(3))
+    two.append(rows(0, 2))
+    one.append(rows(2, 6))
+    with dead._journal.lock():
+        entries = one._entries()
+        dead._journal.claim(entries)
+        dead._journal.write(entries)
+    one.append(rows(6, 10))  # a unit behind the one that is open
+    dead._journal._alive.forget()  # type: ignore[union-attr]
+    one.close()
+    write, writes = Appender._write_rows, []
+
+    def write_and_die(self: Appender, unit: int, values: Any) -> None:
+        write(self, unit, values)
+        writes.append(unit)
+        if len(writes) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Appender, "_write_rows", write_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            two.close()
+    two._journal._alive.forget()  # type: ignore[union-attr]  # the process ends there
+    with Appender(path):
+        pass
+    assert sorted(stored(path)) == list(range(10))
+
+
 def test_a_damaged_journal_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with Appender(path, chunk_rows=4) as appender:
@@ -321,9 +488,10 @@ def test_a_journal_that_counts_units_which_nobody_wrote_is_refused(tmp_path: Pat
         appender.append(rows(0, 10))
     journal = tmp_path / "s.zarr.zarrfeed" / "journal.json"
     written = json.loads(journal.read_text())
-    for end in (100, 10**9):
+    complete = 10 // chunk_rows
+    for end in (complete + 1, complete + 2, 100, 10**9):  # of short chunks, one unit more leaves the tail to be missed
         journal.write_text(json.dumps(written | {"end": end}))
-        with pytest.raises(ConfigError, match=r"counts \d+ samples, the store has 10 and no chunk beyond them"):
+        with pytest.raises(ConfigError, match=r"counts \d+ samples, the store has 10, and .* is not there"):
             Appender(path, chunk_rows=chunk_rows)
         assert stored(path) == list(range(10))
     journal.unlink()

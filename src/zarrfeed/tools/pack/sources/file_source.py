@@ -143,7 +143,8 @@ class FileSource(ABC):
         if not names:
             raise ConfigError(f"{files[0]}: has no array of samples")
         for name in names:
-            check_field_name(name.replace("/", "") if self.is_nested else name, str(files[0]))
+            for segment in name.split("/") if self.is_nested else [name]:
+                check_field_name(segment, str(files[0]))
             if names.count(name) > 1:
                 raise ConfigError(f"{files[0]}: two of its arrays would be called {name!r}: rename one")
         for field in fields:

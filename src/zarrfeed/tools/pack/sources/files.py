@@ -9,10 +9,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from zarrfeed.base.array_names import why_no_name
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 
 #: Linux reads no more in one call.
 _MOST_AT_ONCE = 1 << 30
+#: Characters of a name that a message shows.
+_MOST_SHOWN = 80
 
 
 @contextmanager
@@ -107,5 +110,7 @@ def check_text(name: str, what: str) -> None:
 
 def check_field_name(name: str, where: str) -> None:
     """Raise ConfigError if an array of a Zarr group cannot have this name."""
-    if not name.strip(".") or "/" in name or name.startswith("__"):
-        raise ConfigError(f"{where}: {name!r} cannot be the name of an array in a Zarr group: rename it")
+    why = why_no_name(name)
+    if why is not None:
+        shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}..."
+        raise ConfigError(f"{where}: {shown!r} cannot be the name of an array in a Zarr group, it {why}: rename it")

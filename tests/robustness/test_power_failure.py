@@ -1,0 +1,137 @@
+"""What was promised outlasts a power failure at any moment, and nobody is locked out by what it leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import zarr
+
+from tests.support.forgetful import ForgetfulDisk, Image
+from zarrfeed import Appender
+
+#: Failures of each kind: at most, by default, and with --large.
+FEW, MANY = 40, 500
+
+
+@pytest.fixture
+def large(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--large"))
+
+
+def images(
+    tmp_path: Path, work: Callable[[Path, ForgetfulDisk], None], count: int, chance: float
+) -> Iterator[tuple[Image, Path]]:
+    """Yield what failures left at random moments of `work`, each as a folder that is removed afterwards."""
+    done = seed = 0
+    while done < count:
+        root = tmp_path / f"run-{seed}"
+        root.mkdir()
+        disk = ForgetfulDisk(root, seed, chance)
+        with disk.watched():
+            work(root, disk)
+        disk.end()
+        shutil.rmtree(root)
+        seed += 1
+        assert disk.images
+        for image in disk.images[: count - done]:
+            done += 1
+            image.restore(root)
+            try:
+                with mock.patch.object(os, "fsync"):  # only for speed
+                    yield image, root
+            except BaseException as error:
+                error.add_note(f"seed {seed - 1}, at {image.event!r}: {sorted(image.tree)}")
+                raise
+            shutil.rmtree(root)
+
+
+def batch(begin: int, end: int) -> dict[str, Any]:
+    number = np.arange(begin, end, dtype="i8")
+    return {"x": number[:, None].repeat(3, 1), "y": number}
+
+
+def visible(path: Path) -> list[int]:
+    """Return the samples that a reader sees, each of which must be whole."""
+    if not (path / "zarr.json").exists():
+        return []
+    x, y = (zarr.open_array(path / name, mode="r") for name in "xy")
+    length = min(x.shape[0], y.shape[0])
+    xs, ys = np.asarray(x[:length]), np.asarray(y[:length])
+    assert (xs == ys[:, None]).all()
+    assert (ys > 0).all(), f"a reader sees samples that are not there: {ys.tolist()}"
+    return [int(one) for one in ys]
+
+
+class Writers:
+    """Writers of one store: some close in between, one dies with an open unit; samples are numbers from 1 on."""
+
+    def __init__(self, path: Path, disk: ForgetfulDisk, shard_rows: int | None) -> None:
+        self.path, self.disk, self.shard_rows = path, disk, shard_rows
+        self.end, self.kept = 1, set[int]()
+        self.disk.promise = ([], frozenset())
+
+    def open(self) -> Appender:
+        return Appender(self.path, chunk_rows=4, shard_rows=self.shard_rows)
+
+    def append(self, appender: Appender, count: int) -> set[int]:
+        begin, self.end = self.end, self.end + count
+        appender.append(batch(begin, self.end))
+        appender.flush()
+        self.disk.promise = (visible(self.path), frozenset(self.kept))
+        return set(range(begin, self.end))
+
+    def close(self, appender: Appender, written: set[int]) -> None:
+        appender.close()
+        self.kept |= written
+        self.disk.promise = (visible(self.path), frozenset(self.kept))
+
+
+def write_and_die(path: Path, disk: ForgetfulDisk, shard_rows: int | None) -> None:
+    writers = Writers(path, disk, shard_rows)
+    one, two, dead = writers.open(), writers.open(), writers.open()
+    of_one = writers.append(one, 6)
+    writers.append(dead, 1)
+    of_two = writers.append(two, 9)
+    with dead._journal.lock():
+        entries = dead._entries()
+        dead._journal.claim(entries)
+        dead._journal.write(entries)
+    of_two |= writers.append(two, 8)
+    writers.close(one, of_one)
+    of_two |= writers.append(two, 5)
+    dead._journal._alive.forget()  # type: ignore[union-attr]  # as the system does when a process is killed
+    writers.close(two, of_two)
+    three = writers.open()
+    writers.close(three, writers.append(three, 3))
+
+
+@pytest.mark.parametrize("shard_rows", [None, 8])
+def test_an_appender_keeps_what_readers_saw_and_what_was_closed(
+    tmp_path: Path, large: bool, shard_rows: int | None
+) -> None:
+    for image, root in images(
+        tmp_path, lambda root, disk: write_and_die(root / "s", disk, shard_rows), MANY if large else FEW, 0.1
+    ):
+        path = root / "s"
+        seen, kept = image.promise
+        assert visible(path)[: len(seen)] == seen, "the shape shrank, or samples changed"
+        before = visible(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as one of lost samples
+            for begin in (1000, 2000):
+                with Appender(path, chunk_rows=4, shard_rows=shard_rows) as appender:
+                    appender.append(batch(begin, begin + 16))
+        now = visible(path)
+        assert now[: len(before)] == before
+        assert len(set(now)) == len(now), f"samples twice: {now}"
+        waiting = 0 if shard_rows is None else shard_rows - 1
+        lost = (kept | set(range(1000, 1016)) | set(range(2000, 2016))) - set(now)
+        assert len(lost) <= waiting, f"lost {sorted(lost)}"
