@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 import zarr
 
+import zarrfeed
 from tests.support.forgetful import ForgetfulDisk, Image
-from zarrfeed import Appender
+from zarrfeed import Appender, checkpoint
+from zarrfeed.storage.checkpoint_folder import open_folder
+from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
+from zarrfeed.storage.shard_folder import ShardFolder, Transfer
 
 #: Failures of each kind: at most, by default, and with --large.
 FEW, MANY = 40, 500
@@ -135,3 +139,102 @@ def test_an_appender_keeps_what_readers_saw_and_what_was_closed(
         waiting = 0 if shard_rows is None else shard_rows - 1
         lost = (kept | set(range(1000, 1016)) | set(range(2000, 2016))) - set(now)
         assert len(lost) <= waiting, f"lost {sorted(lost)}"
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_pack_is_whole_at_its_path_and_goes_on_beside_it(tmp_path: Path, large: bool, seed: int | None) -> None:
+    numbers = np.arange(1, 41, dtype="i4")
+    source = tmp_path / "source.zarr"
+    zarr.create_array(source, data=numbers[:, None].repeat(2, 1), chunks=(8, 2))
+
+    def packed(out: Path) -> Any:
+        return zarrfeed.pack(source, out, sample_chunk=2, shard="32B", shuffle=seed, jobs=1, resume=True)
+
+    def work(root: Path, disk: ForgetfulDisk) -> None:
+        assert packed(root / "out.zarr").complete
+        disk.promise = True
+
+    for image, root in images(tmp_path, work, MANY if large else FEW // 2, 0.15):
+        assert (root / "out.zarr").exists() or not image.promise, "a store that was complete is gone"
+        for _ in range(1 if (root / "out.zarr").exists() else 2):  # what is at the path is whole, and then what is made
+            if (root / "out.zarr").exists():
+                values = np.asarray(zarr.open_array(root / "out.zarr", mode="r")[:])
+                assert sorted(values[:, 0].tolist()) == numbers.tolist()
+            assert packed(root / "out.zarr").complete
+        assert [path.name for path in root.iterdir()] == ["out.zarr"], "nothing of the run is left"
+        values = np.asarray(zarr.open_array(root / "out.zarr", mode="r")[:])
+        assert sorted(values[:, 0].tolist()) == numbers.tolist()
+
+
+def content_of(path: Path) -> bytes | None:
+    try:
+        with checkpoint.reader(path) as file:
+            return file.read()
+    except zarrfeed.StoreReadError:
+        return None
+
+
+def test_a_checkpoint_is_the_former_one_or_the_new_one(tmp_path: Path, large: bool) -> None:
+    def work(root: Path, disk: ForgetfulDisk) -> None:
+        disk.promise = {}
+        for number, name in enumerate(["run/last", "run/step-1", "run/last", "run/step-2"]):
+            with checkpoint.writer(root / name) as file:
+                file.write(b"%d" % number * 1000)
+            disk.promise = disk.promise | {name: b"%d" % number * 1000}
+
+    later = {"run/last": [b"0" * 1000, b"2" * 1000], "run/step-1": [b"1" * 1000], "run/step-2": [b"3" * 1000]}
+    for image, root in images(tmp_path, work, MANY if large else FEW, 0.5):
+        for name, contents in later.items():
+            found, promised = content_of(root / name), image.promise.get(name)
+            allowed = [None, *contents] if promised is None else contents[contents.index(promised) :]
+            assert found in allowed, name
+        with checkpoint.writer(root / "run" / "last") as file:
+            file.write(b"again")
+        assert content_of(root / "run" / "last") == b"again"
+        assert not list(root.glob("run/.last.*")), "what was left of a writer is removed by the next"
+
+
+def test_a_distributed_checkpoint_is_the_former_one_or_the_new_one(tmp_path: Path, large: bool) -> None:
+    def save(folder: ShardFolder, number: int) -> None:
+        objects = []
+        for rank in range(2):
+            with folder.write_object(name := new_object_name(rank)) as file:
+                file.write(b"%d" % number * 500)
+            objects.append(ShardObject(name, file.tell(), file.digest))
+        previous = folder.read_manifest()
+        folder.replace_manifest(b"%d" % number, Manifest(new_save_id(), tuple(objects)), previous)
+        if previous is not None:
+            folder.remove_objects(one.name for one in previous[1].objects)
+
+    def work(root: Path, disk: ForgetfulDisk) -> None:
+        folder = ShardFolder(open_folder(root / "run" / "step"), Transfer())
+        for number in (1, 2, 3):
+            save(folder, number)
+            disk.promise = number
+
+    for image, root in images(tmp_path, work, MANY if large else FEW, 0.4):
+        folder = ShardFolder(open_folder(root / "run" / "step"), Transfer())
+        found = folder.read_manifest()
+        assert found is not None or image.promise is None
+        if found is not None:
+            assert int(found[0]) >= (image.promise or 0)
+            folder.check_objects(found[1].objects, every_byte=True)
+        save(folder, 9)
+        found = folder.read_manifest()
+        assert found is not None
+        folder.check_objects(found[1].objects, every_byte=True)
+
+
+def test_retention_keeps_what_it_counted_and_finishes_what_it_began(tmp_path: Path, large: bool) -> None:
+    def work(root: Path, disk: ForgetfulDisk) -> None:
+        for step in (1, 2, 3):
+            with checkpoint.writer(root / "run" / f"step-{step}") as file:
+                file.write(b"%d" % step)
+            checkpoint.retain(root / "run", keep_last=1)
+            disk.promise = step
+
+    for image, root in images(tmp_path, work, MANY if large else FEW, 0.4):
+        newest = checkpoint.newest(root / "run")
+        assert int((newest or "step-0").rpartition("-")[2]) >= (image.promise or 0)
+        checkpoint.retain(root / "run", keep_last=1)
+        assert newest is None or len(list((root / "run").glob("step-*"))) == 1

@@ -40,6 +40,13 @@ class Held:
             raise
         _CLOSED_IN_CHILDREN.add(self)
 
+    def is_at(self, path: Path) -> bool:
+        """Return whether the file that was locked still has this path."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+        except FileNotFoundError:
+            return False
+
     def forget(self) -> None:
         """Close the file; the lock is released with the last descriptor of it."""
         descriptor, self._descriptor = self._descriptor, -1

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from zarrfeed.base.durable_files import make_folder, sync_folder
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreWriteError
 from zarrfeed.base.own_files import followed, is_made_by
 from zarrfeed.base.redaction import redact
@@ -105,7 +106,7 @@ class _LocalSink:
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{self._name}: is no regular file")
         try:
-            _make_directory(self._path.parent)
+            make_folder(self._path.parent)
             remove_leftovers(self._path)
             self._descriptor, self._partial = _make_partial(self._path)
             if mode is not None:
@@ -125,7 +126,7 @@ class _LocalSink:
             self.write(as_bytes(last))
             os.fsync(self._descriptor)
             self._partial.replace(self._path)
-            _sync_directory(self._path.parent)
+            sync_folder(self._path.parent)
         except BaseException as error:
             self.abort()
             if isinstance(error, OSError) and not isinstance(error, StoreWriteError):
@@ -140,26 +141,6 @@ class _LocalSink:
             os.close(self._descriptor)
 
     abandon = abort
-
-
-def _make_directory(directory: Path) -> None:
-    """Make a directory and those above it, so that they outlast a crash of the machine."""
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _make_partial(path: Path) -> tuple[int, Path]:

@@ -6,8 +6,9 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from os import PathLike
@@ -142,7 +143,8 @@ def pack(
     Raises
     ------
     ConfigError
-        For an argument or a source that cannot work, or if an unfinished run is there that is not to be resumed.
+        For an argument or a source that cannot work; if another call works on `out`, unless both do parts; or if an
+        unfinished run is there that is not to be resumed.
     FileExistsError
         If something else is at `out`.
     CorruptChunkError, StoreReadError
@@ -185,13 +187,14 @@ def pack(
         {"": dtype} if isinstance(dtype, str) else dict(dtype or {}),
     )
     run = _Run(path, call, wish, shuffle, _named_shares(split))
-    job, opened = run.job(resume=resume, joins=part is not None, proves=verify)
-    make_worker(job, opened)
-    try:
-        with open_executor(executor, jobs) as (pool, at_once):
-            return run.all(job, pool, at_once, part=part, verify=verify, on_progress=on_progress)
-    finally:
-        drop_worker(job)
+    with run.alone(shares=part is not None):
+        job, opened = run.job(resume=resume, joins=part is not None, proves=verify)
+        make_worker(job, opened)
+        try:
+            with open_executor(executor, jobs) as (pool, at_once):
+                return run.all(job, pool, at_once, part=part, verify=verify, on_progress=on_progress)
+        finally:
+            drop_worker(job)
 
 
 class _Run:
@@ -217,6 +220,21 @@ class _Run:
             **({} if call.options.files_are is None else {"files_are": call.options.files_are}),
         }
 
+    @contextmanager
+    def alone(self, *, shares: bool) -> Iterator[None]:
+        """Work on the output alone, or beside calls that do other parts of it.
+
+        Raises
+        ------
+        ConfigError
+            If another call works on it.
+        """
+        try:
+            self._folder.hold(shared=shares)
+            yield
+        finally:
+            self._folder.release()
+
     def job(self, *, resume: bool, joins: bool, proves: bool) -> tuple[PackJob, Source]:
         """Return what is to be done, the plan of a run that began or a new one, and the opened source.
 
@@ -239,7 +257,9 @@ class _Run:
         if known is None:
             job = self._plan(source, identity)
             self._check_room(job, source)
-            known = self._folder.make(job.to_json())  # perhaps another part's, which began at the same time
+            known = self._folder.make(
+                job.to_json(), shared=joins
+            )  # perhaps another part's, which began at the same time
         elif not resume and not joins:
             raise ConfigError(
                 f"{self._folder.path}: has an unfinished run; resume it (--resume), or delete the folder to begin anew"
@@ -263,15 +283,18 @@ class _Run:
         on_progress: Callable[[PackProgress], None],
     ) -> PackReport:
         """Do the units that are this call's, and finish the store if all are done."""
-        worker = make_worker(job)
         if read_manifest(self._out) is None:
-            for stage, count in job.stages.items():
-                # the part that finds all units written gathers all: the others may be gone
-                of_part = None if stage == "gather" else part
-                done = self._do(job, stage, count, pool, at_once, of_part, on_progress)
-                if done < count:
-                    return self._report(job, done if stage == "write" else 0)
-            finish_store(worker, job, self.request, self._out)
+            try:
+                for stage, count in job.stages.items():
+                    # the part that finds all units written gathers all: the others may be gone
+                    of_part = None if stage == "gather" else part
+                    done = self._do(job, stage, count, pool, at_once, of_part, on_progress)
+                    if done < count:
+                        return self._report(job, done if stage == "write" else 0)
+                finish_store(make_worker(job), job, self.request, self._out)
+            except FileNotFoundError:
+                if not _is_finished(self._out, job):  # another part, which did the last units, was not faster
+                    raise
         proof = None
         if verify:
             proof = prove(job, pool, at_once, lambda done, of: on_progress(PackProgress("verify", done, of)))
@@ -376,10 +399,14 @@ def finish_store(worker: UnitWorker, job: PackJob, request: Mapping[str, Any], o
         finish(worker, job, request, version("zarrfeed"))
         worker.folder.publish(out)
     except (FileNotFoundError, FileExistsError):
-        finished = read_manifest(out)
-        if finished is None or finished.get("identity") != job.identity:
+        if not _is_finished(out, job):
             raise
         worker.folder.forget()  # another process, which found all units done as well, was faster
+
+
+def _is_finished(out: Path, job: PackJob) -> bool:
+    finished = read_manifest(out)
+    return finished is not None and finished.get("identity") == job.identity
 
 
 def _check_part(part: tuple[int, int] | None) -> None:

@@ -5,6 +5,7 @@ What holds: any process may do it, when all units are done, and several may at o
 
 from __future__ import annotations
 
+import errno
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -32,12 +33,15 @@ def finish(worker: UnitWorker, job: PackJob, request: Mapping[str, Any], version
 
     Raises
     ------
+    FileNotFoundError
+        If another call finished the store meanwhile.
     OSError
         If something cannot be written.
     """
     records = [worker.folder.record("write", number) for number in range(len(job.units))]
     done = [record for record in records if record is not None]
-    assert len(done) == len(records), "all units are done"
+    if len(done) < len(records):  # all units were done: another call finished the store and removed the folder
+        raise FileNotFoundError(errno.ENOENT, "records of units are gone", str(worker.folder.path))
     digests = [sum(record.digests[field] for record in done) % MODULUS for field in range(len(job.layouts))]
     manifest = {
         "version": version,

@@ -5,6 +5,9 @@ What holds, whichever process is killed when, and whatever fills the disk:
   - A file appears under its name as a whole: it is written under `tmp/`, and renamed.
   - A unit's record appears after all files of the unit. So what has a record is there, and what has none is done again.
   - The store gets its path when all of it is there, by one rename. What is at the path is never half of a store.
+  - A power failure changes none of this: the files of a unit are on the disk before its record is, and the whole store
+    before its path is.
+  - One call of `pack` works on an output, or several that do parts of it: they hold a lock on a file of the folder.
   - The folder, and the plan and the records in it, are this user's own (`base/own_files.py`): nothing that another user
     put beside the store is believed, followed, written to or deleted.
 """
@@ -17,20 +20,23 @@ import json
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.durable_files import replace_whole, sync_all, sync_file, sync_folder, sync_tree
+from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.base.file_lock import Held
 from zarrfeed.base.own_files import check_side_folder, make_side_folder, read_side_file
 from zarrfeed.tools.pack.digest import as_text
 
 _PLAN = "plan.json"
 _FOLDERS = ("store", "tmp", "done", "rows", "spill")
-#: A disk has many writes under way at once.
-_SYNCED_AT_ONCE = 16
+_LOCK = "lock"
+#: Errors of file systems that have no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 
 @dataclass
@@ -70,22 +76,75 @@ class WorkFolder:
     def __init__(self, out: Path) -> None:
         self.path = out.with_name(f".{out.name}.packing")
         self.store = self.path / "store"
+        self._held: Held | None = None
 
-    def make(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Make the folder, and return its plan: this one, or that of a process which was faster.
+    def hold(self, *, shared: bool) -> bool:
+        """Keep other calls of `pack` from this output until `release`, or until the process ends.
+
+        Parameters
+        ----------
+        shared
+            Whether calls that do other parts may hold it, too.
+
+        Returns
+        -------
+        Whether the folder is there. If it is not, nothing is held.
+
+        Raises
+        ------
+        ConfigError
+            If another call works on it. On a file system without locks, calls do not know of each other.
+        """
+        while self._held is None:
+            if not check_side_folder(self.path):
+                return False
+            lock = self.path / _LOCK
+            try:
+                held = Held(lock, shared=shared, wait=False)
+            except FileNotFoundError:
+                return False
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{printable(self.path)}: another call of pack works on this output{_named(lock)}; wait until it "
+                    "ends, or share the work: give each call its part=(i, n), or --part i/n"
+                ) from None
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return True
+                raise
+            if held.is_at(lock):
+                self._held = held
+                with contextlib.suppress(OSError):
+                    lock.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            else:  # the call that held it finished, and removed the folder
+                held.forget()
+        return True
+
+    def release(self) -> None:
+        """Let other calls work on the output."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.forget()
+
+    def make(self, plan: dict[str, Any], *, shared: bool = False) -> dict[str, Any]:
+        """Make the folder, hold it, and return its plan: this one, or that of a process which was faster.
 
         The plan is written last, so that a folder without one can be made again.
 
         Raises
         ------
         ConfigError
-            If the folder or one in it is a link, or another user's.
+            If the folder or one in it is a link, or another user's; or if another call works on it.
         """
         make_side_folder(self.path)
+        while not self.hold(shared=shared):
+            make_side_folder(self.path)
         for name in _FOLDERS:
             make_side_folder(self.path / name)
+        sync_folder(self.path)  # whoever finds a plan finds the folders
         name = f"tmp/{secrets.token_hex(12)}.plan"
         self.write(name, [json.dumps(plan, indent=1).encode()])
+        sync_file(self.path / name)
         with contextlib.suppress(FileExistsError):
             (self.path / _PLAN).hardlink_to(self.path / name)
         (self.path / name).unlink()
@@ -144,8 +203,12 @@ class WorkFolder:
         record.files[name] = self.write(name, parts)
 
     def finish_unit(self, stage: str, number: int, record: UnitRecord) -> None:
-        """Write the record of a unit, whose files are all there."""
-        self.write(_record_name(stage, number), [json.dumps(record.to_json()).encode()])
+        """Write the record of a unit, whose files are all there; they are on the disk before the record is."""
+        files = [self.path / name for name in record.files]
+        depth = len(self.path.parents)
+        folders = {folder for path in files for folder in path.parents if len(folder.parents) >= depth}
+        sync_all(files, folders)
+        replace_whole(self.path / _record_name(stage, number), json.dumps(record.to_json()).encode())
 
     def record(self, stage: str, number: int) -> UnitRecord | None:
         """Return the record of a unit; None if it is not done, or not all of its files are there."""
@@ -171,8 +234,8 @@ class WorkFolder:
         FileExistsError
             If something else is at the path.
         """
-        _sync_tree(self.store)
         try:
+            sync_tree(self.store)
             self.store.rename(out)
         except FileNotFoundError:
             if not out.exists():  # another process, which finishes the same run, was not faster
@@ -181,7 +244,7 @@ class WorkFolder:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise FileExistsError(errno.EEXIST, "exists: packing makes a new store", str(out)) from error
             raise
-        _sync(out.parent)
+        sync_folder(out.parent)
         self.forget()
 
     def forget(self) -> None:
@@ -195,17 +258,10 @@ def _record_name(stage: str, number: int) -> str:
     return f"done/{stage}-{number}.json"
 
 
-def _sync_tree(folder: Path) -> None:
-    """Wait until all files of a folder are on the disk."""
-    found = [Path(parent, name) for parent, _, names in os.walk(folder) for name in (".", *names)]
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
-        list(pool.map(_sync, found))
-
-
-def _sync(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # another process renamed the store
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _named(lock: Path) -> str:
+    """Return what the holder of a lock wrote about itself, as the end of a sentence."""
+    try:
+        text = read_side_file(lock).decode("utf-8", "replace")[:100]
+    except (OSError, ConfigError):
+        return ""
+    return f" ({printable(text)})" if text else ""

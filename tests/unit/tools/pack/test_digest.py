@@ -26,6 +26,8 @@ def test_values_numbers_and_counts_matter() -> None:
     assert digest_rows(changed, NUMBERS) != known
     assert digest_rows(ROWS[::-1], NUMBERS) != known
     assert digest_rows(ROWS, NUMBERS + 1) != known
+    for far in (2**16, 2**32, 2**62):  # all bits of a number count
+        assert digest_rows(ROWS, NUMBERS + far) != known
     assert digest_rows(np.concatenate([ROWS, ROWS[:1]]), np.append(NUMBERS, 0)) != known
 
 

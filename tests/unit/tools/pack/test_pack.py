@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +25,11 @@ from zarrfeed.plan.random_bijection import RandomBijection
 from zarrfeed.storage.chunk_encoder import Encoding
 from zarrfeed.tools.advise.layout import LayoutAdvice
 from zarrfeed.tools.pack import MANIFEST, PackProgress, measured_codecs, pack
+from zarrfeed.tools.pack.job import PackJob
 from zarrfeed.tools.pack.sources import zarr_source
+from zarrfeed.tools.pack.sources.detect import call_of
+from zarrfeed.tools.pack.sources.source import SourceOptions
+from zarrfeed.tools.pack.units import UnitWorker
 from zarrfeed.tools.pack.work_folder import WorkFolder
 
 pytestmark = [
@@ -345,3 +351,62 @@ def test_places_that_cannot_hold_a_store_are_refused(source: Path, tmp_path: Pat
         pack(source, tmp_path / "no" / "out.zarr")
     with pytest.raises(ConfigError, match="must be the path of a local directory"):
         pack(source, "s3://bucket/out.zarr")
+
+
+def test_a_second_pack_of_one_output_is_refused_by_name_at_once(source: Path, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out.zarr", list[str]()
+
+    def another(_: PackProgress) -> None:
+        if seen:
+            return
+        for options in ({}, {"resume": True}, {"part": (0, 2)}):
+            with pytest.raises(ConfigError, match=r"out\.zarr\.packing: another call of pack works on this output"):
+                pack(source, out, **options)  # type: ignore[arg-type]
+            seen.append(str(options))
+        pack(source, tmp_path / "other.zarr")
+
+    assert pack(source, out, on_progress=another).complete
+    assert len(seen) == 3
+    assert pack(source, out, resume=True).complete, "nobody holds it any more"
+
+
+def test_a_whole_pack_is_refused_while_parts_are_done(source: Path, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out.zarr", list[str]()
+
+    def another(_: PackProgress) -> None:
+        if not seen:
+            seen.append("")
+            with pytest.raises(ConfigError, match="another call of pack works on this output"):
+                pack(source, out, resume=True)
+            pack(source, out, part=(1, 2))
+
+    pack(source, out, part=(0, 2), on_progress=another)
+    assert seen
+    assert out.exists()
+
+
+def test_a_source_that_changed_is_noticed_by_the_process_that_does_a_unit(tmp_path: Path) -> None:
+    file, out = tmp_path / "x.npy", tmp_path / "out.zarr"
+    np.save(file, np.arange(64.0))
+    assert not pack(file, out, part=(0, 2), sample_chunk=4, shard=64).complete
+    plan = WorkFolder(out).plan()
+    assert plan is not None
+    job = PackJob.from_json(plan, call_of([str(file)], None, SourceOptions()), str(out))
+    assert UnitWorker(job).source.num_samples == 64
+    np.save(file, np.arange(64.0) + 1)
+    os.utime(file, (1, 1))
+    with pytest.raises(ConfigError, match=r"x\.npy: has changed since it began to be packed"):
+        _ = UnitWorker(job).source
+
+
+def test_a_call_that_finds_the_work_finished_by_another_says_so(source: Path, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out.zarr", list[int]()
+
+    def another(progress: PackProgress) -> None:
+        if progress.done == 1 and not seen:  # on a file system without locks
+            seen.append(1)
+            shutil.rmtree(tmp_path / ".out.zarr.packing")
+            assert pack(source, out, **SMALL).complete
+
+    assert pack(source, out, on_progress=another, jobs=1, **SMALL).complete
+    assert seen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,45 @@ def test_the_plan_is_what_was_written_or_an_error(folder: WorkFolder, tmp_path: 
         (folder.path / "plan.json").write_text(content)
         with pytest.raises(ConfigError, match="is no plan"):
             folder.plan()
+
+
+def test_one_works_on_an_output_or_several_that_share_it(tmp_path: Path) -> None:
+    one, two, other = (WorkFolder(tmp_path / name) for name in ("out.zarr", "out.zarr", "other.zarr"))
+    assert not one.hold(shared=False), "there is nothing to hold yet"
+    assert list(tmp_path.iterdir()) == []
+    one.make({})
+    for shared in (False, True):
+        with pytest.raises(ConfigError, match=rf"out\.zarr\.packing: another call .* \(process {os.getpid()} on "):
+            two.hold(shared=shared)
+        with pytest.raises(ConfigError, match="another call of pack works on this output"):
+            two.make({}, shared=shared)
+    other.make({})
+    one.release()
+    assert two.hold(shared=True)
+    assert one.hold(shared=True)
+    two.release()
+    two.release()
+    with pytest.raises(ConfigError, match="another call of pack works on this output"):
+        two.hold(shared=False)
+    one.forget()
+    assert two.make({"new": 1}) == {"new": 1}, "a folder that its holder removed is made again"
+
+
+def test_a_file_system_without_locks_is_used_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = WorkFolder(tmp_path / "out.zarr")
+    folder.make({})
+    folder.release()
+    for number in (errno.ENOLCK, errno.ENOTSUP, errno.EIO):
+
+        def refuse(*_: object, number: int = number) -> None:
+            raise OSError(number, "refused")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        if number == errno.EIO:
+            with pytest.raises(OSError, match="refused"):
+                folder.hold(shared=False)
+        else:
+            assert folder.hold(shared=False)
 
 
 def test_publishing_moves_the_store_and_forgets_the_rest(folder: WorkFolder, tmp_path: Path) -> None:

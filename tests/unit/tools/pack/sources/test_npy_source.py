@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,14 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(tmp_path: Path, mo
     np.savez_compressed(tmp_path / "packed.npz", x=numbered(1000))
     monkeypatch.setattr(npy_source, "MOST_KEPT_BYTES", 20_000)
     refused(r"packed\.npz: 'x' is compressed .*numpy\.savez", str(tmp_path / "packed.npz"))
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "a\\b", "../x", "n" * 251])
+def test_names_that_no_array_of_a_group_can_have_are_refused(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+        for one in ("x", name):
+            content = io.BytesIO()
+            np.save(content, numbered(4))
+            file.writestr(f"{one}.npy" if len(one) < 251 else f"{one}more.npy", content.getvalue())
+    with pytest.raises(ConfigError, match=r"x\.npz: .* cannot be the name of an array in a Zarr group, it "):
+        NpySource([str(tmp_path / "x.npz")], PLAIN)
