@@ -61,10 +61,13 @@ class Manifest:
         Of the save that made it; no two saves share one.
     objects
         All objects but `.metadata` itself.
+    step
+        What tells its age among others: `step_of` the folder's name when it was saved.
     """
 
     save_id: str
     objects: tuple[ShardObject, ...]
+    step: tuple[int, ...] = ()
 
 
 def new_save_id() -> str:
@@ -80,6 +83,15 @@ def new_object_name(rank: int) -> str:
 def is_object_name(name: str) -> bool:
     """Return whether `new_object_name` makes such names."""
     return _OBJECT_NAME.fullmatch(name) is not None
+
+
+def step_of(name: str) -> tuple[int, ...]:
+    """Return the numbers in the name of a checkpoint, which are larger in a newer one; an ending does not count.
+
+    >>> step_of("step-300"), step_of("epoch=3-step=1200.ckpt"), step_of("last.pt")
+    ((300,), (3, 1200), ())
+    """
+    return tuple(int(digits) for digits in re.findall(r"[0-9]+", re.sub(r"\.[A-Za-z]\w*$", "", name)))
 
 
 def encode(pickled: bytes, manifest: Manifest) -> bytes:
@@ -114,7 +126,9 @@ def decode(content: bytes, name: str) -> tuple[memoryview, Manifest]:
         described = json.loads(bytes(view[begin : -_TAIL.size]))
         if described["format"] != _FORMAT:
             raise ConfigError(f"{name}: has manifest format {described['format']}, this version reads {_FORMAT}")
-        return view[:begin], Manifest(_text(described["save_id"]), tuple(map(_object, described["objects"])))
+        return view[:begin], Manifest(
+            _text(described["save_id"]), tuple(map(_object, described["objects"])), _step(described.get("step", []))
+        )
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -127,6 +141,12 @@ def _object(described: dict[str, Any]) -> ShardObject:
         raise ValueError(one)
     _text(one.digest)
     return one
+
+
+def _step(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(number) is not int for number in value):
+        raise TypeError(value)
+    return tuple(value)
 
 
 def _text(value: object) -> str:

@@ -5,8 +5,10 @@ What holds:
 - Only checkpoints that zarrfeed wrote are removed: a file with our footer, or a folder whose `.metadata` is ours. Of
   such a folder, only objects that its manifest names are removed, and what an unfinished save left there before:
   objects with our footer, and hidden files whose writer is dead, since nobody holds their lock.
-- The newest whole checkpoint stays, and so do `keep_last` checkpoints that are not known to be damaged. Stores count in
-  seconds: a checkpoint of the same second as the oldest of these may be newer, and stays, too.
+- A checkpoint's age is its step: the numbers in its name, which the manifest of a folder has from when it was saved.
+  The time of a file is no age: clocks go back, differ between machines, and a copy is younger than its original.
+- The newest whole checkpoint stays, and so do `keep_last` checkpoints that are not known to be damaged, and others of
+  the same step as the oldest of these. Checkpoints without a number in their name stay and do not count.
 - A save under way is not touched: its file does not exist yet, or its folder has no manifest that names its objects. A
   checkpoint that was replaced since it was looked at stays.
 - A folder loses its manifest last. So a removal that is interrupted is finished by the next call.
@@ -16,17 +18,16 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError
+from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, printable
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_folder import CheckpointFolder, Entry
-from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, Manifest, is_object_name
+from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, Manifest, is_object_name, step_of
 from zarrfeed.storage.shard_folder import LOOKS_AT_ONCE, ShardFolder, Transfer, is_missing, read_all
 
 
@@ -37,7 +38,7 @@ class Retained:
     Attributes
     ----------
     kept
-        Checkpoints that stay and count.
+        Checkpoints that stay; those without a number in their name come last, and do not count.
     removed
         Checkpoints that were removed.
     damaged
@@ -60,6 +61,9 @@ def retain(
 ) -> Retained:
     """Keep the newest checkpoints of a folder, and remove older ones.
 
+    The step tells which ones are newer: the numbers in the names, compared one after the other, as in `step-300` and
+    `epoch=3-step=1200.ckpt`. Clocks play no part. So give the checkpoints of a folder names of one pattern.
+
     A checkpoint is a file that `zarrfeed.checkpoint.writer` wrote, or a folder that `ZarrfeedWriter` wrote, right in
     `location`. Anything else is left alone. Call it on one rank, when a save is complete.
 
@@ -68,8 +72,8 @@ def retain(
     location
         The folder that holds the checkpoints: a path, or a URL such as `s3://bucket/run`.
     keep_last
-        How many checkpoints stay, at least 1. A checkpoint that is not whole does not count. More stay where the store
-        says the same second of several.
+        How many checkpoints stay, at least 1. A checkpoint that is not whole does not count, and neither does one
+        without a number in its name. More stay where several have the same step.
     verify
         Whether every byte of the newest checkpoint is read before anything is removed; if that checkpoint is damaged,
         of the next one, until one is whole. False: no more than the checksums at the end of each object is read.
@@ -107,15 +111,16 @@ def retain(
     check_flags(verify=verify)
     transfer = Transfer(storage_options, retries=retries, timeout=timeout)
     folder = transfer.folder(location)
-    found = sorted(_find(folder, transfer), key=_age, reverse=True)
+    every = _find(folder, transfer)
+    found = sorted((one for one in every if one.step), key=_age, reverse=True)
     if len(found) <= keep_last:
         verify = False  # nothing can be removed
     kept: list[str] = []
     damaged: list[str] = []
     removed: list[str] = []
-    oldest = 0.0  # of those that are kept
+    oldest: tuple[int, ...] = ()  # of those that are kept
     for one in found:
-        if len(kept) >= keep_last and not verify and one.modified < oldest:
+        if len(kept) >= keep_last and not verify and one.step < oldest:
             if one.remove():
                 removed.append(one.location)
             continue
@@ -125,9 +130,9 @@ def retain(
             damaged.append(one.location)
         else:
             verify = False  # one is whole
-            oldest = one.modified
+            oldest = one.step
             kept.append(one.location)
-    return Retained(tuple(kept), tuple(removed), tuple(damaged))
+    return Retained((*kept, *sorted(one.location for one in every if not one.step)), tuple(removed), tuple(damaged))
 
 
 def newest(
@@ -139,7 +144,8 @@ def newest(
 ) -> str | None:
     """Return the path or URL of the newest checkpoint of a folder that is whole; None if there is none.
 
-    A checkpoint is what `retain` takes for one. Lengths and digests of its objects are compared with its manifest; its
+    A checkpoint is what `retain` takes for one, and its step tells its age, as there. One without a number in its name
+    is returned if no other one is whole. Lengths and digests of its objects are compared with its manifest; its
     bytes are verified when it is loaded.
 
     Parameters
@@ -156,7 +162,8 @@ def newest(
     Raises
     ------
     ConfigError
-        If `location` is itself a checkpoint, or an argument is wrong.
+        If `location` is itself a checkpoint, an argument is wrong, or several checkpoints are whole and none has a
+        number in its name.
     StoreReadError
         If the store cannot be read.
 
@@ -172,18 +179,26 @@ def newest(
     '/step-200'
     """
     transfer = Transfer(storage_options, retries=retries, timeout=timeout)
+    unnumbered = []
     for one in sorted(_find(transfer.folder(location), transfer), key=_age, reverse=True):
         try:
             one.check(every_byte=False)
         except CorruptCheckpointError:
             continue
-        return one.location
-    return None
+        if one.step:
+            return one.location
+        unnumbered.append(one.location)
+    if len(unnumbered) > 1:
+        raise ConfigError(
+            f"{printable(location)}: has {len(unnumbered)} checkpoints, and none has a number in its name to "
+            "tell which one is newest: name the step, as in step-300"
+        )
+    return unnumbered[0] if unnumbered else None
 
 
 class _Checkpoint(Protocol):
     location: str
-    modified: float
+    step: tuple[int, ...]
 
     def check(self, *, every_byte: bool) -> None:
         """Raise CorruptCheckpointError unless it is whole."""
@@ -195,7 +210,7 @@ class _Checkpoint(Protocol):
 class _FileCheckpoint:
     def __init__(self, folder: CheckpointFolder, entry: Entry, transfer: Transfer) -> None:
         self._folder, self._entry, self._transfer = folder, entry, transfer
-        self.location, self.modified = folder.object_location(entry.name), entry.modified
+        self.location, self.step = folder.object_location(entry.name), step_of(entry.name)
 
     def check(self, *, every_byte: bool) -> None:
         try:
@@ -218,7 +233,8 @@ class _FolderCheckpoint:
     def __init__(self, folder: CheckpointFolder, modified: float, manifest: Manifest, transfer: Transfer) -> None:
         self._folder, self._shards, self._manifest = folder, ShardFolder(folder, transfer), manifest
         self._transfer = transfer
-        self.location, self.modified = folder.location, modified
+        self.location, self._modified = folder.location, modified
+        self.step = manifest.step or step_of(self._shards.name)
 
     def check(self, *, every_byte: bool) -> None:
         self._shards.check_objects(self._manifest.objects, every_byte=every_byte)
@@ -246,7 +262,7 @@ class _FolderCheckpoint:
             for entry in self._folder.listing().entries
             if is_object_name(entry.name)
             and entry.name not in named
-            and entry.modified < self.modified
+            and entry.modified < self._modified
             and _is_ours(self._folder.object_location(entry.name), self._transfer)
         ]
 
@@ -291,7 +307,5 @@ def _is_ours(location: str, transfer: Transfer) -> bool:
         raise
 
 
-def _age(one: _Checkpoint) -> tuple[float, list[tuple[int, str]]]:
-    """Return when a checkpoint was written; of one second, the larger number in the name is the newer."""
-    parts = re.split(r"(\d+)", one.location)
-    return one.modified, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+def _age(one: _Checkpoint) -> tuple[tuple[int, ...], str]:
+    return one.step, one.location

@@ -14,7 +14,7 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET, reader, writer
-from zarrfeed.storage.checkpoint_folder import CheckpointFolder, open_folder
+from zarrfeed.storage.checkpoint_folder import CheckpointFolder, folder_and_name, open_folder
 from zarrfeed.storage.checkpoint_manifest import METADATA_NAME, Manifest, ShardObject, decode, encode
 from zarrfeed.storage.checkpoint_reader import CheckpointReader
 from zarrfeed.storage.checkpoint_writer import CheckpointWriter
@@ -88,11 +88,14 @@ class ShardFolder:
     ----------
     location
         Its path or URL.
+    name
+        The last part of that, without escapes of a URL.
     """
 
     def __init__(self, folder: CheckpointFolder, transfer: Transfer) -> None:
         self._folder, self._transfer = folder, transfer
         self.location = folder.location
+        self.name = folder_and_name(folder.location)[1]
 
     def read_manifest(self) -> tuple[bytes, Manifest] | None:
         """Return torch's pickled metadata and the manifest; None if the folder has no `.metadata`.

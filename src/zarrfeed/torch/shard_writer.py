@@ -34,7 +34,7 @@ from zarrfeed.base.redaction import without_secrets
 from zarrfeed.base.validate import check_flags
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
-from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
+from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id, step_of
 from zarrfeed.storage.shard_folder import ShardFolder, Transfer
 
 
@@ -198,7 +198,8 @@ class ZarrfeedWriter(StorageWriter):
             storage_meta=self.storage_meta(),
         )
         previous = folder.read_manifest()
-        folder.replace_manifest(pickle.dumps(complete), Manifest(self._save_id, tuple(objects.values())), previous)
+        manifest = Manifest(self._save_id, tuple(objects.values()), step_of(folder.name))
+        folder.replace_manifest(pickle.dumps(complete), manifest, previous)
         if previous is not None:
             _remove_objects(folder, previous[1])
 

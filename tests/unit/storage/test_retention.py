@@ -74,22 +74,59 @@ def test_older_checkpoints_are_removed_and_the_newest_stay(tmp_path: Path) -> No
         save_file(tmp_path / f"file-{step}.pt", at=100 + 2 * step)
         save_folder(tmp_path / f"folder-{step}", step, at=101 + 2 * step)
     done = retain(tmp_path, keep_last=3)
-    assert names(done.kept) == ["folder-2", "file-2.pt", "folder-1"]
-    assert names(done.removed) == ["file-1.pt", "folder-0", "file-0.pt"]
+    assert names(done.kept) == ["folder-2", "file-2.pt", "folder-1", "file-1.pt"], "those of one step stay together"
+    assert names(done.removed) == ["folder-0", "file-0.pt"]
     assert done.damaged == ()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names(done.kept))
     assert load_folder(tmp_path / "folder-2") == 2
     assert retain(tmp_path, keep_last=3) == Retained(done.kept, (), ())
 
 
-def test_of_one_second_none_is_taken_for_older(tmp_path: Path) -> None:
-    for step in (9, 10, 100, 11):
-        save_file(tmp_path / f"step-{step}.pt", at=100)
-    save_file(tmp_path / "step-8.pt", at=99)
+@pytest.mark.parametrize("save", [save_file, save_folder])
+def test_the_step_tells_the_age_and_no_clock_does(tmp_path: Path, save: Any) -> None:
+    steps = [9, 10, 100, 11, 8]
+    for ago, step in enumerate(steps):  # the clock went back between any two of them
+        save(tmp_path / f"step-{step}", step, at=10_000 - 3600 * ago)
+    assert newest(tmp_path) == str(tmp_path / "step-100"), "the larger number, not the larger text"
     done = retain(tmp_path, keep_last=2)
-    assert names(done.kept) == ["step-100.pt", "step-11.pt", "step-10.pt", "step-9.pt"]
-    assert names(done.removed) == ["step-8.pt"]
-    assert newest(tmp_path) == str(tmp_path / "step-100.pt"), "the larger number, not the larger text"
+    assert names(done.kept) == ["step-100", "step-11"]
+    assert names(done.removed) == ["step-10", "step-9", "step-8"]
+
+
+def test_all_numbers_of_a_name_count_in_their_order(tmp_path: Path) -> None:
+    for name in ("epoch=2-step=50-loss=0.12.ckpt", "epoch=1-step=100-loss=0.9.ckpt", "epoch=2-step=7-loss=0.2.ckpt"):
+        save_file(tmp_path / name)
+    assert (newest(tmp_path) or "").endswith("epoch=2-step=50-loss=0.12.ckpt")
+    assert names(retain(tmp_path, keep_last=2).removed) == ["epoch=1-step=100-loss=0.9.ckpt"]
+
+
+def test_several_checkpoints_of_one_step_stay_together(tmp_path: Path) -> None:
+    for name in ("model-100.pt", "optimizer-100.h5", "model-50.pt", "optimizer-50.h5"):
+        save_file(tmp_path / name, at=1)
+    done = retain(tmp_path, keep_last=1)
+    assert sorted(names(done.kept)) == ["model-100.pt", "optimizer-100.h5"]
+    assert sorted(names(done.removed)) == ["model-50.pt", "optimizer-50.h5"]
+
+
+def test_a_checkpoint_without_a_number_stays_and_does_not_count(tmp_path: Path) -> None:
+    save_file(tmp_path / "best.pt", at=10_000)
+    assert newest(tmp_path) == str(tmp_path / "best.pt"), "the only one"
+    save_file(tmp_path / "last.pt", at=20_000)
+    with pytest.raises(ConfigError, match="has 2 checkpoints, and none has a number in its name"):
+        newest(tmp_path)
+    for step in (1, 2):
+        save_file(tmp_path / f"step-{step}.pt", at=step)
+    assert newest(tmp_path) == str(tmp_path / "step-2.pt")
+    done = retain(tmp_path, keep_last=1)
+    assert (names(done.kept), names(done.removed)) == (["step-2.pt", "best.pt", "last.pt"], ["step-1.pt"])
+
+
+def test_the_manifest_knows_the_step_of_a_folder_that_was_renamed(tmp_path: Path) -> None:
+    for step in (100, 200):
+        save_folder(tmp_path / f"step-{step}", step)
+    (tmp_path / "step-200").rename(tmp_path / "good-1")
+    assert newest(tmp_path) == str(tmp_path / "good-1")
+    assert names(retain(tmp_path, keep_last=1).removed) == ["step-100"]
 
 
 def test_what_zarrfeed_did_not_write_stays(tmp_path: Path) -> None:
@@ -184,6 +221,25 @@ def test_what_an_unfinished_save_left_goes_with_its_folder(tmp_path: Path) -> No
     assert list((tmp_path / "step-0").iterdir()) == [of_user]
 
 
+def test_a_checkpoint_that_is_replaced_while_its_objects_are_removed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save writes its manifest after the objects of the former one were removed, and before the second look."""
+    for step in range(2):
+        save_folder(tmp_path / f"step-{step}", 1)
+    checkpoint_class = zarrfeed.storage.retention._FolderCheckpoint
+    left_behind = checkpoint_class._left_behind
+
+    def save_meanwhile(self: Any, named: set[str]) -> list[str]:
+        found = left_behind(self, named)
+        save_folder(tmp_path / "step-0", 2)
+        return found
+
+    monkeypatch.setattr(checkpoint_class, "_left_behind", save_meanwhile)
+    assert retain(tmp_path, keep_last=1).removed == ()
+    assert load_folder(tmp_path / "step-0") == 2, "the manifest of the new save stays"
+
+
 @pytest.mark.parametrize("save", [save_file, save_folder])
 def test_a_checkpoint_that_was_replaced_meanwhile_stays(
     tmp_path: Path, save: Any, monkeypatch: pytest.MonkeyPatch
@@ -201,7 +257,7 @@ def test_a_checkpoint_that_was_replaced_meanwhile_stays(
     monkeypatch.setattr(zarrfeed.storage.retention, "_find", find_and_replace)
     assert retain(tmp_path, keep_last=1).removed == ()
     monkeypatch.undo()
-    assert newest(tmp_path) == str(tmp_path / "step-0")
+    assert newest(tmp_path) == str(tmp_path / "step-1")
     if save is save_folder:
         assert load_folder(tmp_path / "step-0") == 2
 

@@ -159,12 +159,12 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(tmp_path: Path, mo
     refused(r"packed\.npz: 'x' is compressed .*numpy\.savez", str(tmp_path / "packed.npz"))
 
 
-@pytest.mark.parametrize("name", ["zarr.json", "a\\b", "../x", "n" * 251])
+@pytest.mark.parametrize("name", ["zarr.json", "a\\b", "../x", "n" * 256])
 def test_names_that_no_array_of_a_group_can_have_are_refused(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
         for one in ("x", name):
             content = io.BytesIO()
             np.save(content, numbered(4))
-            file.writestr(f"{one}.npy" if len(one) < 251 else f"{one}more.npy", content.getvalue())
+            file.writestr(f"{one}.npy", content.getvalue())
     with pytest.raises(ConfigError, match=r"x\.npz: .* cannot be the name of an array in a Zarr group, it "):
         NpySource([str(tmp_path / "x.npz")], PLAIN)
