@@ -66,6 +66,10 @@ class ClosedError(ZarrfeedError, RuntimeError):
     """A dataset was used after `close()`."""
 
 
+class BatchTransferError(ZarrfeedError, RuntimeError):
+    """A DataLoader worker could not send a batch to the training process, such as one that cannot be pickled."""
+
+
 class ProgressFileError(ZarrfeedError, OSError):
     """The progress file of `verify` could not be read or written; `errno` tells why."""
 

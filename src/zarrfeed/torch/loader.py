@@ -31,6 +31,7 @@ from zarrfeed.torch.pass_names import pass_name
 from zarrfeed.torch.positions import CountedPass, Positions, SharedIterator
 from zarrfeed.torch.session import Session
 from zarrfeed.torch.streaming import StreamingDataset
+from zarrfeed.torch.worker_queue import report_unsent_batches
 from zarrfeed.torch.worker_shutdown import with_flags
 
 
@@ -289,6 +290,7 @@ class _WorkerInit:
 
     def __call__(self, worker: int) -> None:
         """Run in a worker."""
+        report_unsent_batches()
         info = torch.utils.data.get_worker_info()
         assert info is not None
         if self._passes and isinstance(info.dataset, StreamingDataset):  # else another loader's workers call this

@@ -17,8 +17,6 @@ read something in its `worker_init_fn`.
 
 from __future__ import annotations
 
-import inspect
-import multiprocessing
 import os
 import threading
 import uuid
@@ -27,12 +25,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.torch.callers import find_fetcher
-
-#: Functions that DataLoader workers run, whose `data_queue` is the one result queue of all workers of an iterator.
-_WORKER_LOOPS = (
-    ("torch.utils.data._utils.worker", "_worker_loop"),
-    ("torchdata.stateful_dataloader.worker", "_worker_loop"),
-)
+from zarrfeed.torch.worker_queue import worker_arguments
 
 #: The round of what a `worker_init_fn` reads.
 _BEFORE_ROUNDS = -1
@@ -86,25 +79,13 @@ class PassNames:
 
 
 def group_of_worker() -> str | None:
-    """Return a name that the workers of this worker's iterator share, and no other process; None: there is none.
-
-    The name comes from the arguments of the worker's process, and not from the frame of the worker's loop: reading
-    `f_locals` of a frame would keep the fetcher, and with it the reader of a pass, alive.
-    """
-    process: Any = multiprocessing.current_process()
-    loop: Any = getattr(process, "_target", None)
-    if (getattr(loop, "__module__", None), getattr(loop, "__name__", None)) not in _WORKER_LOOPS:
+    """Return a name that the workers of this worker's iterator share, and no other process; None: there is none."""
+    arguments = worker_arguments()
+    if arguments is None:
         return None
     try:
-        arguments = inspect.signature(loop).bind(*process._args, **process._kwargs).arguments  # noqa: SLF001
         pipe = os.fstat(arguments["data_queue"]._reader.fileno())  # noqa: SLF001 - a queue has no public identity
         # The seed tells this pipe from a closed one, should the system use its number again.
         return f"{pipe.st_dev}:{pipe.st_ino}:{arguments['base_seed']}"
-    except (
-        AttributeError,
-        KeyError,
-        OSError,
-        TypeError,
-        ValueError,
-    ):  # of another torch
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):  # of another torch
         return None

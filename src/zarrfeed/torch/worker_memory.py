@@ -9,11 +9,18 @@ The first messages carry a descriptor of the pool, until a process has mapped it
 pool of a later message opens it through the worker's number of the descriptor. That number, and the worker's pid, may
 stand for something else by then, so the pool is mapped only if it has the id that the message names. Memory of a pool
 goes back to the system when its worker ends, and, for what is still held then, when the last tensor is dropped.
+
+Other storages, such as those that a transform made or that a used-up pool had no room for:
+
+  - A small one, and any one that torch cannot share, is sent as its bytes. It takes no descriptor.
+  - torch keeps a descriptor open for each storage that it shares. Where half of a process's descriptors are in use, a
+    worker sends bytes, and the training process copies what it got to memory of its own.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 from collections.abc import Callable
 from multiprocessing import reduction, util
@@ -21,6 +28,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_storage as reduce_storage_of_torch
 from torch.utils.dlpack import from_dlpack
@@ -28,10 +36,21 @@ from torch.utils.dlpack import from_dlpack
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.base.native import core
 from zarrfeed.torch.tensors import fits_shared_memory, shared_memory
+from zarrfeed.torch.worker_queue import report_unsent_batches
 
 #: What other processes may hold of one worker, beyond which its batches come in fresh memory: the larger of both.
 _MOST_HELD_BATCHES = 8
 _MOST_HELD_BYTES = 64 << 20
+
+#: A storage of so many bytes at most is sent as its bytes: pipes take as much without waiting.
+_MOST_SENT_BYTES = 16 << 10
+
+#: Part of a process's descriptors that may be open before storages are copied instead of being shared.
+_MOST_OPEN = 0.5
+
+#: Where torch makes a socket of its sharing strategy "file_system", and how long the folder's path can be for that.
+_FOLDERS_OF_TORCH = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
+_MOST_OF_FOLDER = 107 - len("/torch-shm-dir-XXXXXX/manager.sock")
 
 #: Part of the link in /proc to the file of a pool (`cpp/engine/shared_pool.cc` gives it the name).
 _POOL_FILE = "zarrfeed-batches"
@@ -56,6 +75,8 @@ class WorkerMemory:
         self._batch_bytes = batch_bytes
         self._pool: core.SharedPool | None = None
         self._is_supported = True
+        ForkingPickler.register(torch.UntypedStorage, reduce_storage)
+        report_unsent_batches()
 
     def __call__(self, size: int) -> torch.Tensor:
         """Return a tensor of so many bytes."""
@@ -65,7 +86,12 @@ class WorkerMemory:
         if capsule is not None:
             tensor: torch.Tensor = from_dlpack(capsule)
             return tensor
-        return shared_memory(size) if fits_shared_memory(size) else torch.empty(size, dtype=torch.uint8)
+        if size > _MOST_SENT_BYTES and fits_shared_memory(size) and _torch_can_share():
+            try:
+                return shared_memory(size)
+            except RuntimeError:  # no descriptor is left
+                pass
+        return torch.empty(size, dtype=torch.uint8)
 
     def _make_pool(self) -> core.SharedPool | None:
         number = secrets.randbits(64)
@@ -74,7 +100,6 @@ class WorkerMemory:
         except (UnsupportedError, StoreReadError):  # not Linux, a limit of addresses, or no descriptor is left
             self._is_supported = False
             return None
-        ForkingPickler.register(torch.UntypedStorage, reduce_storage)
         _own[number] = pool
         util.Finalize(self, _retire, args=(number,), exitpriority=0)  # also when the worker ends
         return pool
@@ -82,14 +107,62 @@ class WorkerMemory:
 
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return how a storage is pickled on its way to another process: as a handle if it lies in a pool of this one."""
-    if storage.device.type == "cpu" and storage.nbytes():
-        for number, pool in list(_own.items()):
-            handle = pool.share(storage.data_ptr(), storage.nbytes())
-            if handle is not None:
-                sent = None if pool.is_opened() else reduction.DupFd(pool.descriptor())
-                return rebuild_storage, (number, (pool.owner(), pool.descriptor()), sent, handle)
-    reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage_of_torch(storage)  # type: ignore[no-untyped-call]
-    return reduced
+    if storage.device.type != "cpu" or not storage.nbytes():
+        reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage_of_torch(storage)  # type: ignore[no-untyped-call]
+        return reduced
+    for number, pool in list(_own.items()):
+        handle = pool.share(storage.data_ptr(), storage.nbytes())
+        if handle is not None:
+            sent = None if pool.is_opened() else _on_its_way(pool.descriptor())
+            return rebuild_storage, (number, (pool.owner(), pool.descriptor()), sent, handle)
+    if storage.is_shared() or (storage.nbytes() > _MOST_SENT_BYTES and _torch_can_share()):
+        try:
+            return rebuild_shared, reduce_storage_of_torch(storage)  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # no descriptor, no memory or no socket for it
+            pass
+    return rebuild_bytes, (bytes(torch.empty(0, dtype=torch.uint8).set_(storage).numpy()),)
+
+
+def _on_its_way(descriptor: int) -> Any:
+    """Return a descriptor as it is sent; None where no socket can be made for that, such as in a long TMPDIR."""
+    try:
+        return reduction.DupFd(descriptor)
+    except OSError:
+        return None
+
+
+def _torch_can_share() -> bool:
+    """Return whether torch's way of sharing works, and leaves descriptors for others.
+
+    With the strategy "file_system" torch waits for ever for a socket that it cannot make.
+    """
+    if _has_many_open():
+        return False
+    if torch.multiprocessing.get_sharing_strategy() != "file_system":
+        return True
+    folder = next((os.environ[name] for name in _FOLDERS_OF_TORCH if os.environ.get(name)), "/tmp")
+    return len(os.fsencode(folder)) <= _MOST_OF_FOLDER
+
+
+def rebuild_shared(function: Callable[..., torch.UntypedStorage], arguments: tuple[Any, ...]) -> torch.UntypedStorage:
+    """Return a storage that torch shares, or a copy of it if many descriptors of this process are in use."""
+    storage = function(*arguments)
+    return storage.clone() if _has_many_open() else storage
+
+
+def rebuild_bytes(content: bytes) -> torch.UntypedStorage:
+    """Return a storage in memory of this process."""
+    tensor = torch.empty(len(content), dtype=torch.uint8)
+    tensor.numpy()[:] = np.frombuffer(content, np.uint8)
+    return tensor.untyped_storage()
+
+
+def _has_many_open() -> bool:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        return limit != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) > _MOST_OPEN * limit  # noqa: PTH208
+    except OSError:  # not Linux
+        return False
 
 
 def rebuild_storage(

@@ -1,0 +1,138 @@
+"""A batch that a worker cannot send is an error of the loop, and what need not take a descriptor takes none."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+from zarrfeed import ZarrDataLoader, ZarrDataset, ZarrIterableDataset
+from zarrfeed.base.errors import BatchTransferError
+from zarrfeed.torch import worker_memory
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+N, SAMPLE = 200, 2000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("queue") / "x.zarr"
+    zarr.create_array(path, data=np.arange(N, dtype="i4")[:, None].repeat(SAMPLE, 1), chunks=(10, SAMPLE))
+    return path
+
+
+def index_of(batch: torch.Tensor) -> list[int]:
+    assert (batch == batch[:, :1]).all()
+    return [int(one) for one in batch[:, 0]]
+
+
+class Unsendable:
+    def __reduce__(self) -> Any:
+        raise KeyError("no pickle of this")
+
+
+def loaders(store: Path, transform: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return loaders of all kinds, without a timeout; each batch has 10 samples."""
+    stream = ZarrIterableDataset(store, batch_size=10, transform=transform)
+    samples = ZarrDataset(store)
+    requests = [list(range(begin, begin + 10)) for begin in range(0, N, 10)]
+    made: dict[str, Any] = {"ours": ZarrDataLoader(stream, num_workers=1)}
+    made["torch's"] = torch.utils.data.DataLoader(stream, batch_size=None, num_workers=1)
+    made["map style"] = torch.utils.data.DataLoader(
+        samples, batch_sampler=requests, num_workers=1, collate_fn=lambda rows: transform(torch.stack([*rows]))
+    )
+    made["ours, persistent"] = ZarrDataLoader(stream, num_workers=1, persistent_workers=True)
+    return made
+
+
+def test_a_batch_that_cannot_be_pickled_is_an_error_of_the_loop(store: Path) -> None:
+    for what in (lambda: lambda: 0, Unsendable, lambda: (n for n in range(3))):
+        for name, loader in loaders(store, lambda batch, what=what: (batch, what())).items():
+            with pytest.raises(BatchTransferError, match="cannot be sent from a DataLoader worker") as caught:
+                next(iter(loader))
+            assert "what transform and collate_fn return must be what pickle can send" in str(caught.value), name
+
+
+def test_batches_before_and_after_one_that_cannot_be_pickled_arrive(store: Path) -> None:
+    def transform(batch: torch.Tensor) -> Any:
+        return (lambda: 0) if 100 in index_of(batch) else batch
+
+    seen = []
+    batches = iter(
+        torch.utils.data.DataLoader(
+            ZarrIterableDataset(store, batch_size=10, transform=transform), batch_size=None, num_workers=1
+        )
+    )
+    for _ in range(N // 10):
+        try:
+            seen += index_of(next(batches))
+        except BatchTransferError:
+            seen += [-1]
+    assert seen == [*range(100), -1, *range(110, 200)]
+
+
+@contextmanager
+def temporary_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TMPDIR", str(path))
+        patched.setattr(tempfile, "tempdir", None)
+        patched.setitem(torch.multiprocessing.current_process()._config, "tempdir", None)
+        yield
+
+
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+@pytest.mark.parametrize("pool", [True, False])
+def test_a_folder_in_which_no_socket_can_be_made_is_no_hang(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, pool: bool
+) -> None:
+    long = tmp_path / ("d" * 120)
+    long.mkdir()
+    if not pool:
+        monkeypatch.setattr(worker_memory.WorkerMemory, "_make_pool", lambda _: None)
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    try:
+        with temporary_folder(long, monkeypatch):
+            for name, loader in loaders(store, lambda batch: batch).items():
+                assert sorted(n for batch in loader for n in index_of(batch)) == list(range(N)), name
+            added = ZarrDataLoader(
+                ZarrIterableDataset(store, batch_size=10, transform=lambda batch: batch + 1), num_workers=1
+            )  # a tensor of torch's, which lies in no pool
+            assert sorted(n for batch in added for n in index_of(batch)) == list(range(1, N + 1))
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_loop_that_keeps_its_batches_does_not_run_out_of_descriptors(
+    store: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Without a pool: of batches of 8 kB, sent as bytes, and of 32 kB, shared; more of both than descriptors."""
+    monkeypatch.setattr(worker_memory.WorkerMemory, "_make_pool", lambda _: None)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    data = ZarrIterableDataset(store, batch_size=rows)
+    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=1)
+    iter(loader)  # the first start of a worker opens files that stay
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 160, before[1]))
+        held = [batch for _ in range(rows) for batch in loader]
+        opened = len(os.listdir("/proc/self/fd")) - open_now  # noqa: PTH208
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(held) >= N
+    assert sorted(n for batch in held for n in index_of(batch)) == sorted([*range(N)] * rows)
+    assert opened < 160
