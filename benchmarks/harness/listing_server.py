@@ -39,6 +39,8 @@ class ListingServer(http.server.ThreadingHTTPServer):
         Called with the number of a request; returns a status other than 200 to answer with, or None.
     heeds_offsets
         Whether `start-after` is heeded.
+    heeds_tokens
+        Whether a page begins behind the one before it. If not, the first page comes again and again.
     most_at_once
         How many requests there were at once at most.
     """
@@ -52,7 +54,7 @@ class ListingServer(http.server.ThreadingHTTPServer):
         self.requests: list[str] = []
         self.prefixes: set[str] = set()
         self.fault: Callable[[int], int | None] = lambda _: None
-        self.heeds_offsets = True
+        self.heeds_offsets = self.heeds_tokens = True
         self.most_at_once = self.at_once = 0
         self.counting = threading.Lock()
         self.put(objects)
@@ -86,6 +88,7 @@ class ListingServer(http.server.ThreadingHTTPServer):
         """Return the answer to ListObjectsV2."""
         prefix = query.get("prefix", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]) if self.heeds_offsets else [""])[0]
+        after = after if self.heeds_tokens else ""
         if self._is_ordered:
             begin = max(bisect_right(self.keys, after), bisect_left(self.keys, prefix))
             end = bisect_left(self.keys, prefix + "\U0010ffff") if prefix else len(self.keys)

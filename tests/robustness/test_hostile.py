@@ -68,6 +68,15 @@ ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 
 IN_SHARDS = shards((64, 3), codecs=shards((1, 3))["codecs"])["codecs"]
 
+
+def deep(depth: int) -> Any:
+    """Return codecs of which `depth` are shards, each in the one before."""
+    codecs: Any = (BYTES,)
+    for _ in range(depth):
+        codecs = shards((64, 3), codecs=codecs)["codecs"]
+    return {"codecs": codecs}
+
+
 #: Name -> (what of the metadata is changed, ways to read that must fail). Others may do either, but nothing else.
 ALL = ("stream", "at_random", "verify")
 SIZES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -98,6 +107,8 @@ SIZES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "an index of 2**28, encoded otherwise": (chunks(2**28, 3) | shards((1, 3), (BYTES, ZSTD)), ("verify", "stream")),
     "inner chunks that do not divide": (chunks(10, 3) | shards((3, 3)), ALL),
     "shards in shards in shards": (chunks(64, 3) | shards((64, 3), codecs=IN_SHARDS), ()),
+    **{f"shards that are {depth} deep": (chunks(64, 3) | deep(depth), ()) for depth in (8, 9, 60, 200)},
+    "400 compressors": ({"codecs": [BYTES, *[ZSTD] * 200, *[BZ2] * 200]}, ()),
     "items of 2**31 bytes": (items("null_terminated_bytes", 2**31 - 1), ("stream", "verify")),
     "items of 2**60 bytes": (items("null_terminated_bytes", 2**60), ALL),
     "items of -5 bytes": (items("null_terminated_bytes", -5), ALL),

@@ -18,7 +18,7 @@ from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8
 from zarr.storage import ZipStore
 
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
-from zarrfeed.metadata.codecs import codecs_v2, codecs_v3, described
+from zarrfeed.metadata.codecs import check_depth, codecs_v2, codecs_v3, described
 from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.known_groups import not_an_array
 from zarrfeed.spec.array import ArraySpec
@@ -151,6 +151,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         if metadata.storage_transformers:
             raise UnsupportedError(f"{name}: storage transformers are not supported")
         chain = [described(codec.to_dict()) for codec in metadata.codecs]
+        check_depth(chain, name)
         if [kind for kind, _ in chain] == ["sharding_indexed"] and _is_known_index(chain[0][1]):
             shard, chunk_shape, chain = _shard(chain[0][1], chunk_shape, name)
         codecs, storage_order, stored_big = codecs_v3(chain, ndim, name, in_shards=shard is not None)

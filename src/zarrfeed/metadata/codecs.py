@@ -17,6 +17,9 @@ from zarrfeed.storage.zarr_internals import ArrayV2Metadata, has_snappy
 #: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
 NATIVE_CODECS = tuple(core.codec_names())
 
+#: Shards that lie in each other: writers make one, or two where a shard is to have shards for chunks.
+MOST_SHARDS = 8
+
 #: Blosc stores the size of its blocks in 32 bits.
 _MOST_BLOCK_BYTES = 2**31 - 1
 
@@ -70,6 +73,22 @@ def described(codec: Any) -> tuple[str, dict[str, Any]]:
     """Return name and configuration of a v3 codec: an object of zarr-python, or its form in metadata."""
     described = codec if isinstance(codec, dict) else codec.to_dict()
     return str(described["name"]), dict(described.get("configuration") or {})
+
+
+def check_depth(chain: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
+    """Refuse an array whose shards lie in shards, deeper than anybody writes them.
+
+    Raises
+    ------
+    UnsupportedError
+        If there are more than `MOST_SHARDS` in each other.
+    """
+    depth, inner = 0, list(chain)
+    while shards := [config for kind, config in inner if kind == "sharding_indexed"]:
+        depth += 1
+        if depth > MOST_SHARDS:
+            raise UnsupportedError(f"{name}: more than {MOST_SHARDS} shards lie in each other; write it anew with less")
+        inner = [described(codec) for config in shards for codec in config["codecs"]]
 
 
 def codecs_v3(

@@ -34,7 +34,7 @@ def open_error(name: str, error: Exception, folder: Path | None = None) -> Zarrf
 def _refused_codec(folder: Path) -> str:
     """Return the codec that zarr-python or numcodecs refuses in the metadata of a folder, to begin a message; or ""."""
     for key, is_v3 in (("zarr.json", True), (".zarray", False)):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             document = json.loads((folder / key).read_bytes())
             codecs = document["codecs"] if is_v3 else [*(document["filters"] or ()), document["compressor"]]
             for codec in filter(None, codecs):

@@ -141,6 +141,8 @@ class Pages:
         """
         page, is_last = self._bucket.ask(self._read)
         keys, sizes = without_markers(*page, self._last)
+        if page[0] and not keys and not is_last:  # whether that ever ends, only the other way finds out
+            raise UnorderedError
         if keys:
             self._last = keys[-1]
             self._seen = max(self._seen, self._last)
@@ -226,15 +228,46 @@ def without_markers(keys: list[str], sizes: list[int], last: str = "") -> tuple[
 
 
 def list_unordered(bucket: Bucket, keep: Keep) -> Listing:
-    """Return what one request after the other lists, sorted."""
+    """Return what one request after the other lists, sorted.
+
+    Raises
+    ------
+    StoreReadError
+        If a page is listed again, which would go on for ever.
+    """
     parts: list[PackedKeys] = []
     pages, is_last = UnorderedPages(bucket), False
+    seen = _Repetition()
     while not is_last:
         keys, sizes, begins, is_last = pages.next()
         if begins:
             parts.clear()
+            seen = _Repetition()
+        if seen.has_any(keys):
+            raise StoreReadError(
+                errno.EIO,
+                f"{bucket.source.name}: the server lists the same keys again and again, such as {keys[0]!r}: it does "
+                "not heed where a listing is to go on (the continuation token); list with another client, and give "
+                "the keys",
+            )
         parts.append(keep(keys, sizes))
     return Listing.joined(parts).sorted()
+
+
+class _Repetition:
+    """Finds out that pages come again, with the keys of one earlier page in memory (Brent's way to find a cycle)."""
+
+    def __init__(self) -> None:
+        self._page: frozenset[str] = frozenset()
+        self._count, self._next = 0, 1
+
+    def has_any(self, keys: list[str]) -> bool:
+        """Return whether a page has a key of the earlier one; it becomes the earlier one when so many more came."""
+        is_again = not self._page.isdisjoint(keys)
+        self._count += 1
+        if self._count == self._next:
+            self._page, self._next = frozenset(keys), 2 * self._next
+        return is_again
 
 
 def has_object(bucket: Bucket, key: str) -> bool:

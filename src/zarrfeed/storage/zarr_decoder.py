@@ -35,6 +35,9 @@ from zarrfeed.storage.zarr_internals import (
     regular_chunk_shape,
 )
 
+#: More than any object has; the bound of a long chain of codecs may be more than a number of 64 bits.
+_MOST_STORED_BYTES = 2**62
+
 
 @dataclass(frozen=True)
 class ChunkDecoder:
@@ -73,7 +76,7 @@ class ChunkDecoder:
     @property
     def most_stored_bytes(self) -> int:
         """Bytes that a stored chunk has at most: an object with more is none of this array."""
-        return self._chain[1]
+        return min(self._chain[1], _MOST_STORED_BYTES)
 
     @cached_property
     def _shards(self) -> ShardingCodec | None:

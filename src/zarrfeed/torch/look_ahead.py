@@ -10,6 +10,8 @@ expect, such as after an epoch that ended early, is read as if nothing was known
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +30,7 @@ from zarrfeed.plan.selection import Int64
 from zarrfeed.torch.batch import Values
 
 _BATCHES = 64
+_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +55,10 @@ class Window:
     ends: Int64
 
     @classmethod
-    def of(cls, first: int, batches: Sequence[Sequence[int]]) -> Window:
-        """Return the window of some batches."""
-        indices = np.concatenate([np.asarray(batch) for batch in batches])
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise ConfigError(f"LookAhead: batches of dtype {indices.dtype}, must be lists of ints")
-        ends = np.cumsum([len(batch) for batch in batches])
-        return cls(secrets.randbits(63), first, indices.astype(np.int64), ends)
+    def of(cls, first: int, batches: Sequence[Iterable[Any]]) -> Window:
+        """Return the window of some batches. Raises as `integers_of` does."""
+        taken = [integers_of(batch) for batch in batches]
+        return cls(secrets.randbits(63), first, np.concatenate(taken), np.cumsum([len(batch) for batch in taken]))
 
     def batch(self, number: int) -> Int64:
         """Return the indices of the batch with this number in the epoch."""
@@ -68,6 +68,26 @@ class Window:
     def numbers(self, begin: int, step: int) -> range:
         """Return the numbers of every `step`-th batch from one on."""
         return range(begin, self.first + len(self.ends), step)
+
+
+def integers_of(batch: Iterable[Any]) -> Int64:
+    """Return the indices of one batch, whatever integers its sampler yields; none for an empty batch.
+
+    Raises
+    ------
+    ConfigError
+        If there is anything but integers in it.
+    """
+    given = batch if hasattr(batch, "__len__") else [*batch]
+    found = np.asarray(given)
+    if found.ndim == 1 and found.dtype.kind in "fO" and not hasattr(given, "dtype"):
+        with contextlib.suppress(TypeError):  # NumPy makes floats of no integers, and of integers of several kinds
+            found = np.array([min(operator.index(one), _INT64_MAX) for one in given], np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ConfigError(f"LookAhead: batches of dtype {found.dtype}, must be lists of ints")
+    if found.dtype == np.uint64:  # beyond any index, and not negative
+        found = np.minimum(found, np.uint64(_INT64_MAX))
+    return found.astype(np.int64)
 
 
 class PlannedIndices(list[int]):
@@ -149,9 +169,9 @@ class LookAhead(torch.utils.data.Sampler[list[int]]):
         first = 0
         failure: Exception | None = None
         while failure is None:
-            batches: list[Sequence[int]] = []
+            batches: list[Int64] = []
             try:
-                batches.extend(islice(source, self.batches))
+                batches.extend(map(integers_of, islice(source, self.batches)))
             except Exception as error:  # noqa: BLE001 - raised behind the batches that came before it
                 failure = error
             if not batches:

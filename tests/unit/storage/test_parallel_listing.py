@@ -177,6 +177,25 @@ def test_a_server_without_an_order() -> None:
         assert listed(server) == sorted(objects)
 
 
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_server_that_lists_the_same_page_again_and_again_is_an_error(size: int) -> None:
+    with serving([(key, size) for key, _ in KEYS]) as server:
+        server.heeds_tokens = False
+        with pytest.raises(
+            zarrfeed.StoreReadError, match="s3://bucket: the server lists the same keys again and again"
+        ):
+            listed(server)
+        assert len(server.requests) < 60, "16 requests at a time"
+
+
+def test_pages_that_come_again_in_turn_are_found_by_one_page_in_memory() -> None:
+    for length in (1, 2, 3, 7, 20):
+        cycle = [[f"{number}-{key}" for key in range(5)] for number in range(length)]
+        found = parallel_listing._Repetition()
+        assert not any(found.has_any(page) for page in cycle), "each page once"
+        assert any(found.has_any(page) for _ in range(4) for page in cycle)
+
+
 def test_a_web_server_has_no_listing() -> None:
     with pytest.raises(zarrfeed.UnsupportedError, match=r"http://127.0.0.1:1: a web server does not tell"):
         list_objects("http://127.0.0.1:1")

@@ -207,3 +207,39 @@ def test_a_wrong_number_of_batches_is_refused(batches: Any) -> None:
 def test_batches_of_anything_but_integers_are_refused() -> None:
     with pytest.raises(ConfigError, match="must be lists of ints"):
         list(LookAhead([["a", "b"]]))  # type: ignore[list-item]
+
+
+def test_integers_of_any_kind_are_taken_batch_by_batch() -> None:
+    batches: list[Any] = [
+        [1, 2],
+        (3, 4),
+        np.array([5, 6], "u8"),
+        torch.tensor([7, 8]),
+        np.array([9], "i2"),
+        [],
+        [torch.tensor(10), np.uint64(11), 12],
+        range(13, 15),
+        (n for n in (15, 16)),
+        np.array([], "i8"),
+    ]
+    assert [list(one) for one in LookAhead(batches, 4)] == [
+        *([1, 2], [3, 4], [5, 6], [7, 8], [9], [], [10, 11, 12], [13, 14], [15, 16], [])
+    ]
+
+
+def test_an_index_beyond_all_integers_is_out_of_range_and_no_other_sample(store: Path) -> None:
+    data = dataset(store)
+    for far in (2**63, 2**64 - 1):
+        for batch in ([far], np.array([far], "u8"), [1, far]):
+            (planned,) = LookAhead([batch])
+            with pytest.raises(IndexError):
+                data[planned]
+
+
+def test_a_batch_that_is_refused_is_refused_behind_those_before_it() -> None:
+    taken = []
+    for wrong in ([1.5], ["a"], [None], np.array([1.0]), np.zeros((2, 2), "i8")):
+        with pytest.raises(ConfigError, match="must be lists of ints"):  # noqa: PT012
+            for batch in LookAhead([[1], [2], wrong, [3]], 10):  # type: ignore[list-item]
+                taken.append(list(batch))  # noqa: PERF401
+    assert taken == [[1], [2]] * 5
