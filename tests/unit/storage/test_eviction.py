@@ -18,6 +18,8 @@ import zarr
 import zarrfeed
 from tests.support.users import OTHER, as_user, folder_of_all, give_to, tree, two_users
 from zarrfeed import Appender, ConfigError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
+from zarrfeed.base.file_lock import is_held
+from zarrfeed.metadata.growth import Growth
 from zarrfeed.storage.append_journal import side_directory
 from zarrfeed.storage.eviction import DisposableStore
 
@@ -319,3 +321,49 @@ def test_a_reader_makes_no_file_for_a_moment_beside_its_store_in_the_folder_of_a
 
         read()
         assert side.stat().st_mtime == 1
+
+
+def test_what_a_look_found_is_held_until_the_pass_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another process could delete it in between."""
+    path, hold, seen = tmp_path / "a", Growth.hold, list[int]()
+    append(path, 0, 32)
+    dataset = make(path)
+
+    def count_and_hold(self: Growth, version: Any) -> Any:
+        seen.append(sum(is_held(one) for one in side_directory(path).glob("leases/*")))
+        return hold(self, version)
+
+    append(path, 32, 40)
+    monkeypatch.setattr(Growth, "hold", count_and_hold)
+    assert values(dataset) == list(range(24, 40))
+    of_look, of_pass = seen
+    assert of_pass == of_look + 1
+
+
+def test_the_oldest_sample_is_on_the_disk_before_anything_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "a", list[str]()
+    append(path, 0, 32)
+    dataset = make(path)
+    synced, deleted = os.fsync, os.unlink
+
+    def sync(descriptor: int) -> None:
+        synced(descriptor)
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        firsts = [
+            json.loads((path / name / "zarr.json").read_text())["attributes"]["zarrfeed"]["first"] for name in "xy"
+        ]
+        done.append(f"{place.name} {firsts}")
+
+    def delete(name: Any, *args: Any, **kwargs: Any) -> None:
+        done.append("deleted") if "dir_fd" in kwargs else None
+        deleted(name, *args, **kwargs)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "unlink", delete)
+    values(dataset)
+    settle()
+    before = done[: done.index("deleted")]
+    assert "x [16, 0]" in before
+    assert "y [16, 16]" in before, "the folders were synced after the documents were replaced"
