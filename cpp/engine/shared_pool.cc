@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,15 +15,16 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/huge_pages.h"
 #include "base/process.h"
+#include "engine/pool_file.h"
 
 namespace zarrfeed {
 namespace {
 
-constexpr uint64_t kMostReserved = uint64_t{1} << 38;
 constexpr uint64_t kMagic = 0x7a66706f6f6c0002;
 
 // A word: generation (24 bits), messages (20 bits), leases (20 bits).
@@ -47,71 +47,6 @@ constexpr bool is_free(uint64_t word) {
 }
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
-
-/// Whether the user limits what a process may reserve, as some clusters do: the addresses are better left to others.
-[[maybe_unused]] bool has_limit(decltype(RLIMIT_AS) resource) {
-  rlimit limit{};
-  return getrlimit(resource, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
-}
-
-int make_file() {
-#ifdef MFD_CLOEXEC
-  if (has_limit(RLIMIT_AS) || has_limit(RLIMIT_FSIZE)) {
-    throw Error(ErrorKind::kUnsupported, "the addresses of this process, or its files, are limited (ulimit -v, -f)");
-  }
-  const int descriptor = memfd_create("zarrfeed-batches", MFD_CLOEXEC);
-  if (descriptor >= 0) return descriptor;
-#endif
-  throw Error(ErrorKind::kUnsupported, "this system has no files without a name (memfd_create)");
-}
-
-/// How much a pool can hold: a 512th part of the addresses of a process, which are 2^47 on x86-64 and 2^39 to 2^48 on
-/// aarch64, so that there is room for some hundred pools. The stack lies at their end.
-uint64_t most_reserved() {
-  const uint64_t place = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  return std::min(kMostReserved, std::bit_floor(place) >> 8);
-}
-
-/// Maps all that a file of a pool can hold; null with `errno` if the system does not.
-uint8_t* map_file(int descriptor, uint64_t bytes) {
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  return base == MAP_FAILED ? nullptr : static_cast<uint8_t*>(base);
-}
-
-/// Maps pages that are there, all at once and not one by one as they are read.
-void map_pages(uint8_t* base, size_t bytes) {
-#ifdef __linux__
-  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE since Linux 5.14; older ones refuse it
-  madvise(base, bytes, kPopulateWrite);
-#else
-  static_cast<void>(base);
-  static_cast<void>(bytes);
-#endif
-}
-
-/// Gives pages of a shared mapping back to the system. Another process that maps them reads zeros from now on.
-void remove_pages(uint8_t* base, size_t bytes) {
-#ifdef MADV_REMOVE
-  madvise(base, bytes, MADV_REMOVE);
-#else
-  static_cast<void>(base);
-  static_cast<void>(bytes);
-#endif
-}
-
-/// Puts a private copy of a mapping in its place. In a forked child: allocates nothing but the mapping.
-bool make_private(uint8_t* base, size_t bytes) {
-#ifdef MREMAP_FIXED
-  void* const copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return false;
-  std::memcpy(copy, base, bytes);
-  return mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) == base;
-#else
-  static_cast<void>(base);
-  static_cast<void>(bytes);
-  return false;
-#endif
-}
 
 }  // namespace
 
@@ -160,10 +95,13 @@ struct SharedPool::Registry {
     Registry& registry = instance();
     registry.mutex.lock();
     for (SharedPool* pool : registry.pools) pool->before_fork();
+    errno = 0;  // for after_fork_in_parent
   }
+  /// Called also when fork() fails, and then `errno` says why.
   static void after_fork_in_parent() {
+    const bool has_child = errno != EAGAIN && errno != ENOMEM && errno != ENOSYS;
     Registry& registry = instance();
-    for (SharedPool* pool : registry.pools) pool->after_fork_in_parent();
+    for (SharedPool* pool : registry.pools) pool->after_fork_in_parent(has_child);
     registry.mutex.unlock();
   }
   static void after_fork_in_child() {
@@ -173,9 +111,10 @@ struct SharedPool::Registry {
   }
 };
 
-SharedPool::SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes)
+SharedPool::SharedPool(int descriptor, uint8_t* base, uint8_t* view, size_t most_held_bytes)
     : descriptor_(descriptor),
       base_(base),
+      view_(view),
       table_(reinterpret_cast<Table*>(base)),
       reserved_(table_->reserved),
       most_held_bytes_(most_held_bytes),
@@ -202,7 +141,7 @@ std::shared_ptr<SharedPool> SharedPool::create(uint64_t id, size_t most_held_byt
   table->reserved = reserved;
   table->owner = process_id();
   table->owner_start = process_start(table->owner);
-  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, most_held_bytes));
+  return std::shared_ptr<SharedPool>(new SharedPool(descriptor, base, nullptr, most_held_bytes));
 }
 
 std::shared_ptr<SharedPool> SharedPool::open(int descriptor, uint64_t id) {
@@ -227,8 +166,9 @@ std::shared_ptr<SharedPool> SharedPool::open(int descriptor, uint64_t id) {
     throw_corrupt(is_pool ? "the descriptor of a DataLoader worker's pool is another pool's now"
                           : "a file that a DataLoader worker sent has no batches");
   }
-  close(descriptor);  // the mapping keeps the file
-  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, 0));
+  uint8_t* const view = map_view(descriptor, reserved);
+  close(descriptor);  // the mappings keep the file
+  const std::shared_ptr<SharedPool> pool(new SharedPool(-1, base, view, 0));
   Registry& registry = Registry::instance();
   forget_over();
   const std::lock_guard lock(registry.mutex);
@@ -267,6 +207,7 @@ SharedPool::~SharedPool() {
   }
   if (process_id() == process_ && table_->owner == process_) retire();
   munmap(base_, reserved_);
+  if (view_ != nullptr) munmap(view_, reserved_);
   if (descriptor_ >= 0) close(descriptor_);
 }
 
@@ -471,22 +412,27 @@ size_t SharedPool::slot_bytes() const {
 
 void SharedPool::before_fork() {
   mutex_.lock();
-  if (process_id() != process_) return;  // inherited: the child of this child inherits private copies
+  if (process_id() != process_) return;  // inherited: the child of this child inherits private memory
+  is_final_ = is_over();
   for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
-    locals_[slot].is_copied = locals_[slot].leases > 0;
-    if (locals_[slot].is_copied) table_->slots[slot].word.fetch_add(kLease, std::memory_order_acq_rel);
+    locals_[slot].is_inherited = locals_[slot].leases > 0;
+    if (locals_[slot].is_inherited) table_->slots[slot].word.fetch_add(kLease, std::memory_order_acq_rel);
   }
 }
 
-void SharedPool::after_fork_in_parent() {
+void SharedPool::after_fork_in_parent(bool has_child) {
+  for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
+    if (std::exchange(locals_[slot].is_inherited, false) && !has_child) end_lease(slot);
+  }
   mutex_.unlock();
 }
 
 void SharedPool::after_fork_in_child() {
   for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
     Local& local = locals_[slot];
-    if (!local.is_copied) continue;
-    local.is_copied = false;
+    if (!std::exchange(local.is_inherited, false)) continue;
+    // What nobody writes any more is seen where it is. The lease stays, so that nobody gives the pages back.
+    if (is_final_ && view_ != nullptr && show_view(base_ + local.offset, view_ + local.offset, local.bytes)) continue;
     // Without memory for the copy the lease stays, and the slot is lost.
     if (make_private(base_ + local.offset, local.bytes)) end_lease(slot);
   }

@@ -14,8 +14,11 @@
 //      between acquire() and the first share(). So memory that somebody can see is never written.
 //   2. Whoever adds a lease or a message has a lease or a message, so a free slot stays free for all but the owner.
 //   3. A handle is taken over once, in the generation in which it was sent. What is taken over twice is an error.
-//   4. A process ends only leases that it began. A forked child inherits tensors: it gets a private copy of each leased
-//      slot, and the slot has a lease for the child until the copy is made.
+//   4. A process ends only leases that it began. A forked child inherits tensors. Of a pool that is over, nobody writes
+//      to a slot again: the child sees the slot's pages where they are, and gets a copy of a page when it writes to it.
+//      The lease that the slot has for the child stays, and the memory goes back to the system with the last process that
+//      maps the pool. Of any other pool the child gets a private copy of each leased slot, and the slot has a lease for
+//      the child until the copy is made. If the fork fails, the lease ends at once.
 //   5. Words of a process that was killed stay as they are. Such slots are lost: the pool is bounded, and acquire()
 //      refuses then.
 //   6. A handle names its pool by the id. A process maps no pool for a handle but the one with that id, and keeps it
@@ -105,7 +108,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
     uint64_t offset = 0;
     uint64_t bytes = 0;
     size_t leases = 0;
-    bool is_copied = false;  ///< for a fork under way: the child gets a copy
+    bool is_inherited = false;  ///< for a fork under way: the child has a lease
   };
   /// What the last look for a free slot found, if it found none that fits.
   struct Scan {
@@ -118,7 +121,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   };
   struct Registry;
 
-  SharedPool(int descriptor, uint8_t* base, size_t most_held_bytes);
+  SharedPool(int descriptor, uint8_t* base, uint8_t* view, size_t most_held_bytes);
 
   bool is_awaited() const;
   std::optional<uint32_t> find_free(uint64_t bytes);
@@ -129,11 +132,12 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   void drop_pages();
 
   void before_fork();
-  void after_fork_in_parent();
+  void after_fork_in_parent(bool has_child);
   void after_fork_in_child();
 
   const int descriptor_;
   uint8_t* const base_;
+  uint8_t* const view_;  ///< the same file for forked children, or null
   Table* const table_;
   const uint64_t reserved_;  ///< addresses from `base_` on; the table is memory of others, too
   const size_t most_held_bytes_;
@@ -142,8 +146,9 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   std::vector<Local> locals_;
   std::map<uint64_t, uint32_t> by_offset_;  ///< of the owner
   Scan scan_;
-  uint32_t next_ = 0;  ///< where to look for a free slot first: the one that was sent the longest ago
-  uint64_t end_;       ///< of what slots have of the file
+  uint32_t next_ = 0;      ///< where to look for a free slot first: the one that was sent the longest ago
+  uint64_t end_;           ///< of what slots have of the file
+  bool is_final_ = false;  ///< for a fork under way: nobody writes to a slot again
 };
 
 }  // namespace zarrfeed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import secrets
 import signal
 import socket
@@ -137,6 +138,87 @@ def test_a_forked_child_may_write_to_a_batch(store: Path) -> None:
         os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert is_whole(batch)
+
+
+def in_child(act: Callable[[], Any]) -> Any:
+    """Return what a function returns in a forked child."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, pickle.dumps(act()))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        content = file.read()
+    os.waitpid(child, 0)
+    return pickle.loads(content)
+
+
+def private_bytes() -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) << 10
+
+
+def test_a_forked_child_takes_no_memory_for_batches_of_workers_that_ended(store: Path) -> None:
+    batches = loader(ZarrIterableDataset(store, batch_size=400))
+    held = [batch.numpy() for batch in batches]  # torch's threads do not survive a fork
+    wanted = [batch[:, 0].tolist() for batch in held]
+
+    def act() -> tuple[int, int, bool]:
+        at_first = private_bytes()
+        is_right = [batch[:, 0].tolist() for batch in held] == wanted
+        held[0][:] = 0
+        is_right = is_right and not held[0].any()
+        after_write = private_bytes()
+        is_right = is_right and in_child(lambda: [batch[:, 0].tolist() for batch in held[1:]] == wanted[1:])
+        return at_first, after_write, is_right
+
+    before = private_bytes()
+    at_first, after_write, is_right = in_child(act)
+    assert is_right
+    assert at_first - before < held[0].nbytes, "nothing is copied at the fork"
+    assert after_write - at_first < 2 * held[0].nbytes, "pages of one batch are copied as they are written to"
+    assert [batch[:, 0].tolist() for batch in held] == wanted, "the parent's stay as they are"
+    in_child(held.clear)
+    assert [batch[:, 0].tolist() for batch in held] == wanted
+
+
+def test_a_fork_that_fails_holds_no_slot(memory: WorkerMemory) -> None:
+    def act() -> tuple[int, int]:
+        if os.getuid() == 0:
+            os.setuid(65533)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        places, failed = set(), 0
+        for _ in range(5):
+            tensor = memory(4096)
+            places.add(tensor.data_ptr())
+            try:
+                if os.fork() == 0:
+                    os._exit(0)
+            except OSError:
+                failed += 1
+            del tensor
+        return failed, len(places)
+
+    def in_own_pool() -> tuple[int, int]:
+        worker_memory._own.clear()  # the inherited pool is not this process's own
+        memory._pool = None
+        return act()
+
+    assert in_child(in_own_pool) == (5, 1)
+
+
+def test_what_a_forked_child_drops_stays_held_by_its_parent(store: Path) -> None:
+    """The worker lives and makes its next batches; the child's copy of a tensor is not the parent's lease."""
+    batches = iter(loader(iterable(store)))
+    held = [next(batches)]
+    in_child(held.clear)
+    for _ in range(30):
+        other = next(batches)
+        assert other[0].data_ptr() != held[0][0].data_ptr()
+    assert is_whole(held[0])
 
 
 class KillsItself:
