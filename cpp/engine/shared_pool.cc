@@ -25,7 +25,12 @@
 namespace zarrfeed {
 namespace {
 
-constexpr uint64_t kMagic = 0x7a66706f6f6c0002;
+constexpr uint64_t kMagic = 0x7a66706f6f6c0003;
+
+/// Slots of a living owner that forked children see. A child without a place here gets a copy.
+constexpr size_t kMaxInherited = 2048;
+/// The owner looks after so many slots which children ended.
+constexpr uint32_t kLooksApart = 16;
 
 // A word: generation (24 bits), messages (20 bits), leases (20 bits).
 constexpr uint64_t kLease = 1;
@@ -58,6 +63,12 @@ struct SharedPool::Table {
     std::atomic<uint64_t> bytes;
   };
 
+  /// A lease of a forked child, which ends when the owner finds that the child has ended.
+  struct Inherited {
+    std::atomic<uint64_t> holder;  ///< process << 32 | slot + 1; 0: none
+    std::atomic<uint64_t> start;   ///< of the process; 0 until the owner looked
+  };
+
   uint64_t magic;
   uint64_t id;
   uint64_t reserved;     ///< bytes of the file
@@ -67,6 +78,8 @@ struct SharedPool::Table {
   std::atomic<uint32_t> is_retired;
   std::atomic<uint32_t> num_slots;
   std::atomic<uint64_t> changes;  ///< how often a slot was taken over or became free; else a second look is in vain
+  std::atomic<uint32_t> num_inherited;
+  Inherited inherited[kMaxInherited];
   Slot slots[kMaxSlots];
 };
 
@@ -228,6 +241,7 @@ std::optional<SharedPool::Lease> SharedPool::acquire(size_t bytes) {
 
 /// A free slot with room for so many bytes that is not much larger.
 std::optional<uint32_t> SharedPool::find_free(uint64_t bytes) {
+  if (table_->num_inherited.load() != 0 && ++acquired_ % kLooksApart == 0) end_leases_of_children();
   const uint32_t count = table_->num_slots.load();
   const uint64_t changes = table_->changes.load(std::memory_order_acquire);
   if (scan_.is_valid && scan_.changes == changes && scan_.bytes == bytes) return std::nullopt;
@@ -343,6 +357,33 @@ void SharedPool::end_lease(uint32_t slot) {
   if (is_free(before - kLease)) table_->changes.fetch_add(1, std::memory_order_release);
 }
 
+bool SharedPool::note_inherited(uint32_t slot) {
+  const uint64_t holder = static_cast<uint64_t>(getpid()) << 32 | (slot + 1);
+  for (Table::Inherited& one : table_->inherited) {
+    uint64_t none = 0;
+    if (!one.holder.compare_exchange_strong(none, holder)) continue;
+    table_->num_inherited.fetch_add(1);
+    return true;
+  }
+  return false;
+}
+
+void SharedPool::end_leases_of_children() {
+  for (Table::Inherited& one : table_->inherited) {
+    const uint64_t holder = one.holder.load();
+    if (holder == 0) continue;
+    const auto process = static_cast<pid_t>(holder >> 32);
+    if (is_running(process, one.start.load())) {
+      if (one.start.load() == 0) one.start.store(process_start(process));
+      continue;
+    }
+    one.start.store(0);
+    one.holder.store(0);
+    table_->num_inherited.fetch_sub(1);
+    end_lease(static_cast<uint32_t>(holder) - 1);
+  }
+}
+
 void SharedPool::release(uint32_t slot) {
   if (process_id() != process_) return;
   {
@@ -431,10 +472,17 @@ void SharedPool::after_fork_in_child() {
   for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
     Local& local = locals_[slot];
     if (!std::exchange(local.is_inherited, false)) continue;
-    // What nobody writes any more is seen where it is. The lease stays, so that nobody gives the pages back.
-    if (is_final_ && view_ != nullptr && show_view(base_ + local.offset, view_ + local.offset, local.bytes)) continue;
+    // The lease stays, so that nobody writes to the slot or gives its pages back.
+    uint8_t* const base = base_ + local.offset;
+    if (view_ != nullptr && (is_final_ || note_inherited(slot))) {
+      if (show_view(base, view_ + local.offset, local.bytes)) continue;
+      if (!is_final_) {  // until this process ends
+        make_private(base, local.bytes);
+        continue;
+      }
+    }
     // Without memory for the copy the lease stays, and the slot is lost.
-    if (make_private(base_ + local.offset, local.bytes)) end_lease(slot);
+    if (make_private(base, local.bytes)) end_lease(slot);
   }
   mutex_.unlock();
 }

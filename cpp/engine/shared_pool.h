@@ -14,11 +14,11 @@
 //      between acquire() and the first share(). So memory that somebody can see is never written.
 //   2. Whoever adds a lease or a message has a lease or a message, so a free slot stays free for all but the owner.
 //   3. A handle is taken over once, in the generation in which it was sent. What is taken over twice is an error.
-//   4. A process ends only leases that it began. A forked child inherits tensors. Of a pool that is over, nobody writes
-//      to a slot again: the child sees the slot's pages where they are, and gets a copy of a page when it writes to it.
-//      The lease that the slot has for the child stays, and the memory goes back to the system with the last process that
-//      maps the pool. Of any other pool the child gets a private copy of each leased slot, and the slot has a lease for
-//      the child until the copy is made. If the fork fails, the lease ends at once.
+//   4. A process ends only leases that it began. A forked child inherits tensors of another process's pool: it sees the
+//      slot's pages where they are, and gets a copy of a page when it writes to it. The slot has a lease for the child.
+//      The owner ends that lease when it finds that the child has ended; of a pool that is over, the memory goes back to
+//      the system with the last process that maps it. Of its own pools, a child gets a copy of each leased slot. If the
+//      fork fails, the leases end at once.
 //   5. Words of a process that was killed stay as they are. Such slots are lost: the pool is bounded, and acquire()
 //      refuses then.
 //   6. A handle names its pool by the id. A process maps no pool for a handle but the one with that id, and keeps it
@@ -129,6 +129,8 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   Lease lease(uint32_t slot, uint64_t begin);
   void end_lease(uint32_t slot);
   void release(uint32_t slot);
+  bool note_inherited(uint32_t slot);
+  void end_leases_of_children();
   void drop_pages();
 
   void before_fork();
@@ -147,6 +149,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   std::map<uint64_t, uint32_t> by_offset_;  ///< of the owner
   Scan scan_;
   uint32_t next_ = 0;      ///< where to look for a free slot first: the one that was sent the longest ago
+  uint32_t acquired_ = 0;  ///< how often a slot was looked for while children had leases
   uint64_t end_;           ///< of what slots have of the file
   bool is_final_ = false;  ///< for a fork under way: nobody writes to a slot again
 };

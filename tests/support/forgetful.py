@@ -14,7 +14,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,11 @@ class ForgetfulDisk:
         real = {name: getattr(os, name) for name in names}
         opener = io.open
         watched = self._opener(opener)
-        with (
-            mock.patch.multiple(os, **{name: self._wrapped(name, real[name]) for name in names}),
-            mock.patch.object(io, "open", watched),
-            mock.patch.object(builtins, "open", watched),
-        ):
+        with ExitStack() as patches:
+            for name in names:
+                patches.enter_context(mock.patch.object(os, name, self._wrapped(name, real[name])))
+            for module in (io, builtins):
+                patches.enter_context(mock.patch.object(module, "open", watched))
             yield
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,7 +246,7 @@ class ForgetfulDisk:
         elif mode == "first":
             applied = self._pending[: self._random.randrange(len(self._pending) + 1)]
         else:
-            applied, lost = [], set()
+            applied, lost = list[list[_Change]](), set[tuple[int, str]]()
             for change in self._pending:
                 of_change = {(folder, name) for folder, name, _ in change}
                 if of_change & lost or self._random.random() < 0.5:

@@ -138,7 +138,7 @@ def _torch_can_share() -> bool:
     """
     if _has_many_open():
         return False
-    if torch.multiprocessing.get_sharing_strategy() != "file_system":
+    if torch.multiprocessing.get_sharing_strategy() != "file_system":  # type: ignore[no-untyped-call]
         return True
     folder = next((os.environ[name] for name in _FOLDERS_OF_TORCH if os.environ.get(name)), "/tmp")
     return len(os.fsencode(folder)) <= _MOST_OF_FOLDER
@@ -147,7 +147,10 @@ def _torch_can_share() -> bool:
 def rebuild_shared(function: Callable[..., torch.UntypedStorage], arguments: tuple[Any, ...]) -> torch.UntypedStorage:
     """Return a storage that torch shares, or a copy of it if many descriptors of this process are in use."""
     storage = function(*arguments)
-    return storage.clone() if _has_many_open() else storage
+    if not _has_many_open():
+        return storage
+    copy: torch.UntypedStorage = storage.clone()  # type: ignore[no-untyped-call]
+    return copy
 
 
 def rebuild_bytes(content: bytes) -> torch.UntypedStorage:

@@ -265,7 +265,7 @@ def test_the_first_batch_of_a_new_store_fits_what_it_makes(tmp_path: Path) -> No
         for zarr_format in (2, 3) if values.dtype.kind in "fucM" else (2,):  # of the others, v3 has no stable form
             path = tmp_path / f"{np.dtype(dtype).name}-{zarr_format}"
             for begin in (0, 5):  # the second one has the dtype of the store, in the other byte order
-                with Appender(path, chunk_rows=4, zarr_format=zarr_format) as appender:  # type: ignore[arg-type]
+                with Appender(path, chunk_rows=4, zarr_format=zarr_format) as appender:
                     appender.append(values[begin : begin + 5])
             assert np.array_equal(np.asarray(zarr.open_array(path, mode="r")[:]), values), (dtype, zarr_format)
 
@@ -355,7 +355,8 @@ def test_a_rest_that_is_gone_or_damaged_locks_nobody_out(tmp_path: Path, damage:
     if damage == "gone":
         rest.unlink()
     elif damage == "another array":
-        np.savez(rest, **{"rows/": np.zeros((2, 5))})
+        other: dict[str, Any] = {"rows/": np.zeros((2, 5))}
+        np.savez(rest, **other)
     else:
         rest.write_bytes({"empty": b"", "cut": content[:-20], "zeros": bytes(len(content))}[damage])
     with pytest.warns(UserWarning, match=r"rest-.*is gone or damaged: these samples are lost"):

@@ -38,7 +38,7 @@ def test_chunks_are_on_the_disk_when_the_folders_are_synced(tmp_path: Path, shar
 
 
 def test_a_read_only_store_writes_nothing(tmp_path: Path) -> None:
-    zarr.create_array(tmp_path / "a", shape=4, chunks=2, dtype="i4")
+    zarr.create_array(tmp_path / "a", shape=4, chunks=(2,), dtype="i4")
     array = zarr.open_array(SyncedStore(tmp_path / "a", read_only=True), mode="r")
     with pytest.raises(ValueError, match="read-only"):
         array[:] = 1

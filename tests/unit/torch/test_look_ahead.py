@@ -230,7 +230,8 @@ def test_integers_of_any_kind_are_taken_batch_by_batch() -> None:
 def test_an_index_beyond_all_integers_is_out_of_range_and_no_other_sample(store: Path) -> None:
     data = dataset(store)
     for far in (2**63, 2**64 - 1):
-        for batch in ([far], np.array([far], "u8"), [1, far]):
+        of_far: list[Any] = [[far], np.array([far], "u8"), [1, far]]
+        for batch in of_far:
             (planned,) = LookAhead([batch])
             with pytest.raises(IndexError):
                 data[planned]
@@ -238,8 +239,9 @@ def test_an_index_beyond_all_integers_is_out_of_range_and_no_other_sample(store:
 
 def test_a_batch_that_is_refused_is_refused_behind_those_before_it() -> None:
     taken = []
-    for wrong in ([1.5], ["a"], [None], np.array([1.0]), np.zeros((2, 2), "i8")):
+    refused: list[Any] = [[1.5], ["a"], [None], np.array([1.0]), np.zeros((2, 2), "i8")]
+    for wrong in refused:
         with pytest.raises(ConfigError, match="must be lists of ints"):  # noqa: PT012
-            for batch in LookAhead([[1], [2], wrong, [3]], 10):  # type: ignore[list-item]
+            for batch in LookAhead([[1], [2], wrong, [3]], 10):
                 taken.append(list(batch))  # noqa: PERF401
     assert taken == [[1], [2]] * 5

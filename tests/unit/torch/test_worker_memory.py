@@ -185,6 +185,47 @@ def test_a_forked_child_takes_no_memory_for_batches_of_workers_that_ended(store:
     assert [batch[:, 0].tolist() for batch in held] == wanted
 
 
+def test_a_forked_child_holds_batches_of_a_living_worker_until_it_ends(store: Path) -> None:
+    """Such as a worker of a second loader: nothing is copied, and the first worker does not write to what it sees."""
+    batches = iter(loader(ZarrIterableDataset(store, batch_size=200), prefetch_factor=1))
+    held = [next(batches).numpy() for _ in range(2)]
+    wanted = [batch[:, 0].tolist() for batch in held]
+    (look, to_child), (from_child, answer) = os.pipe(), os.pipe()
+    before = private_bytes()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(answer, pickle.dumps(private_bytes()))
+            os.read(look, 1)
+            held[0][:100] = -1
+            seen = [batch[:, 0].tolist() for batch in held]
+            os.write(answer, pickle.dumps(seen == [[-1] * 100 + wanted[0][100:], wanted[1]]))
+        finally:
+            os._exit(0)
+    taken = pickle.loads(os.read(from_child, 4096)) - before
+    places = {batch.ctypes.data for batch in held}
+    del held[:]
+    others = [batch.numpy() for batch in batches]  # the worker makes all of its batches meanwhile
+    assert places.isdisjoint(batch.ctypes.data for batch in others)
+    os.write(to_child, b"x")
+    assert pickle.loads(os.read(from_child, 4096)), "the child sees what it inherited, and its own changes"
+    os.waitpid(child, 0)
+    assert taken < 600 * SAMPLE, "nothing is copied at the fork"
+    for descriptor in (look, to_child, from_child, answer):
+        os.close(descriptor)
+
+
+def test_slots_that_children_inherited_are_used_again_when_these_end(store: Path) -> None:
+    batches, places = iter(loader(iterable(store))), set()
+    for _ in range(60):
+        held = next(batches)
+        places.add(held[0].data_ptr())
+        in_child(lambda: 0)
+    for held in batches:
+        places.add(held[0].data_ptr())
+    assert len(places) < MOST_AT_A_TIME + 60, "not each child keeps a slot for ever"
+
+
 def test_a_fork_that_fails_holds_no_slot(memory: WorkerMemory) -> None:
     def act() -> tuple[int, int]:
         if os.getuid() == 0:

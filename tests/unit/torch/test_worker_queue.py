@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,9 @@ def loaders(store: Path, transform: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def test_a_batch_that_cannot_be_pickled_is_an_error_of_the_loop(store: Path) -> None:
-    for what in (lambda: lambda: 0, Unsendable, lambda: (n for n in range(3))):
-        for name, loader in loaders(store, lambda batch, what=what: (batch, what())).items():
+    made: list[Callable[[], Any]] = [lambda: lambda: 0, Unsendable, lambda: (n for n in range(3))]
+    for what in made:
+        for name, loader in loaders(store, partial(lambda what, batch: (batch, what()), what)).items():
             with pytest.raises(BatchTransferError, match="cannot be sent from a DataLoader worker") as caught:
                 next(iter(loader))
             assert "what transform and collate_fn return must be what pickle can send" in str(caught.value), name
@@ -89,7 +92,8 @@ def temporary_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     with monkeypatch.context() as patched:
         patched.setenv("TMPDIR", str(path))
         patched.setattr(tempfile, "tempdir", None)
-        patched.setitem(torch.multiprocessing.current_process()._config, "tempdir", None)
+        process: Any = multiprocessing.current_process()
+        patched.setitem(process._config, "tempdir", None)
         yield
 
 
@@ -102,8 +106,9 @@ def test_a_folder_in_which_no_socket_can_be_made_is_no_hang(
     long.mkdir()
     if not pool:
         monkeypatch.setattr(worker_memory.WorkerMemory, "_make_pool", lambda _: None)
-    before = torch.multiprocessing.get_sharing_strategy()
-    torch.multiprocessing.set_sharing_strategy(strategy)
+    sharing: Any = torch.multiprocessing
+    before = sharing.get_sharing_strategy()
+    sharing.set_sharing_strategy(strategy)
     try:
         with temporary_folder(long, monkeypatch):
             for name, loader in loaders(store, lambda batch: batch).items():
@@ -113,7 +118,7 @@ def test_a_folder_in_which_no_socket_can_be_made_is_no_hang(
             )  # a tensor of torch's, which lies in no pool
             assert sorted(n for batch in added for n in index_of(batch)) == list(range(1, N + 1))
     finally:
-        torch.multiprocessing.set_sharing_strategy(before)
+        sharing.set_sharing_strategy(before)
 
 
 @pytest.mark.parametrize("rows", [1, 4])

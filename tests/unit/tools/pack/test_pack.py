@@ -359,9 +359,10 @@ def test_a_second_pack_of_one_output_is_refused_by_name_at_once(source: Path, tm
     def another(_: PackProgress) -> None:
         if seen:
             return
-        for options in ({}, {"resume": True}, {"part": (0, 2)}):
+        calls: list[dict[str, Any]] = [{}, {"resume": True}, {"part": (0, 2)}]
+        for options in calls:
             with pytest.raises(ConfigError, match=r"out\.zarr\.packing: another call of pack works on this output"):
-                pack(source, out, **options)  # type: ignore[arg-type]
+                pack(source, out, **options)
             seen.append(str(options))
         pack(source, tmp_path / "other.zarr")
 
