@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base import native as _native  # noqa: F401 - says at once what to do if the engine was not built
 from zarrfeed.base.errors import (
+    BatchTransferError,
     ChunkSkippedWarning,
     ClosedError,
     ConfigError,
@@ -55,6 +56,7 @@ __version__ = version("zarrfeed")
 
 __all__ = [
     "Appender",
+    "BatchTransferError",
     "CacheStats",
     "ChunkSkippedWarning",
     "ClosedError",
