@@ -368,6 +368,35 @@ def test_a_rest_that_is_gone_or_damaged_locks_nobody_out(tmp_path: Path, damage:
     assert rest.exists() == (damage != "gone"), "what is left of it is not deleted"
 
 
+def test_a_rest_is_deleted_when_the_journal_on_the_disk_names_it_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the writer that takes it into a unit, and by the last one, which writes what is left."""
+    side, deleted = side_directory(tmp_path / "a"), list[str]()
+    on_disk: list[str] = [""]  # the journal as of the last sync of its folder
+    synced, unlinked = os.fsync, os.unlink
+
+    def sync(descriptor: int) -> None:
+        synced(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == side and (side / "journal.json").exists():
+            on_disk[0] = (side / "journal.json").read_text()
+
+    def unlink(path: Any, *args: Any, **kwargs: Any) -> None:
+        if Path(path).name.startswith("rest-"):
+            assert Path(path).name not in on_disk[0]
+            deleted.append(Path(path).name)
+        unlinked(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "unlink", unlink)
+    for last in (6, 1):  # which fills a unit, or leaves all rests to the end
+        writers = [Appender(tmp_path / "a", chunk_rows=4) for _ in range(3)]
+        for number, writer in enumerate(writers):
+            writer.append(rows(0, last if number == 2 else 1))
+            writer.close()
+    assert len(deleted) >= 5
+
+
 def test_a_shape_that_is_ahead_of_the_journal_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with Appender(path, chunk_rows=4) as appender:
