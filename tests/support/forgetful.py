@@ -26,6 +26,8 @@ Tree = dict[str, bytes | None]
 _Change = tuple[int, str, int | None]
 
 _ROOT = 0
+#: Chance of an image right after something was deleted, which is when most is lost.
+_AFTER_DELETING = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class ForgetfulDisk:
         self._root, self._chance = str(root), chance
         self._random = random.Random(seed)
         self._lock = threading.RLock()
+        self._has_deleted = False  # right now
         self._numbers = {self._root: _ROOT}  # path -> number, as the process sees it
         self._folders = {_ROOT}
         self._last = _ROOT
@@ -229,7 +232,9 @@ class ForgetfulDisk:
     # What is left
 
     def _maybe_fail(self, event: str) -> None:
-        if self._random.random() < self._chance:
+        chance = max(self._chance, _AFTER_DELETING) if self._has_deleted else self._chance
+        self._has_deleted = event.startswith("unlink")
+        if self._random.random() < chance:
             self.images.append(Image(self._left(), self.promise, event.replace(f"{self._root}/", "")))
 
     def end(self) -> None:
