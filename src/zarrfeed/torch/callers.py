@@ -133,6 +133,23 @@ def _frames_of_main_thread() -> Iterator[FrameType]:
             yield from outer_frames(stack)
 
 
+def collates_by_default() -> bool:
+    """Return whether torch's `default_collate` is all that sees the samples for which a dataset is asked now.
+
+    So it is where a DataLoader without a `collate_fn` of the user's asks, itself or through `Subset`. Any other
+    function that asks may look at the samples.
+    """
+    passing_on = _code_of("torch.utils.data", "Subset.__getitems__")
+    asking = _code_of("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch")
+    for frame in outer_frames():
+        if frame.f_code is asking:
+            fetcher = self_of(frame)
+            return bool(fetcher.auto_collation) and fetcher.collate_fn is _found("torch.utils.data", "default_collate")
+        if frame.f_code is not passing_on:
+            return False
+    return False
+
+
 def saves_iterator_too() -> bool:
     """Return whether torchdata asks for a dataset's state: it also saves the iterator's, and goes on by that."""
     frame = next(outer_frames(), None)
@@ -290,6 +307,12 @@ def _classes(module: str, *names: str) -> tuple[type, ...]:
     """Return the classes of a module that have these names, if it was imported and has them."""
     found = (_found(module, name) for name in names)
     return tuple(value for value in found if isinstance(value, type))
+
+
+def _code_of(module: str, name: str) -> Any:
+    """Return the code of a method, if the module was imported and has it."""
+    owner, _, method = name.partition(".")
+    return getattr(getattr(_found(module, owner), method, None), "__code__", None)
 
 
 def _found(module: str, name: str) -> Any:

@@ -29,6 +29,7 @@ from zarrfeed.torch.lightning_loops import (
 from zarrfeed.torch.loader_passes import OverriddenPass, WorkerPass
 from zarrfeed.torch.pass_names import pass_name
 from zarrfeed.torch.positions import CountedPass, Positions, SharedIterator
+from zarrfeed.torch.sent_batch import SentBatch, as_made
 from zarrfeed.torch.session import Session
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.worker_queue import report_unsent_batches
@@ -41,7 +42,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     The dataset makes the batches, so the loader does not collate them again, and copies them to pinned memory only if
     they do not lie there already. Without workers, which is the fast default, the engine's threads do the work. With
     workers, each worker decodes its share straight into shared memory. A worker that is killed raises an error in the
-    loop; with torch's own loader the loop may wait for ever.
+    loop; with torch's own loader the loop may wait for ever. A batch has the same types with any number of workers.
 
     Pass the loader to `accelerator.prepare()` of Hugging Face Accelerate as it is: every process reads its own share,
     and `accelerator.save_state()` saves how far the epoch is.
@@ -120,6 +121,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             persistent_workers=persistent_workers,
             timeout=timeout,
             worker_init_fn=_WorkerInit(worker_init_fn),
+            collate_fn=as_made,
         )
         self._positions: Positions[Cursor] = Positions()
         self._starting = ProcessLock()
@@ -204,7 +206,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             new = OverriddenPass(self.session, new)
         return new.report_to(self._positions)
 
-    def start_workers(self, new: WorkerPass) -> tuple[Cursor, Iterator[Batch]]:
+    def start_workers(self, new: WorkerPass) -> tuple[Cursor, Iterator[SentBatch]]:
         """Begin a pass: take an epoch, and return its cursor and the batches of workers that read it.
 
         Threads may start passes at once. A pass gets persistent workers if no other pass is reading from them, and new
@@ -221,10 +223,13 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
                 name = cast(_WorkerInit, self.worker_init_fn).name_pass()
                 with self.session.beginning.held:
                     cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
-                batches = super().__iter__()
+                self.collate_fn = SentBatch  # of the workers of this loader, not of one that a library makes of it
+                batches = cast(Iterator[SentBatch], super().__iter__())
             except BaseException:  # workers that stay would be one pass behind, or some of them would
                 self._iterator = None
                 raise
+            finally:
+                self.collate_fn = as_made
             self._serving = weakref.ref(new) if self.persistent_workers else None
             return cursor, batches
 

@@ -12,6 +12,7 @@ from zarrfeed.plan.cursor import Cursor
 from zarrfeed.storage.eviction import Lease
 from zarrfeed.torch.batch import Batch
 from zarrfeed.torch.positions import CountedPass
+from zarrfeed.torch.sent_batch import SentBatch
 from zarrfeed.torch.session import Session
 
 #: Seconds that the loader waits for torch's SIGCHLD handler. If a worker is killed while it sends a batch, this process
@@ -26,7 +27,7 @@ class StartsWorkers(Protocol):
     def session(self) -> Session:
         """The epochs of its dataset."""
 
-    def start_workers(self, new: WorkerPass) -> tuple[Cursor, Iterator[Batch]]:
+    def start_workers(self, new: WorkerPass) -> tuple[Cursor, Iterator[SentBatch]]:
         """Begin a pass: take an epoch, and return its cursor and the batches of workers that read it."""
 
     def drop_workers(self, served: WorkerPass) -> None:
@@ -37,7 +38,7 @@ class WorkerPass(CountedPass):
     """Batches that worker processes read. The pass begins, and starts workers, with its first batch."""
 
     # Of the class, as construction may be interrupted before anything is set.
-    _batches: Iterator[Batch] | None = None
+    _batches: Iterator[SentBatch] | None = None
     _leases: tuple[Lease, ...] = ()
 
     def __init__(self, loader: StartsWorkers) -> None:
@@ -53,7 +54,7 @@ class WorkerPass(CountedPass):
         if batches is None:
             raise StopIteration
         try:
-            return next(batches)
+            return next(batches).received()
         except StopIteration:
             self._release()
             raise

@@ -50,7 +50,7 @@ from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
-from zarrfeed.torch.collate import SampleList
+from zarrfeed.torch.collate import samples_or_batch
 from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.dtypes import torch_dtype
 from zarrfeed.torch.host_rows import with_shared_rows
@@ -101,7 +101,8 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     -----
     `dataset[i]` is a sample, `dataset[[3, 1, 3]]` a batch. A `DataLoader(dataset, batch_size=64, sampler=...)` asks for
     all samples of a batch at once, and its default `collate_fn` takes the batch as it was decoded: nothing is copied,
-    in workers neither. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
+    in workers neither. A `collate_fn` of your own gets a list of samples of plain types, which are views of the batch;
+    `torch.save` of a view saves the whole batch, so `clone()` it first. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
     `batch_size=None, sampler=BatchSampler(...)` the batch is not cut into samples in between, which saves about a
     microsecond each. Around a batch sampler in random order, `LookAhead` has each chunk decoded once for many batches.
     For training over all samples `ZarrIterableDataset` is several times faster, since it decodes every chunk once.
@@ -207,9 +208,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
         rows = [values[0] for values in self._read(np.array([one]))]
         return self._assembler.assemble_sample([row.clone() if isinstance(row, torch.Tensor) else row for row in rows])
 
-    def __getitems__(self, indices: npt.ArrayLike) -> SampleList:
-        """Return the samples at some indices: a list of them, which the default `collate_fn` takes as one batch."""
-        return SampleList(self._assembler, self._read(indices))
+    def __getitems__(self, indices: npt.ArrayLike) -> list[Any]:
+        """Return the samples at some indices as a list; a DataLoader's default `collate_fn` gets them as one batch."""
+        return samples_or_batch(self._assembler, self._read(indices))
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""

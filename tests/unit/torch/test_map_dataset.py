@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import pickle
 import threading
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
@@ -19,15 +22,18 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     RandomSampler,
+    StackDataset,
     Subset,
     WeightedRandomSampler,
     default_collate,
+    default_convert,
 )
 
 from tests.support.examples import examples
 from tests.support.flat import map_dataset
 from tests.support.oracle import Layout, no_thread_left, raw_rows, read_all
 from zarrfeed import ClosedError, ConfigError, CorruptChunkError, ZarrDataset
+from zarrfeed.torch.batch import BatchAssembler
 
 N, ROWS = 53, 8
 
@@ -165,19 +171,18 @@ def test_workers_of_every_kind_read_after_their_parent_did(method: str, num_work
     check(data[[3, 1]], store, [3, 1])
 
 
-def test_the_default_collate_takes_the_batch_as_it_was_decoded(store: Path) -> None:
+def test_a_loader_takes_the_batch_as_it_was_decoded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = dataset(store)
-    samples = data.__getitems__([4, 9, 4])
-    batch = default_collate(samples)
-    assert isinstance(batch, list), "as torch makes of tuples"
-    for part in range(3):
-        assert batch[part].data_ptr() == samples[0][part].data_ptr()
-    plain = [data[i] for i in (4, 9, 4)]
-    for mine, torchs in zip(batch, default_collate(plain), strict=True):
-        assert (raw_rows(mine) == raw_rows(torchs)).all()
+    plain = default_collate([data[i] for i in (4, 9, 4)])
+    monkeypatch.setattr(BatchAssembler, "samples_of", None)  # no sample is made on the way
+    for source, indices in ((data, [4, 9, 4]), (Subset(Subset(data, [9, 4]), [1, 0, 1]), [0, 1, 2])):
+        (batch,) = DataLoader(source, batch_sampler=[indices])
+        assert type(batch) is list, "as torch makes of tuples"
+        for mine, torchs in zip(batch, plain, strict=True):
+            assert (raw_rows(mine) == raw_rows(torchs)).all()
 
 
-def test_a_list_that_was_changed_is_collated_as_it_is(store: Path) -> None:
+def test_a_list_of_samples_is_collated_as_it_is(store: Path) -> None:
     data = dataset(store)
     samples = data.__getitems__([4, 9, 4])
     samples[1] = data[2]
@@ -190,7 +195,66 @@ def test_a_list_that_was_changed_is_collated_as_it_is(store: Path) -> None:
     changed = named.__getitems__([1, 2])
     changed[0]["a"] = torch.tensor(40)
     assert default_collate(changed)["a"].tolist() == [40, 2]
-    assert [s["a"].item() for s in pickle.loads(pickle.dumps(named.__getitems__([3])))] == [3]
+
+
+class _Indexed(torch.utils.data.Dataset[Any]):
+    """A user's dataset around another one, which looks at the samples."""
+
+    def __init__(self, inner: ZarrDataset) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [(i, sample) for i, sample in zip(indices, self.inner.__getitems__(indices), strict=True)]
+
+
+def types_in(value: Any) -> set[type]:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return {type(value)}.union(*map(types_in, inside))
+
+
+def test_samples_have_plain_types_that_torch_saves_and_loads(store: Path) -> None:
+    """No type of ours reaches a `collate_fn` of the user's, a wrapper, or a file."""
+    text = np.array([f"t{i}" for i in range(N)], object)
+    zarr.create_array(store / "text", shape=(N,), chunks=(9,), dtype=str, overwrite=True)[:] = text
+    x = str(store / "x")
+    fields = {
+        "an array": ZarrDataset(x),
+        "a dict": ZarrDataset({"a": x, "text": str(store / "text")}),
+        "a tuple": ZarrDataset(x, x),
+        "records": ZarrDataset(np.zeros(N, [("a", "i4"), ("b", "f4")])),
+    }
+    plain = {torch.Tensor, dict, tuple, list, str, int}
+
+    def same(samples: list[Any]) -> list[Any]:
+        return samples
+
+    def zipped(samples: list[Any]) -> list[Any]:
+        return list(zip(samples, samples, strict=True))
+
+    collates: dict[str, Any] = {"same": same, "list": list, "tuple": tuple, "zip": zipped}
+    for name, data in fields.items():
+        batches = {f"collate_fn={key}": next(iter(DataLoader(data, 3, collate_fn=f))) for key, f in collates.items()}
+        batches["wrapped"] = next(iter(DataLoader(_Indexed(data), 3)))
+        batches["stacked"] = next(iter(DataLoader(StackDataset(data, data), 3)))
+        batches["default_convert"] = next(iter(DataLoader(data, 3, collate_fn=default_convert)))
+        batches["__getitems__"] = data.__getitems__([4, 2])
+        batches["none"] = data.__getitems__([])
+        batches["a sample"] = data[3]
+        for way, batch in batches.items():
+            assert types_in(batch) <= plain, (name, way, types_in(batch))
+            file = io.BytesIO()
+            torch.save(batch, file)
+            file.seek(0)
+            for again in (torch.load(file), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))):
+                assert str(again) == str(batch), (name, way)
+        (from_worker,) = DataLoader(
+            data, batch_sampler=[[5, 3]], num_workers=1, collate_fn=same, multiprocessing_context="fork", timeout=240
+        )
+        assert types_in(from_worker) == types_in(data.__getitems__([5, 3])), name
+        assert str(from_worker) == str(data.__getitems__([5, 3])), name
 
 
 def test_subsets_and_batches_of_indices_work(store: Path) -> None:
