@@ -160,7 +160,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/resolved.py": ("unit/metadata/test_data.py", "unit/metadata/test_conversion.py"),
     "metadata/source_names.py": ("unit/metadata/test_data.py",),
     "metadata/open.py": ("robustness/test_bad_input.py", "robustness/test_hostile.py"),
-    "storage/open_errors.py": ("robustness/test_bad_input.py", "integration/test_remote_access.py"),
     "metadata/sample_dims.py": ("unit/metadata/test_xarray.py", "unit/tools/test_cli.py"),
     "engine/reader_pool.py": ("unit/torch/test_iterable_dataset.py", "process/test_process_life.py"),
     "engine/object_fetcher.py": ("unit/torch/test_object_iterable_dataset.py",),

@@ -15,12 +15,19 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import zarr
 from zarr.dtype import FixedLengthUTF32, VariableLengthBytes, VariableLengthUTF8, ZDType
-from zarr.storage import ZipStore
 
-from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import (
+    ConfigError,
+    MemoryBudgetError,
+    StoreReadError,
+    UnsupportedError,
+    ZarrfeedError,
+    printable,
+)
 from zarrfeed.metadata.codecs import check_depth, codecs_v2, codecs_v3, described
 from zarrfeed.metadata.dask_arrays import refuse_dask
 from zarrfeed.metadata.known_groups import not_an_array
+from zarrfeed.metadata.not_zarr import not_zarr
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
@@ -28,12 +35,13 @@ from zarrfeed.storage.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.key_urls import is_url
-from zarrfeed.storage.local_files import check_metadata_files, local_path
+from zarrfeed.storage.local_files import check_metadata_files, is_node, local_path
 from zarrfeed.storage.location import place_array
 from zarrfeed.storage.node_cache import with_cache, with_staging
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.urls import open_url
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
+from zarrfeed.storage.zip_stores import zip_place
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -54,7 +62,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     Parameters
     ----------
     source
-        A path (of a directory or a `.zip` file), a URL, or an open `zarr.Array`.
+        A path (of a directory or a zip file), a URL, or an open `zarr.Array`.
 
     Returns
     -------
@@ -88,7 +96,7 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     Raises
     ------
     ConfigError
-        If there is nothing that zarr-python can read, or its metadata files are none.
+        If there is a file of another kind, or nothing that zarr-python can read, or its metadata files are none.
     StoreReadError
         If the path does not exist or may not be read.
     UnsupportedError
@@ -99,12 +107,20 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     path = local_path(source)
     check_metadata_files(path)
     try:
-        zipped = path.suffix == ".zip" and path.is_file()
-        return zarr.open(store=ZipStore(path, mode="r") if zipped else path, mode="r", zarr_format=zarr_format)
+        zipped = zip_place(path)
+        if zipped is not None:
+            return zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format)
+        if path.is_file():
+            raise not_zarr(source, path)
+        return zarr.open(store=path, mode="r", zarr_format=zarr_format)
+    except ZarrfeedError:
+        raise
     except PermissionError as error:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:
-        raise StoreReadError(error.errno or 2, f"{source}: no Zarr array is there") from error
+        if is_node(path):
+            raise open_error(printable(source), error, path) from error
+        raise not_zarr(source, path) from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(printable(source), error, path) from error
 

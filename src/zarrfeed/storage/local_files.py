@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,17 @@ import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import LocalStore
 
-from zarrfeed.base.errors import ConfigError, DecodeError
+from zarrfeed.base.errors import ConfigError, DecodeError, printable
+from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.storage.key_urls import path_of
 
 #: Names of the files, of both formats; they are nodes' metadata wherever they are.
 METADATA_NAMES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+#: Each node has one of these: an array, or a group that was not left out.
+NODE_NAMES = ("zarr.json", ".zarray", ".zgroup")
+#: Names in a folder that are compared with one that is missing.
+_MOST_NAMES = 10_000
 
 #: Consolidated metadata of ten thousand arrays have about a third of this.
 MOST_METADATA_BYTES = 64 << 20
@@ -37,6 +44,19 @@ def local_path(source: str | Path) -> Path:
         As of `path_of`.
     """
     return path_of(str(source)) or Path(source)
+
+
+def lacking(path: Path) -> str:
+    """Say of a path without anything which part of it is missing, and which name beside that is similar."""
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    with suppress(OSError):
+        names = [one.name for one in islice(missing.parent.iterdir(), _MOST_NAMES)]
+        similar = did_you_mean(missing.name, names)
+        which = "" if missing == path else f", {printable(missing)} is missing"
+        return f"does not exist{which}{similar}"
+    return "does not exist"
 
 
 def check_metadata_files(node: Path) -> None:
@@ -54,6 +74,11 @@ def check_metadata_files(node: Path) -> None:
         except (OSError, ValueError):
             continue  # whoever opens it says what is wrong with it
         check_metadata_file(str(path), found.st_mode, found.st_size)
+
+
+def is_node(folder: Path) -> bool:
+    """Return whether a folder has the metadata of an array or of a group, good or damaged."""
+    return any((folder / name).is_file() for name in NODE_NAMES)
 
 
 def check_members(group: zarr.Group) -> None:

@@ -6,10 +6,14 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.storage.errors import reason_of
-from zarrfeed.storage.zarr_internals import grid_error, make_codec
+from zarrfeed.storage.zarr_internals import check_document, grid_error, make_codec
+
+#: Characters of a value that a message shows.
+_MOST_CHARS = 200
 
 
 def open_error(name: str, error: Exception, folder: Path | None = None) -> ZarrfeedError:
@@ -27,8 +31,8 @@ def open_error(name: str, error: Exception, folder: Path | None = None) -> Zarrf
     # Releases before 3.2 do not know such grids; later ones refuse them as long as a flag of their own is not set.
     if re.search(r"rectilinear chunk|unknown chunk grid\. got rectilinear", str(error), re.IGNORECASE):
         return grid_error(name, "rectilinear")
-    codec = _refused_codec(folder) if folder is not None else ""
-    return ConfigError(f"{name}: zarr-python cannot open it: {codec}{reason_of(error)}")
+    refused = "" if folder is None else _refused_codec(folder) or _refused_member(folder)
+    return ConfigError(f"{name}: zarr-python cannot open it: {refused}{reason_of(error)}")
 
 
 def _refused_codec(folder: Path) -> str:
@@ -43,3 +47,71 @@ def _refused_codec(folder: Path) -> str:
                 except Exception:  # noqa: BLE001 (constructors raise exceptions of any class)
                     return f"codec {json.dumps(codec)}: "
     return ""
+
+
+def _refused_member(folder: Path) -> str:
+    """Return the member of the metadata document in a folder that zarr-python refuses, to begin a message; or "".
+
+    It is the member without which, or with a plain value in its place, the document would be taken.
+    """
+    for key, zarr_format in (("zarr.json", 3), (".zarray", 2)):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            document = json.loads((folder / key).read_bytes())
+            if zarr_format == 3 and document.get("node_type") == "group":
+                return ""
+            for member, values in _plain_values(document, zarr_format).items():
+                if any(_is_taken({**document, member: value}, zarr_format) for value in values):
+                    return _said_of(member, document)
+    return ""
+
+
+def _plain_values(document: dict[str, Any], zarr_format: int) -> dict[str, list[Any]]:
+    """Return values for the members of an array's document that go with all others; one of each goes."""
+    shape: Any = document.get("shape")
+    ones = [1] * len(shape if isinstance(shape, list) else ())
+    plain: dict[str, list[Any]] = {
+        "fill_value": [0, False, "", "AAAA", [0, 0]],
+        "shape": [[1], [1, 1], [1, 1, 1], ones],
+    }
+    if zarr_format == 2:
+        return {
+            **plain,
+            "chunks": [ones],
+            "dtype": ["<i4", "|S4"],
+            "order": ["C"],
+            "compressor": [None],
+            "filters": [None],
+            "dimension_separator": ["."],
+            "zarr_format": [2],
+        }
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    return {
+        **plain,
+        "data_type": ["int32", "float32", "string", "bool"],
+        "chunk_grid": [{"name": "regular", "configuration": {"chunk_shape": ones}}],
+        "chunk_key_encoding": [{"name": "default", "configuration": {"separator": "/"}}],
+        "codecs": [[little], [{"name": "vlen-utf8"}]],
+        "attributes": [{}],
+        "dimension_names": [None],
+        "storage_transformers": [[]],
+        "node_type": ["array"],
+        "zarr_format": [3],
+    }
+
+
+def _is_taken(document: dict[str, Any], zarr_format: int) -> bool:
+    try:
+        check_document(document, zarr_format)
+    except Exception:  # noqa: BLE001 (parsers raise exceptions of any class)
+        return False
+    return True
+
+
+def _said_of(member: str, document: dict[str, Any]) -> str:
+    if member not in document:
+        return f"it lacks {member!r}: "
+    value = json.dumps(document[member])
+    shown = value if len(value) <= _MOST_CHARS else f"{value[:_MOST_CHARS]}..."
+    if member == "fill_value" and document[member] is None:
+        return "fill_value = null, must be an item of the dtype, such as 0, in an array of format 3: "
+    return f"{member} = {shown}: "

@@ -17,6 +17,7 @@ from zarr.api.asynchronous import open as open_async
 from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, UnsupportedError, printable
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.errors import errno_of, reason_of, says_no_bucket, says_no_permission
+from zarrfeed.storage.file_kinds import not_zarr_url
 from zarrfeed.storage.key_urls import KeyUrl, url_of
 from zarrfeed.storage.open_errors import open_error
 from zarrfeed.storage.options import (
@@ -88,7 +89,8 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
         refused = store.forget_refusals(path)
         if refused:
             raise StoreReadError(errno.EACCES, f"{name}: {_refusal(store, refused)}") from error
-        raise StoreReadError(errno.ENOENT, f"{name}: {_what_is_missing(make_store(url, access), access)}") from error
+        missing = _what_is_missing(make_store(url, access), access) + not_zarr_url(name)
+        raise StoreReadError(errno.ENOENT, f"{name}: {missing}") from error
     except (BaseError, OSError) as error:
         raise StoreReadError(errno_of(error), f"{name}: {what_is_wrong(store, error)}") from error
     except DecodeError as error:

@@ -51,6 +51,7 @@ __all__ = [
     "ChunkSpec",
     "V2Codec",
     "async_group",
+    "check_document",
     "chunk_spec",
     "configured",
     "dtype_name",
@@ -182,6 +183,19 @@ def make_codec(described: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)
         return get_codec_class(described["name"]).from_dict(described)
+
+
+def check_document(document: dict[str, Any], zarr_format: int) -> None:
+    """Parse the metadata document of an array, and drop the result.
+
+    Raises
+    ------
+    Exception
+        An exception of any class, if zarr-python does not take it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warned when it opened the array
+        (ArrayV3Metadata if zarr_format == 3 else ArrayV2Metadata).from_dict(document)
 
 
 def fill_of(array: zarr.Array[Any]) -> Any:

@@ -102,9 +102,10 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     `dataset[i]` is a sample, `dataset[[3, 1, 3]]` a batch. A `DataLoader(dataset, batch_size=64, sampler=...)` asks for
     all samples of a batch at once, and its default `collate_fn` takes the batch as it was decoded: nothing is copied,
     in workers neither. A `collate_fn` of your own gets a list of samples of plain types, which are views of the batch;
-    `torch.save` of a view saves the whole batch, so `clone()` it first. Samplers of torch, such as DistributedSampler or WeightedRandomSampler, work as they are. With
-    `batch_size=None, sampler=BatchSampler(...)` the batch is not cut into samples in between, which saves about a
-    microsecond each. Around a batch sampler in random order, `LookAhead` has each chunk decoded once for many batches.
+    `torch.save` of a view saves the whole batch, so `clone()` it first. Samplers of torch, such as DistributedSampler
+    or WeightedRandomSampler, work as they are. With `batch_size=None, sampler=BatchSampler(...)` the batch is not cut
+    into samples in between, which saves about a microsecond each. Around a batch sampler in random order, `LookAhead`
+    has each chunk decoded once for many batches.
     For training over all samples `ZarrIterableDataset` is several times faster, since it decodes every chunk once.
     Parts of windows that torch's `random_split` makes share rows: use `Data.split` instead.
 

@@ -12,44 +12,14 @@ from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.validate import check_choice
+from zarrfeed.storage.file_kinds import kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.key_urls import KeyUrl, is_url
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.tools.pack.sources.anndata_elements import is_anndata
-from zarrfeed.tools.pack.sources.encoded_images import SUFFIXES
 from zarrfeed.tools.pack.sources.files import some_of
 from zarrfeed.tools.pack.sources.path_patterns import expanded
 from zarrfeed.tools.pack.sources.source import KINDS, READ_WHOLE, SourceCall, SourceOptions
 
-_KIND_OF_SUFFIX: dict[str, str] = {
-    **dict.fromkeys((".zarr", ".zip"), "zarr"),
-    **dict.fromkeys((".npy", ".npz"), "npy"),
-    **dict.fromkeys((".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".grb2"), "xarray"),
-    **dict.fromkeys((".h5", ".hdf5"), "hdf5"),
-    **dict.fromkeys((".parquet", ".arrow", ".feather"), "arrow"),
-    ".tar": "webdataset",
-    ".h5ad": "anndata",
-    **dict.fromkeys(SUFFIXES, "images"),
-}
-#: What files begin with whose names do not tell.
-_KIND_OF_MAGIC: dict[bytes, str] = {
-    b"\x93NUMPY": "npy",
-    b"CDF\x01": "xarray",
-    b"CDF\x02": "xarray",
-    b"CDF\x05": "xarray",
-    b"GRIB": "xarray",
-    b"\x89HDF\r\n\x1a\n": "hdf5",
-    b"PAR1": "arrow",
-    b"ARROW1": "arrow",
-}
-_COMPRESSED = "is compressed: decompress it first, as samples are read from any place in it"
-#: Suffixes that are not read -> what to do.
-_REFUSED: dict[str, str] = {
-    **dict.fromkeys((".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"), _COMPRESSED),
-    **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl"), "is a table; give it as targets of a folder of images"),
-}
-#: Of tar archives, the magic of a header, and where it is.
-_USTAR = b"ustar"
-_USTAR_AT = 257
 #: So many files below a folder are looked at, to tell what is in it.
 _LOOKED_AT = 10_000
 
@@ -126,27 +96,19 @@ def _kind_of(path: str) -> str:
     ConfigError
         If it is of none, or must not be read so.
     """
-    suffix = os.path.splitext(KeyUrl.of(path).key if is_url(path) else path)[1].lower()  # noqa: PTH122
-    named = _KIND_OF_SUFFIX.get(suffix)
+    named = kind_of_name(KeyUrl.of(path).key if is_url(path) else path)
     if is_url(path):
         if named not in (None, "zarr"):
             raise ConfigError(f"{printable(path)}: only Zarr stores are read from URLs; copy it to this machine first")
         return "zarr"
     if Path(path).is_dir():
         return _kind_of_folder(path)
-    kind = named or (None if suffix in _REFUSED else _kind_of_content(path))
+    refused = refused_by_name(path)
+    kind = (named if named != "zarr" else None) or (None if refused else kind_of_content(path)) or named
     if kind is None:
-        what = _REFUSED.get(suffix, f"is of no known kind; kind must be one of {', '.join(KINDS)}")
+        what = refused or f"is of no known kind; kind must be one of {', '.join(KINDS)}"
         raise ConfigError(f"{printable(path)}: {what}")
     return kind
-
-
-def _kind_of_content(path: str) -> str | None:
-    with Path(path).open("rb") as file:
-        begin = file.read(_USTAR_AT + len(_USTAR))
-    if begin[_USTAR_AT:] == _USTAR:
-        return "webdataset"
-    return next((kind for magic, kind in _KIND_OF_MAGIC.items() if begin.startswith(magic)), None)
 
 
 def _is_store(folder: str) -> bool:
@@ -188,7 +150,7 @@ def _below(folder: str) -> Iterator[tuple[str, str | None]]:
         yield from ((f"{root}/{name}", "zarr") for name in sorted(stores))
         for name in sorted(files):
             if not name.startswith("."):
-                yield f"{root}/{name}", _KIND_OF_SUFFIX.get(os.path.splitext(name)[1].lower())  # noqa: PTH122
+                yield f"{root}/{name}", kind_of_name(name)
 
 
 def _archives(path: str) -> list[str]:

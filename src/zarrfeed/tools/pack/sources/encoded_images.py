@@ -14,11 +14,6 @@ from zarrfeed.engine.images import pixels_of
 from zarrfeed.spec.images import Images
 from zarrfeed.tools.pack.sources.source import SourceField, SourceOptions, objects_of
 
-#: What names of images end in, in lower case: torchvision's list, and more that Pillow decodes.
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".avif")
-)
-
 
 class EncodedImages:
     """What becomes of the encoded images of a source.

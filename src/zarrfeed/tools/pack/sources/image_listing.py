@@ -18,8 +18,8 @@ from stat import S_ISREG
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.storage.file_kinds import IMAGE_SUFFIXES
 from zarrfeed.storage.listing import Listing
-from zarrfeed.tools.pack.sources.encoded_images import SUFFIXES
 from zarrfeed.tools.pack.sources.files import check_text, some_of
 from zarrfeed.tools.pack.sources.source import Int64
 
@@ -105,7 +105,7 @@ def list_images(paths: Sequence[str], not_counted: Sequence[str] = ()) -> ImageL
         else:
             found.add(root, None)
     if not found.paths:
-        listed = ", ".join(sorted(SUFFIXES))
+        listed = ", ".join(sorted(IMAGE_SUFFIXES))
         raise ConfigError(f"{some_of(roots)}: no image is there, of the suffixes {listed}")
     empty = [path for path, size in zip(found.paths, found.sizes, strict=True) if size == 0]
     if empty:
@@ -163,7 +163,7 @@ def _add_root(root: str, found: _Found, not_counted: set[str]) -> None:
 def _add_files(paths: Sequence[str], class_name: str | None, found: _Found, not_counted: set[str]) -> None:
     for path in paths:
         suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 - a million of them
-        if suffix in SUFFIXES:
+        if suffix in IMAGE_SUFFIXES:
             found.add(path, class_name)
         elif path not in not_counted:
             found.left_out[suffix or "no suffix"] += 1

@@ -9,12 +9,11 @@ import re
 from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
-from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.key_urls import is_url, path_pattern_of
-from zarrfeed.storage.local_files import local_path
+from zarrfeed.storage.local_files import lacking, local_path
 from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
@@ -73,13 +72,8 @@ def _some(found: list[str], pattern: str) -> list[str]:
 
 
 def _missing(path: str) -> StoreReadError:
-    """Return the error for a path without anything: the first part of it that is missing, and a similar name."""
-    missing = Path(path)
-    while not missing.parent.exists():
-        missing = missing.parent
-    names = [one.name for one in missing.parent.iterdir()] if missing.parent.is_dir() else []
-    lacking = "does not exist" if str(missing) == path else f"does not exist, {printable(missing)} is missing"
-    return StoreReadError(errno.ENOENT, f"{printable(path)}: {lacking}{did_you_mean(missing.name, names)}")
+    """Return the error for a path without anything."""
+    return StoreReadError(errno.ENOENT, f"{printable(path)}: {lacking(Path(path))}")
 
 
 def without_braces(text: str) -> list[str]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, printable
 from zarrfeed.engine.object_decoders import decode_npy
-from zarrfeed.tools.pack.sources.encoded_images import SUFFIXES, EncodedImages
+from zarrfeed.storage.file_kinds import IMAGE_SUFFIXES
+from zarrfeed.tools.pack.sources.encoded_images import EncodedImages
 from zarrfeed.tools.pack.sources.files import (
     fingerprint_of,
     opened,
@@ -205,7 +206,7 @@ class WebDatasetSource:
 
 
 def _is_image(name: str) -> bool:
-    return f".{name.rpartition('.')[2]}" in SUFFIXES
+    return f".{name.rpartition('.')[2]}" in IMAGE_SUFFIXES
 
 
 def _integer(data: bytes) -> int:
