@@ -16,9 +16,10 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.metadata.anndata_columns import Column, column_at
 from zarrfeed.metadata.array import check_any_is_stored, read_layout
 from zarrfeed.metadata.conversion import Items, by_field
-from zarrfeed.metadata.known_groups import NULLABLE, encoding_of, member_of, refusal
+from zarrfeed.metadata.known_groups import encoding_of, member_of, refusal
 from zarrfeed.metadata.own_metadata import OwnMetadata, read_own, with_own
 from zarrfeed.metadata.values import absent_error, find_absent, read_distinct, read_slice, read_values
 from zarrfeed.spec.array import ArraySpec, Documented
@@ -45,9 +46,7 @@ def is_csr(node: object) -> TypeGuard[zarr.Group]:
     return isinstance(node, zarr.Group) and encoding_of(node) == "csr_matrix"
 
 
-def elements_by_path(
-    part: str, root: zarr.Group, paths: Sequence[str]
-) -> tuple[dict[str, Element], dict[str, zarr.Array[Any]]]:
+def elements_by_path(part: str, root: zarr.Group, paths: Sequence[str]) -> tuple[dict[str, Element], dict[str, Column]]:
     """Return what a batch has of elements, such as "X" and "obs/cell_type", and the categories of those that have any.
 
     A categorical column is its codes. A nullable one is its values, and its mask under its own path, "obs/age/mask".
@@ -58,7 +57,7 @@ def elements_by_path(
         If there is no such element, or it has no row for each cell.
     """
     found: dict[str, Element] = {}
-    categories: dict[str, zarr.Array[Any]] = {}
+    categories: dict[str, Column] = {}
     for path in paths:
         node = member_of(root, path) if _is_clean(path) else None
         if node is None:
@@ -68,21 +67,27 @@ def elements_by_path(
                 f"variables: {path!r} is not in {part}, must be a path below the root, such as {shown}"
                 f"{did_you_mean(path, known)}"
             )
-        kind = encoding_of(node)
-        if isinstance(node, zarr.Array) or kind == "csr_matrix":
+        if is_csr(node):
             found[path] = node
-        elif kind == "categorical":
-            found[path], categories[path] = _array_in(node, "codes"), _array_in(node, "categories")
-        elif kind in NULLABLE:
-            found[path], found[f"{path}/mask"] = _array_in(node, "values"), _array_in(node, "mask")
+            continue
+        column = column_at(node, printable(str(node.store_path).removeprefix("file://")), member_of)
+        if column is not None:
+            found |= {f"{path}{end}": array for end, array in column.fields.items()}
+            if column.categories is not None:
+                categories[path] = column.categories
         else:
             raise refusal(node) or ConfigError(f"variables: {path!r} is a group of {part}, must be an array in it")
     return found, categories
 
 
-def categories_in(arrays: Mapping[str, zarr.Array[Any]]) -> Categories:
+def categories_in(columns: Mapping[str, Column]) -> Categories:
     """Return the names of the categories of columns."""
-    return {path: tuple(read_distinct(array).tolist()) for path, array in arrays.items()}
+    return {
+        path: tuple(
+            column.read_distinct(lambda array, _: read_values(array), lambda array, _: read_distinct(array)).tolist()
+        )
+        for path, column in columns.items()
+    }
 
 
 def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:

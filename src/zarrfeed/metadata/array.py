@@ -32,6 +32,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access import StoreAccess, ZarrFormat
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.key_urls import is_url
@@ -78,7 +79,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
         If the URL has a scheme that is not read.
     """
     if isinstance(source, zarr.Array):
-        return as_meant(source)
+        return as_meant(checked(source))
     if isinstance(source, zarr.Group):
         raise not_an_array(printable(source.store_path), source)
     if not isinstance(source, str | Path):
@@ -109,10 +110,12 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     try:
         zipped = zip_place(path)
         if zipped is not None:
-            return zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format)
+            return checked(
+                zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format), printable(source)
+            )
         if path.is_file():
             raise not_zarr(source, path)
-        return zarr.open(store=path, mode="r", zarr_format=zarr_format)
+        return checked(zarr.open(store=path, mode="r", zarr_format=zarr_format), printable(source))
     except ZarrfeedError:
         raise
     except PermissionError as error:

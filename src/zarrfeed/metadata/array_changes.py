@@ -130,7 +130,16 @@ def _plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list):
         value = tuple(value)
-    return value if isinstance(value, tuple) and all(type(one) is int for one in value) else str(value)
+    return value if isinstance(value, tuple) and all(type(one) is int for one in value) else _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 (numcodecs' codecs look their options up, whatever was written there)
+        if isinstance(value, tuple):
+            return f"({', '.join(map(_text, value))})"
+        return f"{type(value).__name__} {getattr(value, '__dict__', '')}"
 
 
 def _short(value: object) -> str:

@@ -31,6 +31,7 @@ from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.values import refuse_repeated_fill
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.key_urls import KeyUrl, url_of
@@ -440,7 +441,7 @@ def _open(place: str | Path | _StoredPlace, access: StoreAccess) -> Any:
         raise StoreReadError(errno.ENOENT, f"{place}: no Zarr array is there") from error
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
         raise StoreReadError(errno_of(error), f"{place}: cannot be opened: {reason_of(error)}") from error
-    return zarr.Array(opened) if isinstance(opened, zarr.AsyncArray) else opened
+    return checked(zarr.Array(opened)) if isinstance(opened, zarr.AsyncArray) else opened
 
 
 def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:

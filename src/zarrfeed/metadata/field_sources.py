@@ -22,17 +22,26 @@ def leaves(source: Any) -> list[Any]:
 
 
 def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
-    """Return the arrays in a group, by name; errors name the part of the batch, and the member that is damaged."""
+    """Return the arrays in a group, by name.
+
+    Errors name the part of the batch, which may be "", and the member that is damaged.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        If a member is damaged, or the group cannot be listed.
+    """
     check_members(group)
     try:
         arrays = arrays_of_group(group, access)
     except StoreReadError:
         raise
     except ZarrfeedError as error:
-        raise type(error)(f"{part}: {error}") from error.__cause__
+        raise type(error)(f"{part}: {error}" if part else str(error)) from error.__cause__
     except Exception as error:  # a store is anybody's code
         path = printable(str(group.store_path).removeprefix("file://"))
-        raise ConfigError(f"{part}: {path}: zarr-python cannot list the group: {reason_of(error)}") from error
+        name = f"{part}: {path}" if part else path
+        raise ConfigError(f"{name}: zarr-python cannot list the group: {reason_of(error)}") from error
     return arrays
 
 

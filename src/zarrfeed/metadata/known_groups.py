@@ -20,7 +20,9 @@ import zarr
 from zarr.storage import LocalStore, ZipStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, ZarrfeedError, printable
+from zarrfeed.metadata.anndata_columns import NULLABLE
 from zarrfeed.metadata.values import read_values
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.group_members import members_of
 from zarrfeed.storage.key_urls import url_of
 from zarrfeed.storage.local_files import check_members, check_metadata_files
@@ -34,8 +36,6 @@ _MOST_LEVELS = 4
 #: The attribute of packed stores that says what was packed, and what in it has the path of the ends of segments.
 PACK_MANIFEST = "zarrfeed_pack"
 PACK_SEGMENTS = "segment_ends"
-
-NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 
 
 def refusal(group: zarr.Group) -> ZarrfeedError | None:
@@ -229,11 +229,15 @@ def segments_of(node: object) -> npt.NDArray[Any] | None:
     """
     manifest = dict(node.attrs).get(PACK_MANIFEST) if isinstance(node, zarr.Array | zarr.Group) else None
     named = manifest.get(PACK_SEGMENTS) if isinstance(manifest, dict) else None
-    if named is None or isinstance(named, list):
-        return None if named is None else np.asarray(named, dtype=np.int64)
+    if named is None:
+        return None
+    where = printable(str(getattr(node, "store_path", node)))
+    if isinstance(named, list):
+        if not all(type(end) is int and 0 < end < 1 << 63 for end in named):
+            raise ConfigError(f"{where}: {PACK_SEGMENTS} = {str(named)[:_MOST_CHARS]}, must be numbers of samples")
+        return np.asarray(named, dtype=np.int64)
     ends = member_of(node, str(named)) if isinstance(node, zarr.Group) else None
     if not isinstance(ends, zarr.Array):
-        where = printable(str(getattr(node, "store_path", node)))
         raise ConfigError(f"{where}: names {named!r} as the ends of its segments, and lacks that array")
     return read_values(ends)
 
@@ -248,7 +252,7 @@ def member_of(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | No
     try:
         if isinstance(group.store, LocalStore):
             check_metadata_files(Path(group.store.root) / group.path / path.lstrip("/"))
-        return group[path]
+        return checked(group[path])
     except Exception:  # noqa: BLE001 (not there, damaged, or no path at all: of any class)
         return None
 

@@ -11,9 +11,10 @@ from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore
 
-from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, printable
+from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.array import open_node
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.given_stores import as_store
 from zarrfeed.storage.group_members import arrays_of, read_members
@@ -41,7 +42,7 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
     if isinstance(source, str | Path):
         return open_node(source, access.zarr_format)
     store = as_store(source)
-    return source if store is None else open_store(store, access)
+    return checked(source) if store is None else open_store(store, access)
 
 
 def check_storage_options(access: StoreAccess, *sources: Any) -> None:
@@ -55,7 +56,7 @@ def arrays_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Ar
     if type(group.store) is LocalStore:
         return arrays_of(group)
     found = access.ask(lambda: read_members(group), str(group.store_path))
-    return {name: zarr.Array(one) for name, one in found.items() if isinstance(one, zarr.AsyncArray)}
+    return {name: checked(zarr.Array(one)) for name, one in found.items() if isinstance(one, zarr.AsyncArray)}
 
 
 def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:
@@ -69,13 +70,13 @@ def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Grou
     name = printable(store)
     try:
         return wrap_node(access.ask(lambda: open_async(store=store, mode="r", zarr_format=access.zarr_format), name))
-    except StoreReadError:
+    except DecodeError as error:
+        raise StoreReadError(errno.EIO, f"{name}: {error}") from error
+    except ZarrfeedError:
         raise
     except FileNotFoundError as error:
         raise StoreReadError(error.errno or 2, f"{name}: no Zarr array is at the root of this store") from error
     except OSError as error:
         raise StoreReadError(errno_of(error), f"{name}: cannot be read: {reason_of(error)}") from error
-    except DecodeError as error:
-        raise StoreReadError(errno.EIO, f"{name}: {error}") from error
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
         raise open_error(name, error) from error

@@ -29,6 +29,7 @@ from zarrfeed.metadata.cf import find_decoding
 from zarrfeed.spec.array import ArraySpec, Documented
 from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.retry import reading
 from zarrfeed.storage.zarr_internals import ArrayMetadata
@@ -65,7 +66,10 @@ def array_from(documents: Mapping[str, bytes | None], zarr_format: int) -> zarr.
         If zarr-python cannot parse them.
     """
     held = {key: cpu.Buffer.from_bytes(text) for key, text in documents.items() if text is not None}
-    return zarr.open_array(store=MemoryStore(held), mode="r", zarr_format=zarr_format)  # type: ignore[arg-type]
+    return checked(
+        zarr.open_array(store=MemoryStore(held), mode="r", zarr_format=zarr_format),  # type: ignore[arg-type]
+        next(iter(documents)),
+    )
 
 
 def read_own(arrays: Sequence[zarr.Array[Any]], access: StoreAccess) -> list[OwnMetadata]:

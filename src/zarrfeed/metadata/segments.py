@@ -15,6 +15,7 @@ from zarrfeed.metadata.fields import OpenedFields
 from zarrfeed.metadata.values import read_stored
 from zarrfeed.spec.field import ResidentField
 from zarrfeed.spec.sparse import CsrField
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.key_urls import is_url
 from zarrfeed.storage.location import StoreSource
 from zarrfeed.storage.parted_source import PartedSource
@@ -89,7 +90,7 @@ def _find(path: str, place: tuple[str, StoreSource | None]) -> zarr.Array[Any]:
     for level in range(min(len(names), _LEVELS) + 1):
         prefix = "/".join(names[: len(names) - level])
         try:
-            return zarr.open_array(source.store, path=f"{prefix}/{path}".lstrip("/"), mode="r")
+            return checked(zarr.open_array(source.store, path=f"{prefix}/{path}".lstrip("/"), mode="r"))
         except ZarrfeedError:
             raise
         except Exception:  # noqa: BLE001 (not there: of any class)

@@ -16,6 +16,7 @@ from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import printable
 from zarrfeed.base.redaction import redact
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.errors import is_transient
 from zarrfeed.storage.local_files import METADATA_NAMES
 from zarrfeed.storage.open_errors import open_error
@@ -31,12 +32,12 @@ def members_of(group: zarr.Group) -> dict[str, zarr.Array[Any] | zarr.Group]:
     Raises
     ------
     ConfigError, UnsupportedError
-        If a member is damaged; names it.
+        If a member is damaged, or its attributes are no object; names it.
     Exception
         Of any class, if the store cannot be listed or read.
     """
     return {
-        name: zarr.Group(one) if isinstance(one, zarr.AsyncGroup) else zarr.Array(one)
+        name: checked(zarr.Group(one) if isinstance(one, zarr.AsyncGroup) else zarr.Array(one))
         for name, one in sync(read_members(group)).items()
     }
 

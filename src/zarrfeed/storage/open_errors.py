@@ -31,7 +31,7 @@ def open_error(name: str, error: Exception, folder: Path | None = None) -> Zarrf
     # Releases before 3.2 do not know such grids; later ones refuse them as long as a flag of their own is not set.
     if re.search(r"rectilinear chunk|unknown chunk grid\. got rectilinear", str(error), re.IGNORECASE):
         return grid_error(name, "rectilinear")
-    refused = "" if folder is None else _refused_codec(folder) or _refused_member(folder)
+    refused = "" if folder is None else _refused_codec(folder) or _refused_member(folder) or _refused_attributes(folder)
     return ConfigError(f"{name}: zarr-python cannot open it: {refused}{reason_of(error)}")
 
 
@@ -58,10 +58,19 @@ def _refused_member(folder: Path) -> str:
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             document = json.loads((folder / key).read_bytes())
             if zarr_format == 3 and document.get("node_type") == "group":
-                return ""
+                return "" if isinstance(document.get("attributes", {}), dict) else _said_of("attributes", document)
             for member, values in _plain_values(document, zarr_format).items():
                 if any(_is_taken({**document, member: value}, zarr_format) for value in values):
                     return _said_of(member, document)
+    return ""
+
+
+def _refused_attributes(folder: Path) -> str:
+    """Return the attributes of a node of format 2 that are no object, to begin a message; or ""."""
+    with contextlib.suppress(OSError, ValueError):
+        attributes = json.loads((folder / ".zattrs").read_bytes())
+        if not isinstance(attributes, dict):
+            return _said_of("attributes", {"attributes": attributes})
     return ""
 
 
@@ -110,8 +119,14 @@ def _is_taken(document: dict[str, Any], zarr_format: int) -> bool:
 def _said_of(member: str, document: dict[str, Any]) -> str:
     if member not in document:
         return f"it lacks {member!r}: "
-    value = json.dumps(document[member])
-    shown = value if len(value) <= _MOST_CHARS else f"{value[:_MOST_CHARS]}..."
+    if member == "attributes":
+        return f"attributes = {_shown(document[member])}, must be an object of JSON: "
+    shown = _shown(document[member])
     if member == "fill_value" and document[member] is None:
         return "fill_value = null, must be an item of the dtype, such as 0, in an array of format 3: "
     return f"{member} = {shown}: "
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."

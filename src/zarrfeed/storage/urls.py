@@ -14,8 +14,16 @@ import zarr
 from zarr.abc.store import Store
 from zarr.api.asynchronous import open as open_async
 
-from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import (
+    ConfigError,
+    DecodeError,
+    StoreReadError,
+    UnsupportedError,
+    ZarrfeedError,
+    printable,
+)
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.errors import errno_of, reason_of, says_no_bucket, says_no_permission
 from zarrfeed.storage.file_kinds import not_zarr_url
 from zarrfeed.storage.key_urls import KeyUrl, url_of
@@ -83,7 +91,9 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
 
     try:
         return wrap_node(access.ask(lambda: _open_node(store, path, access), name))
-    except StoreReadError:
+    except DecodeError as error:
+        raise StoreReadError(errno.EIO, f"{name}: {error}") from error
+    except ZarrfeedError:
         raise
     except FileNotFoundError as error:
         refused = store.forget_refusals(path)
@@ -93,8 +103,6 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
         raise StoreReadError(errno.ENOENT, f"{name}: {missing}") from error
     except (BaseError, OSError) as error:
         raise StoreReadError(errno_of(error), f"{name}: {what_is_wrong(store, error)}") from error
-    except DecodeError as error:
-        raise StoreReadError(errno.EIO, f"{name}: {error}") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(name, error) from error
 
@@ -134,8 +142,14 @@ def _shared_store(url: str, access: StoreAccess) -> tuple[UrlStore, str] | None:
 
 
 def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
-    """Return an asynchronous array or group of zarr-python as the object that users have."""
-    return zarr.Group(node) if isinstance(node, zarr.AsyncGroup) else zarr.Array(node)
+    """Return an asynchronous array or group of zarr-python as the object that users have.
+
+    Raises
+    ------
+    ConfigError
+        As of `checked`.
+    """
+    return checked(zarr.Group(node) if isinstance(node, zarr.AsyncGroup) else zarr.Array(node))
 
 
 def what_is_wrong(store: Store, error: BaseException) -> str:

@@ -25,6 +25,7 @@ from zarrfeed.metadata.known_groups import member_of
 from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.own_metadata import OwnMetadata, name_of, read_own, stale_text
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.checked_nodes import checked
 from zarrfeed.storage.errors import reason_of
 from zarrfeed.storage.local_files import METADATA_NAMES, check_metadata_files
 from zarrfeed.storage.open_errors import open_error
@@ -192,7 +193,7 @@ class _Walk:
             return wrap_node(self._access.ask(lambda: async_group(self._root).getitem(path), whole))
         place = StorePath(self._store, whole)
         if self._found.root is not None:
-            return zarr.open(store=place, mode="r", zarr_format=self._format)
+            return checked(zarr.open(store=place, mode="r", zarr_format=self._format))
         return wrap_node(
             self._access.ask(lambda: open_async(store=place, mode="r", zarr_format=self._format), str(place))
         )

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedError
 from zarrfeed.metadata.anndata import check_indptr, read_indptr
-from zarrfeed.metadata.known_groups import NULLABLE
+from zarrfeed.metadata.anndata_columns import Column, column_at, encoding_in, is_group
+from zarrfeed.metadata.array import open_node
+from zarrfeed.metadata.known_groups import member_of
 from zarrfeed.metadata.values import read_distinct
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.csr_rows import to_items
@@ -123,15 +126,13 @@ def open_root(file: DataFile) -> Any:
         If it is none, or if a version of anndata wrote it that did not say what is in it.
     """
     if file.path.is_dir():
-        import zarr
-
-        root: Any = zarr.open_group(file.path, mode="r")
+        root: Any = open_node(file.path)
     else:
         try:
             root = library("h5py", "anndata", "zarrfeed[pack]").File(file.path, "r")
         except OSError as error:
             raise ConfigError(f"{file}: is no HDF5 file, or a damaged one: {error}") from error
-    obs: Any = root.get("obs")
+    obs: Any = root.get("obs") if is_group(root) else None
     if not is_group(obs) or _attributes(obs).get("encoding-version") == "0.1.0" or "_index" not in obs.attrs:
         close_root(root)
         raise ConfigError(
@@ -159,19 +160,37 @@ def is_anndata(folder: str | Path) -> bool:
     return False
 
 
-def is_group(node: Any) -> bool:
-    """Return whether this has members."""
-    return hasattr(node, "keys")
-
-
 def index_of(root: Any, path: str) -> str:
-    """Return the path of the names of cells, of `obs`, or of variables, of `var`."""
-    return f"{path}/{_attributes(root[path])['_index']}"
+    """Return the path of the names of cells, of `obs`, or of variables, of `var`.
+
+    Raises
+    ------
+    ConfigError
+        If the table does not say, or lacks them.
+    """
+    index = _attributes(root[path]).get("_index")
+    if not isinstance(index, str) or index not in root[path]:
+        raise ConfigError(f"{path}: has the attribute _index = {index!r}, must be the name of its index")
+    return f"{path}/{index}"
 
 
 def names_of(root: Any, path: str) -> list[str]:
-    """Return these names."""
-    return [str(name) for name in _values(root[index_of(root, path)], slice(None)).tolist()]
+    """Return these names.
+
+    Raises
+    ------
+    ConfigError
+        If they are none.
+    """
+    index = index_of(root, path)
+    column = _column(root[index], index)
+    if column is None:
+        raise ConfigError(f"{index}: is a {encoding_in(root[index])!r}, which is no index")
+    return [str(name) for name in column.read(lambda array, _: _values(array, slice(None))).tolist()]
+
+
+def _column(node: Any, path: str) -> Column | None:
+    return column_at(node, path, member_of if isinstance(node, zarr.Group) else None)
 
 
 def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) -> Contents:
@@ -182,13 +201,13 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
     ConfigError, UnsupportedError
         If an element is not there, is stored by column, or has not one row for each cell.
     """
-    found, names = Contents(), {index_of(root, "obs")}
+    found, index = Contents(), index_of(root, "obs")
     taken: set[str] = set()
     known: list[str] = []
 
     def is_chosen(path: str) -> bool:
         known.append(path)
-        if variables is None or path in names:
+        if variables is None or path == index:
             return True
         wished = [one for one in variables if path == one or path.startswith(f"{one}/")]
         taken.update(wished)
@@ -200,7 +219,7 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
     missing = [one for one in variables or () if one not in taken]
     if missing:
         raise ConfigError(f"variables: {missing[0]!r} is not in {file}, which has {', '.join(dict.fromkeys(known))}")
-    rows = next(one.rows for path, one in found.elements.items() if path in names)
+    rows = next(one.rows for path, one in found.elements.items() if path == index or path.startswith(f"{index}/"))
     for path, one in found.elements.items():
         if one.rows != rows:
             raise ConfigError(f"{file}: {path!r} has {one.rows} rows, and there are {rows} cells")
@@ -249,14 +268,15 @@ def _walk(root: Any, path: str, file: DataFile, found: Contents, is_chosen: Any)
         if is_chosen(path):
             found.elements[path] = _matrix(node, path, file, attributes)
         return
-    if kind == "categorical" or kind in NULLABLE:
+    column = _column(node, f"{file}: {path}")
+    if column is not None:
         if not is_chosen(path):
             return
         found.groups[path] = attributes
-        for name in ("codes",) if kind == "categorical" else ("values", "mask"):
-            found.elements[f"{path}/{name}"] = _array(node[name], f"{path}/{name}", file, _attributes(node[name]))
-        if kind == "categorical":
-            found.categories[path] = _categories(node["categories"], f"{file}: {path}/categories")
+        for name, array in column.parts.items():
+            found.elements[f"{path}/{name}"] = _array(array, f"{path}/{name}", file, _attributes(array))
+        if column.categories is not None:
+            found.categories[path] = column.categories.read_distinct(_whole, _names)
         return
     if kind not in (None, "dict", "dataframe"):
         found.left_out.append(f"{path}: is a {kind}, which is not packed")
@@ -268,7 +288,7 @@ def _walk(root: Any, path: str, file: DataFile, found: Contents, is_chosen: Any)
         lacking = [key for key in columns if is_chosen(f"{path}/{key}") and not (isinstance(key, str) and key in node)]
         if lacking:
             raise ConfigError(f"{file}: {path!r} lists the columns {some_of(lacking)}, which are not there")
-        keys = [attributes["_index"], *(key for key in columns if key in node)]
+        keys = [index_of(root, path).rpartition("/")[2], *(key for key in columns if key in node)]
         if path != "obs" and any(is_chosen(f"{path}/{key}") for key in keys):
             chosen, is_chosen = is_chosen, lambda one: one == f"{path}/{keys[0]}" or chosen(one)
     for key in keys:
@@ -334,12 +354,18 @@ def _matrix(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) ->
     return Element(path, "csr", value, (columns,), attributes, rows, together, indptr, index, pointer)
 
 
-def _categories(node: Any, where: str) -> Rows:
-    if is_zarr(node):
-        values = read_distinct(node)
+def _names(array: Any, where: str) -> Rows:
+    """Return items of which none occurs twice."""
+    if is_zarr(array):
+        values = read_distinct(array)
         return values.astype(object) if values.dtype.kind in "OTU" else values
-    check_whole(node, where)
-    return _values(node, slice(None))
+    return _whole(array, where)
+
+
+def _whole(array: Any, where: str) -> Rows:
+    if not is_zarr(array):
+        check_whole(array, where)
+    return _values(array, slice(None))
 
 
 def _values(node: Any, key: Any) -> Rows:

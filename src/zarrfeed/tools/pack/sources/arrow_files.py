@@ -1,4 +1,8 @@
-"""Files of tables, read block by block: Parquet by row groups, Arrow's IPC files and streams by record batches."""
+"""Files of tables, read block by block: Parquet by row groups, Arrow's IPC files and streams by record batches.
+
+Arrow trusts the bytes of an IPC file: lengths that do not fit together end the process. So each batch is validated, its
+lengths when it is opened, and all of it before its rows are taken.
+"""
 
 from __future__ import annotations
 
@@ -138,10 +142,13 @@ class _IpcFile(_Ipc):
     def _batch(self, block: int, fields: list[int]) -> Any:
         options = self._arrow.ipc.IpcReadOptions(included_fields=fields)
         with self._arrow.OSFile(str(self._path)) as opened:
-            return self._arrow.ipc.open_file(opened, options=options).get_batch(block)
+            batch = self._arrow.ipc.open_file(opened, options=options).get_batch(block)
+        batch.validate()
+        return batch
 
     def read(self, block: int, columns: Sequence[str]) -> Any:
         batch = self._batch(block, [self.schema.get_field_index(name) for name in columns])
+        batch.validate(full=True)
         return self._arrow.Table.from_batches([batch]).select(list(columns))
 
 
@@ -165,6 +172,7 @@ class _IpcStream(_Ipc):
         with self._arrow.memory_map(str(file.path)) as opened, self._arrow.ipc.open_stream(opened) as reader:
             self.schema = reader.schema
             for batch in reader:
+                batch.validate()
                 self._batches.append(batch)
                 if self._arrow.total_allocated_bytes() - before > MOST_STREAM_BYTES:
                     raise ConfigError(
@@ -174,4 +182,5 @@ class _IpcStream(_Ipc):
         self.block_rows = [batch.num_rows for batch in self._batches]
 
     def read(self, block: int, columns: Sequence[str]) -> Any:
+        self._batches[block].validate(full=True)
         return self._arrow.Table.from_batches([self._batches[block]]).select(list(columns))

@@ -17,8 +17,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
+from zarrfeed.storage.errors import reason_of
 
 #: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
 Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]
@@ -248,8 +249,19 @@ class SourceCall:
             If it is none, or a library is missing; the message has the line that installs it.
         """
         module, name = KINDS[self.kind]
-        made: Source = getattr(import_module(f"{__package__}.{module}"), name)(self.paths, self.options)
-        return made
+        opener: Callable[[tuple[str, ...], SourceOptions], Source] = getattr(
+            import_module(f"{__package__}.{module}"), name
+        )
+        try:
+            return opener(self.paths, self.options)
+        except (ZarrfeedError, OSError, MemoryError):
+            raise
+        except Exception as error:  # what the parsers of libraries raise on damaged files is of any class
+            more = f" and {len(self.paths) - 1} more" * (len(self.paths) > 1)
+            raise ConfigError(
+                f"{printable(self.paths[0])}{more}: cannot be read as {self.kind}, maybe it is damaged: "
+                f"{reason_of(error)}"
+            ) from error
 
 
 #: Kind of source -> its module in this folder, and its class there.

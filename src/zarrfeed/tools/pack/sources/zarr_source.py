@@ -23,7 +23,8 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.engine.row_reader import RowReader
 from zarrfeed.metadata.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
 from zarrfeed.metadata.cf_times import is_time_unit
-from zarrfeed.metadata.open import arrays_of_group, open_source
+from zarrfeed.metadata.field_sources import arrays_in
+from zarrfeed.metadata.open import open_source
 from zarrfeed.metadata.open_data import open as open_data
 from zarrfeed.metadata.own_metadata import name_of, read_own, stale_fields, stale_text
 from zarrfeed.plan.batch_request import RowRequests
@@ -231,7 +232,7 @@ class _ArraysOfStore:
     @classmethod
     def of(cls, path: str, node: Any, access: StoreAccess, options: SourceOptions) -> _ArraysOfStore:
         """Return those of an opened store; `sample_dim`, or what the largest array says, is the dimension."""
-        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_of_group(node, access)
+        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_in("", node, access)
         dim = options.sample_dim or _samples_dim(arrays, options.sample_axis)
         store = cls(path, node, access, options, arrays, dim)
         if dim is not None and any(dimension_names(array) is None for array in store.sampled.values()):
@@ -246,7 +247,7 @@ class _ArraysOfStore:
         ConfigError
             If they are not: if it lacks one of `names`, has an array more, or another grid.
         """
-        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_of_group(node, self.access)
+        arrays = {"": node} if isinstance(node, zarr.Array) else arrays_in("", node, self.access)
         other = replace(self, path=path, node=node, arrays=arrays)
         ours, theirs = sorted(other.sampled), sorted(self.sampled)
         if ours != theirs and (self.options.variables is None or not set(names) <= set(ours)):
