@@ -29,6 +29,7 @@ from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sparse import CsrField, Elements, Int64, absent_marker
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.zarr_internals import with_length
 
 #: Columns whose categories have names: key in the batch -> names, in the order of the codes.
 Categories: TypeAlias = "dict[str, tuple[Any, ...]]"
@@ -112,8 +113,6 @@ def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
     count = arrays["data"].shape[0]
     if arrays["indices"].shape[0] != count:
         raise ConfigError(f"{path}: has {arrays['indices'].shape[0]} indices and {count} data, must be as many")
-    if count == 0:
-        raise ConfigError(f"{path}: has no stored values, {rows} rows of zeros")
     if arrays["indptr"].shape[0] != rows + 1:
         raise ConfigError(
             f"{path}/indptr: has {arrays['indptr'].shape[0]} numbers, must have {rows + 1}, one more than rows"
@@ -177,13 +176,19 @@ def check_indptr(indptr: Int64, count: int, path: str) -> None:
 
 
 def _elements_of(array: zarr.Array[Any], name: str, access: StoreAccess, own: OwnMetadata | None) -> Elements:
-    """Return one array of elements, whose rows are its read chunks."""
-    spec = check_any_is_stored(replace(read_layout(array, access=access), name=name))
+    """Return one array of elements, whose rows are its read chunks.
+
+    An array without elements is described as if it had one, since no description has none; no row needs it.
+    """
+    count = array.shape[0]
+    spec = replace(read_layout(array if count else with_length(array, 1), access=access), name=name)
+    if count:
+        spec = check_any_is_stored(spec)
     if own is not None:
         spec = with_own(spec, own)
-    layout = Layout(_in_chunks(spec))
+    layout = Layout(_in_chunks(spec, count))
     nothing = np.zeros(1, dtype=np.int64)
-    return Elements((layout,), nothing, nothing, np.array([0, spec.shape[0]]))
+    return Elements((layout,), nothing, nothing, np.array([0, count]))
 
 
 def _with_marker(indices: Elements, num_columns: int) -> Elements:
@@ -195,16 +200,19 @@ def _with_marker(indices: Elements, num_columns: int) -> Elements:
     return replace(indices, layouts=(replace(layout, spec=spec),))
 
 
-def _in_chunks(spec: ArraySpec) -> ArraySpec:
-    """Return an array with one axis as one with a row for each read chunk: the last one is stored with its padding."""
-    (count,), (items,) = spec.shape, spec.chunk_shape
+def _in_chunks(spec: ArraySpec, count: int) -> ArraySpec:
+    """Return an array with one axis as one with a row for each read chunk: the last one is stored with its padding.
+
+    `count` is its length in the store.
+    """
+    (length,), (items,) = spec.shape, spec.chunk_shape
     return replace(
         spec,
-        shape=(-(-count // items), items),
+        shape=(-(-length // items), items),
         chunk_shape=(1, items),
         storage_order=(0, 1),
         sample_axis=0,
-        documented=Documented(spec.as_documented),
+        documented=Documented(replace(spec.as_documented, shape=(count,))),
     )
 
 

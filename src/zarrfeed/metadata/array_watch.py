@@ -39,6 +39,7 @@ from zarrfeed.storage.errors import reason_of
 from zarrfeed.storage.metadata_documents import DocumentPlace, Documents, Seen
 from zarrfeed.storage.retry import FailedAttempt, reading
 from zarrfeed.storage.shared_access import SharedAccess
+from zarrfeed.storage.zarr_internals import with_length
 
 #: Arrays whose documents a look reads. A file costs some microseconds, a request a round trip and maybe money.
 MOST_FILES, MOST_ASKED = 16384, 64
@@ -207,7 +208,8 @@ class ArrayWatch:
         if len(shape) == dims and one.layout.parts is not None:
             stored = one.layout.spec
             in_chunks = len(stored.shape) > len(spec.shape)  # rows of elements of sparse matrices are read chunks
-            now = -(-shape[axis] // spec.chunk_shape[axis]) if in_chunks else shape[axis]
+            # An array without elements counts as one with a chunk (`metadata/anndata.py`).
+            now = max(1, -(-shape[axis] // spec.chunk_shape[axis])) if in_chunks else shape[axis]
             if now == one.rows or (has_own and not in_chunks and now > one.rows):  # of older consolidated metadata
                 was = (*was[:axis], shape[axis], *was[axis + 1 :])
             else:
@@ -275,7 +277,11 @@ def _essence(parsed: list[Any], spec: ArraySpec, *, heeds: bool) -> tuple[str, t
     shape = document.pop("shape", None)
     for name in ("consolidated_metadata", "dimension_names"):
         document.pop(name, None)
-    heeded = {name: attributes[name] for name in _HEEDED if name in attributes} if heeds and attributes else {}
+    heeded: Any = {}
+    if heeds and isinstance(attributes, dict):
+        heeded = {name: attributes[name] for name in _HEEDED if name in attributes}
+    elif heeds and attributes is not None:
+        heeded = attributes  # which are refused
     text = json.dumps([document, heeded], sort_keys=True)
     if not isinstance(shape, list) or not all(type(n) is int for n in shape):
         return text + json.dumps(shape), None
@@ -287,7 +293,8 @@ def _compare(one: Watched, documents: Documents) -> list[str]:
     ours, documented = one.layout.spec.as_documented, one.layout.spec.documented
     try:
         now = array_from(dict(zip(one.place.keys, documents, strict=True)), ours.zarr_format)
-        changes = layout_changes(ours, read_layout(now, sample_axis=ours.sample_axis))
+        described = with_length(now, 1) if ours.shape == now.shape == (0,) else now
+        changes = layout_changes(ours, read_layout(described, sample_axis=ours.sample_axis))
         if documented is not None and documented.heeds_attributes:
             changes += filter(None, [decoding_change(documented.decoding, find_decoding(now))])
             units, were = str(now.metadata.attributes.get("units", "")), documented.units

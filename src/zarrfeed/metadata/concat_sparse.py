@@ -28,7 +28,8 @@ class _ElementStores:
         for store, number in enumerate(elements.layout.tolist()):
             group, layout = parts[number], elements.layouts[number]
             first = elements.first_chunk[store : store + 1]
-            chunks = int(elements.first_block[store + 1] - elements.first_block[store])
+            # A store without elements has a place too, of a chunk that no row needs: its layout has one.
+            chunks = max(1, int(elements.first_block[store + 1] - elements.first_block[store]))
             name, place = places[number][0 if layout.parts is None else int(layout.parts.part_of(first)[0])]
             begin = group.end[-1] if group.end else 0
             group.add(begin, begin + chunks, name, place)

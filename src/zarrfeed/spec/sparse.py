@@ -26,6 +26,8 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 #: Rows of a block, at least, as long as it has no more bytes than `_SMALL_BLOCK`: tiny chunks make no blocks of a row.
 _FEW_ROWS = 32
 _SMALL_BLOCK = 4 << 20
+#: Rows of a block of a matrix without stored values.
+_ROWS_OF_ZEROS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +279,9 @@ class CsrField:
             else:
                 most = max(1, _SMALL_BLOCK // (items * self.element_bytes))
                 length = items * max(1, min(most, int(_FEW_ROWS * mean // items)))
+            if elements.begin[store] == elements.begin[store + 1]:  # zeros alone, which no chunk limits
+                edges.append(np.arange(first, end, _ROWS_OF_ZEROS))
+                continue
             begins = np.arange(elements.begin[store], elements.begin[store + 1], length)
             edges.append(first + np.searchsorted(self.indptr[first:end], begins))
         return np.unique(np.concatenate(edges))

@@ -250,3 +250,61 @@ def test_a_lost_chunk_of_categories_is_an_error_at_open(tmp_path: Path) -> None:
     remove_chunks(tmp_path / "cells" / "obs" / "cell_type" / "categories", 1)
     with pytest.raises(StoreReadError, match="cell_type/categories: chunk 1 is missing from the store"):
         zarrfeed.open(tmp_path / "cells", variables=["obs/cell_type"])
+
+
+def put_two(path: Path, matrix: Matrix, layer: Matrix, first: int) -> str:
+    """Write cells with a matrix and a layer."""
+    root = zarr.create_group(path)
+    root.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+    put_csr(root.create_group("X"), matrix)
+    put_csr(root.create_group("layers").create_group("spliced"), layer)
+    obs = root.create_group("obs")
+    obs.attrs.update({"encoding-type": "dataframe", "_index": "age", "column-order": ["age"]})
+    obs.create_array("age", data=np.arange(first, first + N), chunks=(25,))
+    return str(path)
+
+
+def check_rows(data: zarrfeed.Data, key: str | None, expected: Matrix) -> None:
+    """Fail unless every epoch and every look-up gives these rows, sparse and dense."""
+    for described in (data, data.dense(None if key is None else [key])):
+        dataset = ZarrIterableDataset(described, batch_size=7, shuffle=True, seed=1, return_index=True)
+        for _ in range(2):  # the second epoch compares the metadata with those of before
+            seen: list[int] = []
+            for batch, index in dataset:
+                rows = batch if key is None else batch[key]
+                assert np.array_equal(rows.to_dense().numpy(), expected[index.numpy()])
+                seen += index.tolist()
+            assert sorted(seen) == list(range(len(expected)))
+        some = ZarrDataset(described)[[3, 0, 3, len(expected) - 1]]
+        rows = some if key is None else some[key]
+        assert np.array_equal(rows.to_dense().numpy(), expected[[3, 0, 3, -1]])
+        assert str(dataset.explain())
+
+
+def test_a_matrix_without_stored_values_is_rows_of_zeros(tmp_path: Path) -> None:
+    """Alone, beside others, as what makes the blocks, in any place among many stores, and packed."""
+    some, zeros = numbered_rows(N, COLUMNS), np.zeros((N, COLUMNS), "f4")
+    matrices = {"a": (some, zeros), "b": (zeros, some), "c": (zeros, zeros)}
+    paths = {
+        name: put_two(tmp_path / f"{name}.zarr", x, layer, N * number)
+        for number, (name, (x, layer)) in enumerate(matrices.items())
+    }
+    check_rows(zarrfeed.open(f"{paths['a']}/layers/spliced"), None, zeros)
+    for variables in (["X", "layers/spliced"], ["layers/spliced", "obs/age"]):
+        check_rows(zarrfeed.open(paths["a"], variables=variables), "layers/spliced", zeros)
+    check_rows(zarrfeed.open(paths["a"], variables=["layers/spliced", "X"]), "X", some)
+    check_rows(zarrfeed.open(paths["c"], variables=["X", "layers/spliced"]), "X", zeros)
+    for names in ("abc", "cba", "cc", "bab"):
+        layers = np.concatenate([matrices[name][1] for name in names])
+        check_rows(zarrfeed.concat([f"{paths[name]}/layers/spliced" for name in names]), None, layers)
+    zarrfeed.pack(paths["c"], tmp_path / "packed.zarr", shuffle=1, verify=True)
+    check_rows(zarrfeed.open(tmp_path / "packed.zarr", variables=["X", "layers/spliced"]), "X", zeros)
+
+
+def test_a_matrix_without_stored_values_that_gets_some_is_another_one(tmp_path: Path) -> None:
+    path = put_two(tmp_path / "a.zarr", numbered_rows(N, COLUMNS), np.zeros((N, COLUMNS), "f4"), 0)
+    dataset = ZarrIterableDataset(f"{path}/layers/spliced", batch_size=8)
+    assert len(list(dataset)) == 8
+    zarr.open_group(path, mode="r+")["layers/spliced/data"].resize(7)  # type: ignore[union-attr]
+    with pytest.raises(StoreReadError, match=r"data: changed since it was opened: shape is \(7,\), was \(0,\)"):
+        list(dataset)

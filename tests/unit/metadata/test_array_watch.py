@@ -76,6 +76,21 @@ def test_an_array_that_was_written_anew_in_another_way_is_decoded_as_the_old_one
         assert _look(watch, fields) == [], f"after {change} was taken back"
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_attributes_that_are_no_object_any_more_break_the_look(tmp_path: Path, zarr_format: int) -> None:
+    path = tmp_path / "a.zarr"
+    _array(path, zarr_format=zarr_format)
+    fields = _fields(zarrfeed.open(path))
+    for value in (1, "scale_factor", ["scale_factor"], True):
+        if zarr_format == 2:
+            (path / ".zattrs").write_text(json.dumps(value))
+        else:
+            document = json.loads((path / "zarr.json").read_bytes())
+            (path / "zarr.json").write_text(json.dumps(document | {"attributes": value}))
+        with pytest.raises(StoreReadError, match="a.zarr: changed since it was opened: .*must be an object of JSON"):
+            _look(ArrayWatch(Faults()), fields)
+
+
 def test_a_document_that_says_the_same_in_other_bytes_is_taken_for_a_change(tmp_path: Path) -> None:
     for zarr_format, name in ((3, "zarr.json"), (2, ".zarray")):
         path = tmp_path / f"v{zarr_format}.zarr"
