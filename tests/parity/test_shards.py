@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
@@ -192,6 +193,45 @@ def test_values_of_missing_chunks_and_shards_are_the_fill_value(tmp_path: Path) 
     dataset = assert_parity(array, data, shuffle=False)
     assert dataset.stats().chunks_missing == 9
     assert dataset.stats().chunks_read == 3
+
+
+def share_bytes(stored: bytes, location: Location, num_chunks: int) -> bytes:
+    """Return a shard of uncompressed inner chunks that has the bytes of equal ones once; the index has a checksum."""
+    words = 16 * num_chunks
+    index = stored[:words] if location == "start" else stored[-words - 4 : -4]
+    body, places, places_of = bytearray(), [], {}
+    start = words + 4 if location == "start" else 0
+    for offset, size in np.frombuffer(index, "<u8").reshape(-1, 2).tolist():
+        if offset == 2**64 - 1:
+            places.append((offset, size))
+            continue
+        chunk = stored[offset : offset + size]
+        if chunk not in places_of:
+            places_of[chunk] = (start + len(body), size)
+            body += chunk
+        places.append(places_of[chunk])
+    made = np.array(places, "<u8").tobytes()
+    made += google_crc32c.value(made).to_bytes(4, "little")
+    return made + bytes(body) if location == "start" else bytes(body) + made
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_equal_inner_chunks_may_share_their_bytes(location: Location, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    distinct = numbered((5 * 4, 50)).reshape(5, 4, 50)
+    data = distinct[rng.integers(0, 5, 16)].reshape(64, 50)
+    data[12:16] = 0  # a missing inner chunk
+    array = write(tmp_path / "a", data, (4, 50), (32, 50), location=location, codec="none", fill_value=0)
+    before = sum(file.stat().st_size for file in chunk_files(tmp_path / "a"))
+    for file in chunk_files(tmp_path / "a"):
+        file.write_bytes(share_bytes(file.read_bytes(), location, 8))
+    assert sum(file.stat().st_size for file in chunk_files(tmp_path / "a")) < before
+    assert np.array_equal(read_all(tmp_path / "a"), data)
+    for source in (tmp_path / "a", zarr.open_array(CountingStore(LocalStore(tmp_path / "a")), mode="r")):
+        for options in ({}, {"block": "shard"}, {"coalesce_limit": 0}):
+            assert_parity(source, data, **options)
+    assert {found.cause for found in zarrfeed.verify(tmp_path / "a").findings} == {"missing"}
+    assert array.shape == data.shape
 
 
 # --- what is read -----------------------------------------------------------------------------------------------

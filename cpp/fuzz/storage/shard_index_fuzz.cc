@@ -1,7 +1,7 @@
 // The index of a shard, of arbitrary bytes for any number of inner chunks, in shards of any size.
 //
 // What must hold: an index is accepted if and only if it has the right size and checksum, and every range lies in the
-// shard, beside the index, and overlaps no other one; checked here range by range in 128 bits.
+// shard, beside the index, and overlaps no other one but its equals; checked here range by range in 128 bits.
 
 #include <algorithm>
 #include <exception>
@@ -101,7 +101,7 @@ bool is_valid(const Case& c, std::vector<ShardEntry>& entries) {
     for (size_t j = 0; j < i; ++j) {
       const auto& [a, a_size] = entries[i];
       const auto& [b, b_size] = entries[j];
-      if (a == kNoChunk || b == kNoChunk || a_size == 0 || b_size == 0) continue;
+      if (a == kNoChunk || b == kNoChunk || a_size == 0 || b_size == 0 || entries[i] == entries[j]) continue;
       if (Wide{a} + a_size > b && Wide{b} + b_size > a) return false;
     }
   }

@@ -21,6 +21,7 @@ from zarrfeed.metadata.conversion import Items
 from zarrfeed.metadata.coordinates import Coordinates, UnopenedPlace
 from zarrfeed.metadata.described import check_same_direction, check_same_values
 from zarrfeed.metadata.fields import OpenedField, OpenedFields
+from zarrfeed.metadata.memory_store import alike_in_kind
 from zarrfeed.metadata.patching import Patching
 from zarrfeed.metadata.resolved import ResolvedData
 from zarrfeed.metadata.store_parts import LayoutParts, Place, normalised, place_of, places_in
@@ -222,6 +223,8 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     ConfigError
         If they do not have the same fields, shapes, dtypes and windows; the message names the store.
     """
+    alike = alike_in_kind([run.resolved for run in runs])
+    runs = [replace(run, resolved=resolved) for run, resolved in zip(runs, alike, strict=True)]
     first, store = runs[0].resolved, runs[0].stores[0]
     fields = [
         _FieldStores(f, items, first.wishes_of(number)[0], store)

@@ -29,9 +29,9 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
     ----------
     data
         A `Data` each, or whatever `zarrfeed.open` takes as `samples`; URLs are opened side by side. All have arrays of
-        the same names, sample shapes and dtypes, stored and chunked as they like. Each may be selected from and
-        converted before; windows have the same offsets, and are better made of the result. Where all are cut into the
-        same patches, each is a volume of its own size.
+        the same names, sample shapes and dtypes, in memory, or stored and chunked as they like. Each may be selected
+        from and converted before; windows have the same offsets, and are better made of the result. Where all are cut
+        into the same patches, each is a volume of its own size.
     dtype
         As of `Data.cast`, for each of `data`: makes dtypes that differ the same.
     contiguous
