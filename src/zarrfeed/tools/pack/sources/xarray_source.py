@@ -8,6 +8,7 @@ files count from dates of their own are one axis, by value.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.cf import inherited_by_bounds
 from zarrfeed.metadata.cf_times import is_time_unit
+from zarrfeed.storage.file_kinds import kind_of_content
 from zarrfeed.tools.pack.sources.file_reading import Reading, check_no_grid, run_note, samples_note
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.tools.pack.sources.items import (
@@ -165,6 +167,18 @@ class XarraySource(FileSource):
         self._open.close()
 
 
+def _check_hdf5(file: DataFile) -> None:
+    """Raise ConfigError for a file of HDF5 that its library does not open: h5netcdf would write a traceback, too."""
+    with suppress(ImportError):
+        import h5py
+
+        try:
+            if kind_of_content(file.path) == "hdf5":
+                h5py.File(file.path, "r").close()
+        except OSError as error:
+            raise ConfigError(f"{file}: is a damaged HDF5 file: {error}") from error
+
+
 def _open(file: DataFile) -> Any:
     """Open a file as it is stored: nothing is decoded, and nothing is kept in memory. Bounds have their units, too.
 
@@ -174,6 +188,7 @@ def _open(file: DataFile) -> Any:
         If xarray does not read it; says what to install.
     """
     xarray = library("xarray", "xarray")
+    _check_hdf5(file)
     is_grib = file.path.suffix.lower() in _GRIB
     # cfgrib would write an index beside the file
     more: dict[str, Any] = {"engine": "cfgrib", "backend_kwargs": {"indexpath": ""}} if is_grib else {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from zarrfeed import ConfigError, StoreReadError  # noqa: E402 - after what may be missing
+from tests.support.mutations import changed_bytes  # noqa: E402 - after what may be missing
+from zarrfeed import ConfigError, StoreReadError, ZarrfeedError  # noqa: E402 - after what may be missing
 from zarrfeed.tools.pack.sources import arrow_files  # noqa: E402
 from zarrfeed.tools.pack.sources.arrow_source import ArrowSource  # noqa: E402
 from zarrfeed.tools.pack.sources.source import SourceCall, SourceOptions  # noqa: E402
@@ -224,6 +227,29 @@ def test_damaged_pages_are_an_error_that_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(StoreReadError, match=r"x\.parquet: samples \[0, 10000\): "):
         ArrowSource([str(path)], PLAIN).read(0, 10_000)
+
+
+def test_a_damaged_file_never_ends_the_process(tmp_path: Path) -> None:
+    """Arrow trusts the lengths in a batch, and aborts where they do not fit together; about every tenth change does it."""
+    path = tmp_path / "x.arrow"
+    table = pa.table({"a": np.arange(12), "b": [f"s{i}" for i in range(12)], "c": [[1, 2]] * 12})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    whole = path.read_bytes()
+    for seed in range(100):
+        path.write_bytes(changed_bytes(whole, random.Random(seed)))
+        child = os.fork()
+        if child == 0:
+            try:
+                source = SourceCall("arrow", (str(path),)).open()
+                source.read(0, min(source.num_samples, 512))
+                source.read(source.num_samples - 1, source.num_samples)
+            except (ZarrfeedError, OSError):
+                os._exit(0)
+            except BaseException:  # noqa: BLE001 - the child must not go on as pytest
+                os._exit(2)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, seed
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,3 +164,11 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(ConfigError, match="xarray sources need xarray: pip install xarray"):
         SourceCall("xarray", ("x",)).open()
+
+
+def test_a_damaged_hdf5_file_is_refused_without_a_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(40))
+    with pytest.raises(ConfigError, match=r"a\.nc: is a damaged HDF5 file"):
+        XarraySource((str(tmp_path / "a.nc"),), SourceOptions())
+    gc.collect()
+    assert capfd.readouterr().err == ""
