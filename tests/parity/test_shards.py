@@ -211,7 +211,7 @@ def share_bytes(stored: bytes, location: Location, num_chunks: int) -> bytes:
             body += chunk
         places.append(places_of[chunk])
     made = np.array(places, "<u8").tobytes()
-    made += google_crc32c.value(made).to_bytes(4, "little")
+    made += int(google_crc32c.value(made)).to_bytes(4, "little")
     return made + bytes(body) if location == "start" else bytes(body) + made
 
 

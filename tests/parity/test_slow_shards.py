@@ -108,6 +108,14 @@ WHOLE: dict[str, tuple[Callable[[], ShardingCodec], dict[str, Any]]] = {
         lambda: serializer(INNER, index_codecs=[BytesCodec(), Crc32cCodec(), Crc32cCodec()]),
         {},
     ),
+    "with the index codecs bytes, numcodecs.crc32": (
+        lambda: serializer(INNER, index_codecs=[BytesCodec(), zarr_numcodecs.CRC32()]),
+        {},
+    ),
+    "with the index codecs bytes, numcodecs.fletcher32": (
+        lambda: serializer(INNER, index_codecs=[BytesCodec(), zarr_numcodecs.Fletcher32()]),
+        {},
+    ),
     "with the index codecs transpose, bytes": (
         lambda: serializer(INNER, index_codecs=[TransposeCodec(order=(3, 0, 1, 2)), BytesCodec()]),
         {},

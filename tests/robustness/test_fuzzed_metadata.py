@@ -21,8 +21,6 @@ import anndata
 import h5py
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 import xarray as xr
@@ -32,6 +30,9 @@ import zarrfeed
 from tests.support.mutations import changed_bytes, changed_json
 from zarrfeed import ZarrDataset, ZarrfeedError
 from zarrfeed.tools.pack import pack
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of zarr-python, xarray and anndata, about what was changed
@@ -50,14 +51,14 @@ def plain(path: Path) -> None:
 
 
 def sharded(path: Path) -> None:
-    attributes = {"scale_factor": 2.0, "add_offset": 1.0, "_FillValue": 0.0, "units": "K"}
+    attributes: Any = {"scale_factor": 2.0, "add_offset": 1.0, "_FillValue": 0.0, "units": "K"}
     zarr.create_array(
         path, data=ROWS, chunks=(2, 2), shards=(4, 4), attributes=attributes, dimension_names=("time", "x")
     )
 
 
 def format_2(path: Path) -> None:
-    attributes = {"_ARRAY_DIMENSIONS": ["t", "x"], "_FillValue": 3, "scale_factor": 0.5}
+    attributes: Any = {"_ARRAY_DIMENSIONS": ["t", "x"], "_FillValue": 3, "scale_factor": 0.5}
     zarr.create_array(path, data=ROWS.astype("i2"), chunks=(4, 4), zarr_format=2, attributes=attributes)
 
 

@@ -77,6 +77,7 @@ def elements_by_path(part: str, root: zarr.Group, paths: Sequence[str]) -> tuple
             if column.categories is not None:
                 categories[path] = column.categories
         else:
+            assert isinstance(node, zarr.Group)  # an array is a column
             raise refusal(node) or ConfigError(f"variables: {path!r} is a group of {part}, must be an array in it")
     return found, categories
 

@@ -121,8 +121,8 @@ def _folder(path: Path) -> str:
         names = sorted(os.listdir(path))  # noqa: PTH208 - names are all that is needed
         if not names:
             return "the folder is empty"
-        for wanted, text in _OTHER_FOLDERS:
-            if set(wanted) <= set(names):
+        for marks, text in _OTHER_FOLDERS:
+            if set(marks) <= set(names):
                 return text.format(path=repr(str(path)))
         stores = [name for name in names[:_LOOKED_AT] if is_node(path / name)]
         if stores:

@@ -179,7 +179,11 @@ class _Guarded:
     codec: BytesBytesCodec | ArrayBytesCodec
     numcodec: Numcodec
     expected: Expected
-    is_fixed_size = False
+
+    @property
+    def is_fixed_size(self) -> bool:  # type: ignore[override]
+        """Whether the codec's output has one size; zarr-python asks it of the codecs of a shard's index since 3.4."""
+        return bool(getattr(self.codec, "is_fixed_size", False))
 
     def to_dict(self) -> Any:
         return self.codec.to_dict()

@@ -130,7 +130,7 @@ def test_every_encoding_is_opened_as_anndata_reads_it(index: str, form: int, tmp
 
 def test_a_categorical_index_is_packed(tmp_path: Path) -> None:
     wanted = write(tmp_path / "a.zarr", object, 3)
-    obs = zarr.open_group(tmp_path / "a.zarr", mode="r+", use_consolidated=False)["obs"]
+    obs: Any = zarr.open_group(tmp_path / "a.zarr", mode="r+", use_consolidated=False)["obs"]
     names = np.array([f"cell-{n}" for n in NUMBERS])
     del obs["_index"]
     put_column(obs, "_index", "categorical", codes=NUMBERS[::-1].astype("i1"), categories=names[::-1].copy())
@@ -187,7 +187,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_column_without_its_arrays_is_refused_in_the_same_words(what: str, written: Path, tmp_path: Path) -> None:
     shutil.copytree(written, tmp_path / "a.zarr")
-    root = zarr.open_group(tmp_path / "a.zarr", mode="r+", use_consolidated=False)
+    root: Any = zarr.open_group(tmp_path / "a.zarr", mode="r+", use_consolidated=False)
     damage, words = BROKEN[what]
     damage(root["obs"]["kind_of_string"])
     document = json.loads((tmp_path / "a.zarr" / "zarr.json").read_bytes())

@@ -18,7 +18,8 @@ from zarrfeed.metadata.memory_store import as_stored
 
 
 def numbered(first: int, count: int) -> np.ndarray[Any, Any]:
-    return (np.arange(first, first + count)[:, None] + np.array([0.0, 0.25, 0.5])).astype("f4")
+    rows: np.ndarray[Any, Any] = (np.arange(first, first + count)[:, None] + np.array([0.0, 0.25, 0.5])).astype("f4")
+    return rows
 
 
 STORED, MEMORY = numbered(0, 21), numbered(1000, 13)

@@ -15,8 +15,6 @@ import anndata
 import h5py
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 import zarr
@@ -25,6 +23,9 @@ from PIL import Image
 import zarrfeed as zf
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset
 from zarrfeed.tools import cli
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 ROWS = np.arange(24.0).reshape(8, 3)
 

@@ -20,12 +20,17 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec
+from zarr.codecs import numcodecs as zarr_numcodecs
+from zarr.storage import MemoryStore
 
 from tests.support import guarded
 from tests.support.oracle import blosc_buffer, craft_blosc, zstd_bomb, zstd_frame
 from zarrfeed.base.errors import DecodeError
 from zarrfeed.storage.codec_guards import MAX_TEXT_BYTES, Expected, decode_guarded, measure_zstd
-from zarrfeed.storage.guarded_chain import encoded
+from zarrfeed.storage.guarded_chain import encoded, guard_v3
+from zarrfeed.storage.zarr_internals import chunk_spec
 
 CASES = {name: case for name, case in guarded.cases().items() if name != "reads-on"}
 DATA = np.arange(4000, dtype="<i4").tobytes()
@@ -323,3 +328,17 @@ def test_a_codec_that_somebody_registered_is_called_as_it_is() -> None:
     decode: Callable[..., Any] = decode_guarded
     assert decode(Longer(), b"abc", exactly(1)) == b"abcabc"
     assert encoded(Longer(), exactly(1000)).limit > 10_000
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+def test_a_guard_has_a_fixed_size_where_its_codec_has() -> None:
+    """zarr-python asks it of the codecs of a shard's index since 3.4."""
+    array = zarr.create_array(MemoryStore(), shape=(4,), chunks=(4,), dtype="u8")
+    chain = [BytesCodec(), zarr_numcodecs.CRC32(), GzipCodec(), Crc32cCodec()]
+    guarded, _ = guard_v3(chain, chunk_spec(array.metadata, (4,)))
+    sizes = [bool(getattr(codec, "is_fixed_size", False)) for codec in chain]
+    assert [codec.is_fixed_size for codec in guarded] == sizes
+    object.__setattr__(chain[1], "is_fixed_size", True)  # as that of zarr-python 3.4 has it
+    assert guarded[1].is_fixed_size
+    assert sizes[0]
+    assert not guarded[2].is_fixed_size

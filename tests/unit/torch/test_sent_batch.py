@@ -61,9 +61,15 @@ def shown(value: Any) -> Any:
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_batch_arrives_as_it_was_sent(name: str, pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *_: copied.append(self) or self.clone())
+
+    def pin(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        copied.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     sent = pickle.loads(ForkingPickler.dumps(SentBatch(BATCHES[name])))
-    arrived = (pin_memory(sent) if pinned else sent).received()
+    pin_all: Any = pin_memory
+    arrived = (pin_all(sent) if pinned else sent).received()
     assert shown(arrived) == shown(BATCHES[name])
     assert bool(copied) == (pinned and "tensor(" in str(BATCHES[name]))
 

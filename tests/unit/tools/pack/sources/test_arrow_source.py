@@ -230,7 +230,7 @@ def test_damaged_pages_are_an_error_that_names_the_file(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_never_ends_the_process(tmp_path: Path) -> None:
-    """Arrow trusts the lengths in a batch, and aborts where they do not fit together; about every tenth change does it."""
+    """Arrow trusts the lengths in a batch, and aborts where they do not fit together."""
     path = tmp_path / "x.arrow"
     table = pa.table({"a": np.arange(12), "b": [f"s{i}" for i in range(12)], "c": [[1, 2]] * 12})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
