@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
-from zarrfeed.storage.file_kinds import CALLED, kind_of_content, kind_of_name, refused_by_name
+from zarrfeed.storage.file_kinds import CALLED, is_zip, kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.local_files import NODE_NAMES, is_node, lacking
 
 #: Files below a folder, or in an archive, that are looked at to tell what is in it.
@@ -74,7 +74,17 @@ def _missing(path: Path) -> str:
         return ": it is a link to something that is missing"
     if path.parts[:1] and path.parts[0].startswith("~"):
         return f": Python does not replace the ~ of a path; give {str(path.expanduser())!r}"
+    for parent in path.parents:
+        if parent.is_file():
+            inside, file = path.relative_to(parent).as_posix(), printable(parent)
+            if is_zip(parent):
+                return f": {file} is a zip file; open it, and take {inside!r} of it: {_in_zip(parent, inside)}"
+            return f": {file} is a file, and no folder"
     return f": {lacking(path)}"
+
+
+def _in_zip(path: Path, inside: str) -> str:
+    return f"zarr.open(zarr.storage.ZipStore({printable(path)!r}, mode='r'), path={inside!r}, mode='r')"
 
 
 def _inside_of(path: Path) -> str:
@@ -147,7 +157,8 @@ def _folder(path: Path) -> str:
 
 
 def _names_below(folder: Path) -> list[str]:
-    names = (name for _, _, files in os.walk(folder) for name in files if not name.startswith("."))
+    walked = islice(os.walk(folder), _LOOKED_AT)
+    names = (name for _, _, files in walked for name in files if not name.startswith("."))
     return list(islice(names, _LOOKED_AT))
 
 

@@ -121,6 +121,13 @@ def tar_of_store(path: str) -> None:
         archive.add("inner.zarr")
 
 
+def zip_of_store(_: str) -> None:
+    store("s")
+    with zipfile.ZipFile("s.zip", "w") as archive:
+        for file in sorted(Path("s").rglob("*")):
+            archive.write(file, file.relative_to("s"))
+
+
 def zip_of_text(path: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "text")
@@ -165,6 +172,8 @@ OTHERS: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     "s.zarr/xx": (lambda _: store("s.zarr"), StoreReadError, "does not exist; did you mean 'x'"),
     "trian/x.zarr": (lambda _: store("train/x.zarr"), StoreReadError, "trian is missing; did you mean 'train'"),
     "link.zarr": (lambda p: Path(p).symlink_to("gone"), StoreReadError, "a link to something that is missing"),
+    "s.zip/x": (zip_of_store, StoreReadError, r"s.zip is a zip file; .*ZipStore\('s.zip', mode='r'\), path='x'"),
+    "a.csv/x": (lambda _: Path("a.csv").touch(), StoreReadError, "a.csv is a file, and no folder"),
     "~/no such store.zarr": (lambda _: None, StoreReadError, "does not replace the ~ .*/no such store.zarr'"),
 }
 
