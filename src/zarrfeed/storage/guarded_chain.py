@@ -181,7 +181,7 @@ class _Guarded:
     expected: Expected
 
     @property
-    def is_fixed_size(self) -> bool:  # type: ignore[override]
+    def is_fixed_size(self) -> bool:
         """Whether the codec's output has one size; zarr-python asks it of the codecs of a shard's index since 3.4."""
         return bool(getattr(self.codec, "is_fixed_size", False))
 
@@ -193,7 +193,7 @@ class _Guarded:
 
 
 @dataclass(frozen=True)
-class _GuardedBytesBytes(_Guarded, BytesBytesCodec):
+class _GuardedBytesBytes(_Guarded, BytesBytesCodec):  # type: ignore[override]  # nobody sets `is_fixed_size`
     """A codec of bytes."""
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ChunkSpec) -> Buffer:
@@ -203,7 +203,7 @@ class _GuardedBytesBytes(_Guarded, BytesBytesCodec):
 
 
 @dataclass(frozen=True)
-class _GuardedArrayBytes(_Guarded, ArrayBytesCodec):
+class _GuardedArrayBytes(_Guarded, ArrayBytesCodec):  # type: ignore[override]  # as above
     """A codec of arrays: text, bytes of any length, Pcodec, ZFP."""
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ChunkSpec) -> NDBuffer:

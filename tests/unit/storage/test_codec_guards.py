@@ -334,7 +334,7 @@ def test_a_codec_that_somebody_registered_is_called_as_it_is() -> None:
 def test_a_guard_has_a_fixed_size_where_its_codec_has() -> None:
     """zarr-python asks it of the codecs of a shard's index since 3.4."""
     array = zarr.create_array(MemoryStore(), shape=(4,), chunks=(4,), dtype="u8")
-    chain = [BytesCodec(), zarr_numcodecs.CRC32(), GzipCodec(), Crc32cCodec()]
+    chain: list[Any] = [BytesCodec(), zarr_numcodecs.CRC32(), GzipCodec(), Crc32cCodec()]
     guarded, _ = guard_v3(chain, chunk_spec(array.metadata, (4,)))
     sizes = [bool(getattr(codec, "is_fixed_size", False)) for codec in chain]
     assert [codec.is_fixed_size for codec in guarded] == sizes

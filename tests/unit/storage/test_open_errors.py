@@ -44,7 +44,8 @@ def test_the_member_that_is_refused_is_named(key: str, tmp_path: Path) -> None:
             (GONE, f"it lacks {member!r}"),
             ("x" * 1000, rf"(codec |{member} = )\"x{{1,200}}"),
         ):
-            write(tmp_path / "x", key, **{member: value})
+            changes: dict[str, Any] = {member: value}
+            write(tmp_path / "x", key, **changes)
             with pytest.raises(ConfigError, match=rf"x: zarr-python cannot open it: {words}"):
                 zf.open(tmp_path / "x")
 
