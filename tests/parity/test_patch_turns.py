@@ -320,3 +320,28 @@ def test_stitching_refuses_patches_that_are_turned(tmp_path: Path) -> None:
         dataset = ZarrIterableDataset(data.patch(CUBE, sampling="grid", **turns), return_index=True)  # type: ignore[arg-type]
         with pytest.raises(zarrfeed.ConfigError, match="flipped or rotated"):
             dataset.stitch([], tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
+@pytest.mark.parametrize("flip", [(), (1,), (0, 1)])
+def test_channels_keep_their_statistics_in_runs_of_more_items_than_are_converted_at_once(
+    dtype: str, flip: tuple[int, ...], tmp_path: Path
+) -> None:
+    """1024 items are converted at once, which is no whole number of pixels of three channels."""
+    size, turns = (4, 850, 3), Turns(3, flip, ())
+    pixels = np.random.default_rng(0).integers(0, 60_000, (16, 1700, 3)).astype("u2")
+    pixels[4:8, :850] = 7  # a chunk that is not stored
+    path = tmp_path / "v"
+    array = zarr.create_array(path, shape=pixels.shape, chunks=size, dtype=dtype, fill_value=7, zarr_format=2)
+    array[...] = pixels
+    mean, std = np.array([100, 200, 300], "f4"), np.array([1, 2, 4], "f4")
+    data = zarrfeed.open(path).patch({0: 4, 1: 850, 2: 3}, sampling="grid", border="drop", flip=flip)
+    dataset = ZarrIterableDataset(data.normalize((mean, std), axis=2), batch_size=3, return_index=True, seed=3)
+    count = 0
+    for patch, number in read(dataset):
+        wanted = patch_of(pixels, data.locate(number)[1], size)
+        if flip:
+            wanted = turned(wanted, turns.at(3, 0, np.array([number]))[0])
+        np.testing.assert_array_equal(patch.numpy(), (wanted.astype("f4") - mean) / std)
+        count += 1
+    assert count == 8
