@@ -172,6 +172,11 @@ def test_times_that_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'a': a.zarr/time has times that no unit holds with those of others"):
         joined(np.array(["9999-01-01"], "M8[s]"), days.astype("M8[ns]"))
 
+    for far in ("9999-01-01", "-9999-01-01"):  # the last time of an axis, and the first one
+        two = np.sort(np.array([far, "2000-01-01"], "M8[s]"))
+        with pytest.raises(ConfigError, match=r"'a': a.zarr/time has times that no unit holds with those of others"):
+            joined(two, days.astype("M8[ns]"))
+
     class Day(datetime.datetime):
         calendar = "noleap"
 

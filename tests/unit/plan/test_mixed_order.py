@@ -192,6 +192,20 @@ def test_passes_and_sources_have_orders_of_their_own() -> None:
         assert all((one != other).any() for other in lines[:i])
 
 
+def test_blocks_of_sources_that_are_alike_come_in_orders_of_their_own() -> None:
+    """Rows differ by the number of their block; the blocks themselves by the key of their source alone."""
+    order = make([60, 60, 60], (1, 1, 1), sources=[(1, 1)] * 3)
+    blocks = [[int(place) for place in one.places(0)] for one in order.orders]
+    assert all(sorted(one) == list(range(12)) for one in blocks)
+    assert len({tuple(one) for one in blocks}) == 3
+
+
+def test_weights_of_whole_batches_change_with_the_first_batch_at_their_step_or_later() -> None:
+    blend = Blend((0, 500, 1000), (1, 0), ((101, (0, 1)), (208, (1, 0))), batching="per_batch")
+    taken = blend.mixture(3, unit=8).at(np.arange(40))[0]
+    assert taken.tolist() == [0] * 13 + [1] * 13 + [0] * 14  # samples 104 and 208 begin the batches 13 and 26
+
+
 def test_a_rank_of_whole_columns_decodes_blocks_that_no_other_rank_does() -> None:
     order = make([4000, 2000, 900], (7, 2, 1), sources=[(24, 1), (24, 1), (8, 1)], stop=5000)
     for ranks in (2, 4, 8):

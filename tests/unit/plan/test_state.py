@@ -128,6 +128,8 @@ def test_a_state_of_another_array_is_refused_saying_what_differs(store: str, tmp
         lambda s: s | {"position": 16},
         lambda s: s | {"used": [[1000, 0, 1, 0]], "position": 1000},
         lambda s: s | {"used": "24"},
+        lambda s: s | {"position": s["position"] + 1},
+        lambda s: s | {"position": 0},
         lambda s: s | {"lanes": 0},
         lambda s: s | {"lanes": 104},
         lambda s: s | {"first_block": 15},
