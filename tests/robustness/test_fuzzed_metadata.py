@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import tarfile
@@ -42,6 +43,7 @@ pytestmark = [
 MUTATIONS, SECONDS = 5000, 8.0
 #: More addresses than any of these small stores needs: sizes that metadata declare are not trusted.
 ADDRESSES = 16 << 30
+MOST_ITEMS = 100_000
 ROWS = np.arange(48.0, dtype="f4").reshape(12, 4)
 DOCUMENTS = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
@@ -207,13 +209,23 @@ def change(path: Path, rng: random.Random) -> tuple[Path, bytes]:
     return document, before
 
 
+def declares_much(file: Path) -> bool:
+    """Return whether a metadata document declares an axis that is longer than any of these arrays."""
+    if file.name not in DOCUMENTS:
+        return False
+    return any(int(number) > MOST_ITEMS for number in re.findall(rb"[0-9]{6,18}", file.read_bytes()))
+
+
 def try_all(folder: Path, seed: int) -> list[str]:
     """Change one source, read it in every way, and put it back; return the errors that are not ours."""
     rng = random.Random(seed)
     path = folder / list(SOURCES)[seed % len(SOURCES)]
     document, before = change(path, rng)
     wrong = []
+    is_huge = path.is_dir() and any(map(declares_much, path.rglob("*")))
     for way, read in ways(path, folder / "out.zarr"):
+        if is_huge and way in ("verify", "stats", "pack"):
+            continue  # which would look for each of the chunks
         for left in folder.glob("out.zarr*"):
             shutil.rmtree(left)
         try:
