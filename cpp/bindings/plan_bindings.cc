@@ -3,12 +3,15 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
+#include "plan/sample_table.h"
 #include "plan/unfolding.h"
 
 namespace zarrfeed {
@@ -187,11 +190,105 @@ void bind_patches(py::module_& m) {
            py::arg("stride"), py::arg("volume_number"), py::arg("orientations"));
 }
 
+/// Keeps an array alive for a table that borrows it. A thread of the engine may be the last one to drop the table, and
+/// never takes the GIL: it leaves the array behind for the next call of keep().
+std::shared_ptr<const void> keep(const py::object& array) {
+  struct LeftBehind {
+    std::mutex mutex;
+    std::vector<PyObject*> arrays;
+  };
+  static auto* const left_behind = new LeftBehind;  // outlives the threads of the engine
+  std::vector<PyObject*> dropped;
+  {
+    const std::lock_guard lock(left_behind->mutex);
+    dropped.swap(left_behind->arrays);
+  }
+  for (PyObject* const one : dropped) Py_DECREF(one);
+  return {array.inc_ref().ptr(), [](PyObject* one) {
+            if (PyGILState_Check() == 1) {
+              Py_DECREF(one);
+              return;
+            }
+            const std::lock_guard lock(left_behind->mutex);
+            left_behind->arrays.push_back(one);
+          }};
+}
+
+void bind_samples(py::module_& m) {
+  using PlaceArray = py::array_t<uint16_t, py::array::c_style>;
+  using FlagArray = py::array_t<uint8_t, py::array::c_style>;
+  const auto for_each = [](const Int64Array& numbers, const auto& find) {
+    py::array_t<int64_t> found(numbers.size());
+    for (py::ssize_t i = 0; i < numbers.size(); ++i) found.mutable_data()[i] = find(numbers.data()[i]);
+    return found;
+  };
+  const auto shared = [](std::shared_ptr<const SampleTable> table) {
+    return std::const_pointer_cast<SampleTable>(std::move(table));
+  };
+  py::class_<SampleTable, std::shared_ptr<SampleTable>>(m, "SampleTable")
+      .def_static(
+          "of_list",
+          [shared](const Int64Array& samples) {
+            return shared(SampleTable::of_list({samples.data(), static_cast<size_t>(samples.size())}, keep(samples)));
+          },
+          py::arg("samples"))
+      .def_static(
+          "of_runs",
+          [shared](const Int64Array& begin, const Int64Array& count, int64_t step) {
+            return shared(SampleTable::of_runs({begin.data(), static_cast<size_t>(begin.size())},
+                                               {count.data(), static_cast<size_t>(count.size())}, step));
+          },
+          py::kw_only(), py::arg("begin"), py::arg("count"), py::arg("step") = 1)
+      .def_static(
+          "of_pages",
+          [shared](const PlaceArray& place, const Int64Array& before, unsigned bits) {
+            return shared(SampleTable::of_pages({place.data(), static_cast<size_t>(place.size())},
+                                                {before.data(), static_cast<size_t>(before.size())}, bits, keep(place)));
+          },
+          py::kw_only(), py::arg("place"), py::arg("before"), py::arg("bits"))
+      .def_static(
+          "of_flags",
+          [shared](const FlagArray& flags) {
+            return shared(SampleTable::of_flags({flags.data(), static_cast<size_t>(flags.size())}, keep(flags)));
+          },
+          py::arg("flags"))
+      .def_property_readonly("length", &SampleTable::length)
+      .def(
+          "at",
+          [for_each](const SampleTable& table, const Int64Array& numbers) {
+            return for_each(numbers, [&](int64_t number) {
+              if (number < 0 || number >= table.length()) {
+                throw Error(ErrorKind::kConfig, "plan: there is no sample number " + std::to_string(number));
+              }
+              return table.at(number);
+            });
+          },
+          py::arg("numbers"))
+      .def(
+          "rank",
+          [for_each](const SampleTable& table, const Int64Array& samples) {
+            return for_each(samples, [&](int64_t sample) { return table.rank(sample); });
+          },
+          py::arg("samples"))
+      .def(
+          "list",
+          [](const SampleTable& table, int64_t first, int64_t count) {
+            if (first < 0 || count < 0 || first > table.length() || count > table.length() - first) {
+              throw Error(ErrorKind::kConfig, "plan: there are no such samples");
+            }
+            py::array_t<int64_t> found(count);
+            table.list(first, {found.mutable_data(), static_cast<size_t>(count)});
+            return found;
+          },
+          py::arg("first"), py::arg("count"));
+}
+
 }  // namespace
 
 void bind_plans(py::module_& m) {
   bind_mixtures(m);
   bind_patches(m);
+  bind_samples(m);
   py::class_<CarryPlan>(m, "CarryPlan")
       .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& field,
                        const Int64Array& chunk, const Int64Array& on) {
@@ -204,7 +301,7 @@ void bind_plans(py::module_& m) {
                        const Int64Array& group_begin, const Int64Array& group_lane, const Int64Array& group_offset,
                        const Int64Array& group_number, const Int64Array& group_turn, const Int64Array& extra_position,
                        const Int64Array& extra_step, const Int64Array& first_step, const Int64Array& last_step,
-                       const Int64Array& selected, const Int64Array& segment_block, const Int64Array& segment_first,
+                       std::shared_ptr<SampleTable> selected, const Int64Array& segment_block, const Int64Array& segment_first,
                        const Int64Array& segment_rows, const Int64Array& segment_start,
                        const Int64Array& segment_length, int64_t run, int64_t period,
                        const std::optional<CarryPlan>& carry, const std::optional<MixturePlan>& mixture,
@@ -234,7 +331,7 @@ void bind_plans(py::module_& m) {
              owned->extra_step = copy(extra_step);
              owned->first_step = copy(first_step);
              owned->last_step = copy(last_step);
-             owned->selected = copy(selected);
+             owned->selected = std::move(selected);
              owned->segment_block = copy(segment_block);
              owned->segment_first = copy(segment_first);
              owned->segment_rows = copy(segment_rows);

@@ -223,8 +223,12 @@ class Engine {
   [[nodiscard]] bool skips(const Error& error) const;
   void skip(Task& task, const Error& error);
   void skip_bad_rows(const Task& task);
-  /// The samples that the rows of a task belong to, each with its step, in the order of the rows.
-  [[nodiscard]] std::vector<Placement> samples_of(const Task& task) const;
+  /// Calls `take` with each row of a task and the sample that it belongs to, under `mutex_`.
+  template <typename Take>
+  void for_each_sample(const Task& task, Take&& take);
+  /// Calls `use` with the rows of a task: all at once, or some after others if the task names its samples alone.
+  template <typename Use>
+  void for_rows(const Task& task, Use&& use) const;
   void count_pieces(std::span<const Placement> samples, std::span<const Task> tasks);
   void on_complete(int64_t batch);
   void add_tensor(size_t field);
@@ -253,7 +257,7 @@ class Engine {
   void scatter_carried(Task& task, WorkerScratch& scratch);
   /// Queues tasks that waited for a carried chunk: they copy their rows, or decode the chunk themselves.
   void resume(std::vector<Task> waiting);
-  void find_targets(const Task& task, std::vector<RowTarget>& out);
+  void find_targets(const Task& task, std::span<const Placement> rows, std::vector<RowTarget>& out);
   void publish(const Task& task);
   [[nodiscard]] bool is_exhausted() const;
   void check_complete();

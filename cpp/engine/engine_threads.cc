@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/task_builder.h"
+#include "engine/window_rows.h"
 #include "plan/placement.h"
 #include "spec/field_spec.h"
 #include "storage/retry.h"
@@ -21,6 +22,8 @@ namespace {
 /// Small chunks are claimed many at a time, so that the lock is taken once for about this much decoding.
 constexpr size_t kClaimBytes = size_t{256} << 10;
 constexpr size_t kMaxClaim = 64;
+/// Rows of a task that names its samples alone are found so many at a time.
+constexpr size_t kRowsAtOnce = size_t{1} << 13;
 
 }  // namespace
 
@@ -234,52 +237,53 @@ bool Engine::skips(const Error& error) const {
 void Engine::skip(Task& task, const Error& error) {
   resume(CarriedChunk::give_up(task));
   const SkippedChunk chunk{task.field, task.chunk, reader_of(task).label(task.chunk, task.cell), error};
-  const std::vector<Placement> samples = samples_of(task);
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Placement& sample : samples) skip_log_.add(sample, chunk);
-  }
+  for_each_sample(task, [&](const Placement&, const Placement& sample) { skip_log_.add(sample, chunk); });
   publish(task);
 }
 
-std::vector<Placement> Engine::samples_of(const Task& task) const {
+template <typename Take>
+void Engine::for_each_sample(const Task& task, Take&& take) {
   std::vector<Placement> by_step = *task.samples;
   std::sort(by_step.begin(), by_step.end(), [](const Placement& a, const Placement& b) { return a.step < b.step; });
-  std::vector<Placement> samples;
-  for (const Placement& row : task.placements()) {
-    const int64_t step = row.step / rows_per_sample(task.field);
-    samples.push_back(*std::lower_bound(by_step.begin(), by_step.end(), step,
-                                        [](const Placement& sample, int64_t s) { return sample.step < s; }));
-  }
-  return samples;
+  const Placement* last = nullptr;
+  for_rows(task, [&](std::span<const Placement> rows) {
+    const std::lock_guard lock(mutex_);
+    for (const Placement& row : rows) {
+      const int64_t step = row.step / rows_per_sample(task.field);
+      if (last == nullptr || last->step != step) {
+        last = &*std::lower_bound(by_step.begin(), by_step.end(), step,
+                                  [](const Placement& sample, int64_t s) { return sample.step < s; });
+      }
+      take(row, *last);
+    }
+  });
 }
 
 void Engine::skip_bad_rows(const Task& task) {
   const FieldSpec& spec = field_of(task).spec();
-  const std::vector<Placement> samples = samples_of(task);
-  const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const Placement& row = task.placements()[i];
+  for_each_sample(task, [&](const Placement& row, const Placement& sample) {
     const auto behind = std::upper_bound(spec.bad_rows.begin(), spec.bad_rows.end(), row.sample,
                                          [](int64_t r, const BadRows& rows) { return r < rows.begin; });
-    if (behind == spec.bad_rows.begin()) continue;
+    if (behind == spec.bad_rows.begin()) return;
     const BadRows& rows = *std::prev(behind);
-    if (row.sample >= rows.end) continue;
-    skip_log_.add(samples[i], {task.field, rows.chunk, rows.key, rows.error});
-  }
+    if (row.sample >= rows.end) return;
+    skip_log_.add(sample, {task.field, rows.chunk, rows.key, rows.error});
+  });
 }
 
 void Engine::scatter(Task& task, WorkerScratch& scratch) {
   const FieldDecoder& field = field_of(task);
   if (task.pads) {
     if (task.cell == 0) {
-      find_targets(task, scratch.targets);
-      if (field.patches() != nullptr) {
-        find_patches(scratch);
-        field.patches()->pad(scratch.patches);
-      } else {
-        field.scatter_pad(scratch.targets);
-      }
+      for_rows(task, [&](std::span<const Placement> rows) {
+        find_targets(task, rows, scratch.targets);
+        if (field.patches() != nullptr) {
+          find_patches(scratch);
+          field.patches()->pad(scratch.patches);
+        } else {
+          field.scatter_pad(scratch.targets);
+        }
+      });
     }
     publish(task);
     return;
@@ -310,17 +314,24 @@ void Engine::scatter(Task& task, WorkerScratch& scratch) {
     publish(task);
     return;
   }
-  find_targets(task, scratch.targets);
   if (!field.is_stored()) {
     const StageTimer timer(stats_.scatter_ns);
-    number_patches(field, scratch);
-    field.scatter_resident(scratch.targets);
+    for_rows(task, [&](std::span<const Placement> rows) {
+      find_targets(task, rows, scratch.targets);
+      number_patches(field, scratch);
+      field.scatter_resident(scratch.targets);
+    });
     if (options_.skip_bad && !field.spec().bad_rows.empty()) skip_bad_rows(task);
+  } else if (task.rows == nullptr) {
+    const Bytes decoded = name_errors(task, [&] { return field.decode_in_scratch(task.stored, scratch, stats_); });
+    scatter_rows(task, decoded.data(), scratch, streaming_);
   } else if (field.patches() != nullptr) {
+    find_targets(task, task.placements(), scratch.targets);
     find_patches(scratch);
     name_errors(task,
                 [&] { field.decode_and_cut({task.chunk, task.cell}, task.stored, scratch.patches, scratch, stats_); });
   } else {
+    find_targets(task, task.placements(), scratch.targets);
     name_errors(task, [&] {
       field.decode_and_scatter(task.chunk, task.cell, task.stored, scratch.targets, streaming_, scratch, stats_);
     });
@@ -336,16 +347,18 @@ void Engine::scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratc
                           const ChunkCrop* crop) {
   const StageTimer timer(stats_.scatter_ns);
   const FieldDecoder& field = field_of(task);
-  find_targets(task, scratch.targets);
-  if (field.patches() != nullptr) {
-    find_patches(scratch);
-    const size_t written = field.patches()->cut({task.chunk, task.cell}, decoded, scratch.patches, crop);
-    if (decoded != nullptr) stats_.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
-  } else if (decoded == nullptr) {
-    field.scatter_fill(task.cell, scratch.targets);
-  } else {
-    field.scatter_decoded(task.chunk, task.cell, decoded, scratch.targets, stats_, streaming);
-  }
+  for_rows(task, [&](std::span<const Placement> rows) {
+    find_targets(task, rows, scratch.targets);
+    if (field.patches() != nullptr) {
+      find_patches(scratch);
+      const size_t written = field.patches()->cut({task.chunk, task.cell}, decoded, scratch.patches, crop);
+      if (decoded != nullptr) stats_.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+    } else if (decoded == nullptr) {
+      field.scatter_fill(task.cell, scratch.targets);
+    } else {
+      field.scatter_decoded(task.chunk, task.cell, decoded, scratch.targets, stats_, streaming);
+    }
+  });
 }
 
 void Engine::find_patches(WorkerScratch& scratch) const {
@@ -361,19 +374,40 @@ void Engine::number_patches(const FieldDecoder& field, WorkerScratch& scratch) c
   for (RowTarget& t : scratch.targets) t.row = plan_->plan.patches->number(t.row);
 }
 
-void Engine::find_targets(const Task& task, std::vector<RowTarget>& out) {
+template <typename Use>
+void Engine::for_rows(const Task& task, Use&& use) const {
+  if (task.rows != nullptr) {
+    use(task.placements());
+    return;
+  }
   const FieldDecoder& field = field_of(task);
-  ring_->find_targets(task.placements(), tensor_of_field_[task.field], rows_per_sample(task.field), field.slot_bytes(),
+  const WindowRows windows(field, plan_->plan);
+  const size_t at_once = std::max<size_t>(1, kRowsAtOnce / field.num_offsets());
+  std::vector<Placement> rows;
+  for (size_t begin = task.begin; begin < task.end; begin += at_once) {
+    const auto samples = std::span(*task.samples).subspan(begin, std::min(at_once, task.end - begin));
+    windows.find(samples, task.chunk, rows);
+    if (!rows.empty()) use(std::span<const Placement>(rows));
+  }
+}
+
+void Engine::find_targets(const Task& task, std::span<const Placement> rows, std::vector<RowTarget>& out) {
+  const FieldDecoder& field = field_of(task);
+  ring_->find_targets(rows, tensor_of_field_[task.field], rows_per_sample(task.field), field.slot_bytes(),
                       field.slot_offset(), out);
 }
 
 void Engine::publish(const Task& task) {
-  ring_->finish(task.placements(), rows_per_sample(task.field), [this](int64_t batch) { on_complete(batch); });
+  for_rows(task, [&](std::span<const Placement> rows) {
+    ring_->finish(rows, rows_per_sample(task.field), [this](int64_t batch) { on_complete(batch); });
+  });
 }
 
 void Engine::count_pieces(std::span<const Placement> samples, std::span<const Task> tasks) {
   // A batch was opened with one piece a sample, which is finished here, once the others are counted.
-  for (const Task& task : tasks) ring_->add(task.placements(), rows_per_sample(task.field));
+  for (const Task& task : tasks) {
+    for_rows(task, [&](std::span<const Placement> rows) { ring_->add(rows, rows_per_sample(task.field)); });
+  }
   ring_->finish(samples, 1, [this](int64_t batch) { on_complete(batch); });
 }
 

@@ -21,12 +21,13 @@ class CarriedChunk;
 
 /// Made by the TaskBuilder. Once the chunk was fetched, `stored` has the stored bytes, which lie in `room` or in memory
 /// of the store. If the samples of the field are windows of `w` rows, `rows` has an entry for each row of a window: row
-/// k of the sample at step t has the step t * w + k.
+/// k of the sample at step t has the step t * w + k. Without `rows`, they are those of the windows of the samples [begin,
+/// end) that lie in the chunk, which Engine::for_rows finds.
 struct Task {
   size_t field = 0;
   size_t cell = 0;
   int64_t chunk = 0;
-  std::shared_ptr<const std::vector<Placement>> rows;
+  std::shared_ptr<const std::vector<Placement>> rows;  ///< null: those of `samples` that lie in the chunk
   size_t begin = 0;
   size_t end = 0;
   std::shared_ptr<const std::vector<Placement>> samples;  ///< of the group, segment by segment

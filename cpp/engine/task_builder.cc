@@ -6,12 +6,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/window_rows.h"
 
 namespace zarrfeed {
 namespace {
-
-/// `Task::chunk` of rows that lie in no chunk, in the order of chunks before all of them.
-constexpr int64_t kNoChunk = -1;
 
 /// A row with the chunk that it lies in.
 struct ChunkRow {
@@ -82,24 +80,27 @@ void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, siz
       return;
     }
   }
+  const WindowRows windows(decoder, plan_);
+  const size_t num_rows = of_segment.size() * decoder.num_offsets();
+  if (!decoder.is_direct() && num_rows > most_listed_ && decoder.row_bytes() < kSmallRow) {
+    const auto chunks = decoder.is_stored() ? windows.find_chunks(of_segment) : std::vector<int64_t>{0};
+    for (const int64_t chunk : chunks) add_rows(field, samples, nullptr, begin, end, chunk, out);
+    return;
+  }
   if (!decoder.is_stored()) {
-    const auto rows = std::make_shared<const std::vector<Placement>>(find_rows(field, of_segment));
+    const auto rows = std::make_shared<const std::vector<Placement>>(windows.list(of_segment));
     add_rows(field, samples, rows, 0, rows->size(), 0, out);
     return;
   }
   // The rows may lie in several chunks: one task for each chunk, and one for those that are padded.
   const std::vector<Placement> found =
-      decoder.is_direct() ? std::vector<Placement>(of_segment.begin(), of_segment.end()) : find_rows(field, of_segment);
-  const bool has_parts = decoder.spec().array.parts != nullptr;
+      decoder.is_direct() ? std::vector<Placement>(of_segment.begin(), of_segment.end()) : windows.list(of_segment);
   std::vector<ChunkRow> by_chunk;
   by_chunk.reserve(found.size());
   bool is_sorted = true;
   for (const Placement& row : found) {
-    const int64_t chunk = row.sample < 0 ? kNoChunk : decoder.chunk_of(row.sample);
-    if (chunk == kNoChunk && (row.sample >= 0 || decoder.spec().is_variant)) {
-      if (has_parts) continue;  // another field has this row
-      throw Error(ErrorKind::kConfig, "plan: no chunk has row " + std::to_string(row.sample));
-    }
+    const int64_t chunk = windows.chunk_of(row);
+    if (chunk == WindowRows::kOfOther) continue;
     is_sorted = is_sorted && (by_chunk.empty() || by_chunk.back().chunk <= chunk);
     by_chunk.push_back({chunk, row});
   }
@@ -171,36 +172,6 @@ void TaskBuilder::add_rows(size_t field, const Rows& samples, const Rows& rows, 
     task.samples = samples;
     task.pads = chunk == kNoChunk;
   }
-}
-
-std::vector<Placement> TaskBuilder::find_rows(size_t field, std::span<const Placement> samples) const {
-  const FieldDecoder& decoder = fields_[field];
-  const FieldSpec& spec = decoder.spec();
-  std::vector<int64_t> offsets = spec.offsets.empty() ? std::vector<int64_t>{0} : spec.offsets;
-  std::vector<Placement> rows;
-  rows.reserve(samples.size() * offsets.size());
-  int64_t begin = 0;
-  int64_t end = plan_.num_samples;
-  const auto* const borders = spec.pad.borders.get();
-  if (borders != nullptr) end = 0;  // looked up below
-  for (const Placement& p : samples) {
-    if (borders != nullptr && (p.sample < begin || p.sample >= end)) {
-      const auto behind = std::upper_bound(borders->begin(), borders->end(), p.sample);
-      begin = behind == borders->begin() ? 0 : std::max<int64_t>(0, *std::prev(behind));
-      end = behind == borders->end() ? plan_.num_samples : std::min(plan_.num_samples, *behind);
-    }
-    if (spec.lead) {
-      const int64_t lead = draw_lead(plan_, p.sample, spec.lead->low, spec.lead->high);
-      if (spec.kind == FieldSpec::Kind::kLead) {
-        rows.push_back({lead, p.step});
-        continue;
-      }
-      for (const size_t place : spec.lead->places) offsets[place] = lead;
-    }
-    int64_t step = p.step * std::ssize(offsets);
-    for (const int64_t offset : offsets) rows.push_back({decoder.find_row(p.sample, offset, begin, end), step++});
-  }
-  return rows;
 }
 
 }  // namespace zarrfeed

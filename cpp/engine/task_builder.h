@@ -13,6 +13,7 @@
 //     stored; the task of cell 0 writes them whole.
 //   * Of patches, a task has one chunk, cell included, and each patch of the group with places in it; each patch with
 //     places in no chunk is in one task that pads.
+//   * A task with many rows of windows names its samples alone (`Task::rows` is null): window_rows.h finds the rows.
 //   * The rows of a task are in ascending order of their steps, and of one step in the order of their cells.
 // All functions are thread-safe.
 
@@ -34,8 +35,14 @@ class TaskBuilder {
  public:
   using Rows = std::shared_ptr<const std::vector<Placement>>;
 
+  /// Of more rows than these, a task names the samples alone, unless a row has so many bytes that a list of rows is small
+  /// beside them. Such rows may be decoded straight into the batch (field_decoder.cc).
+  static constexpr size_t kMostListed = size_t{1} << 14;
+  static constexpr size_t kSmallRow = 4096;
+
   /// Borrows both, for as long as the builder lives.
-  TaskBuilder(const std::vector<FieldDecoder>& fields, const EpochPlan& plan) : fields_(fields), plan_(plan) {}
+  TaskBuilder(const std::vector<FieldDecoder>& fields, const EpochPlan& plan, size_t most_listed = kMostListed)
+      : fields_(fields), plan_(plan), most_listed_(most_listed) {}
 
   /// Appends the tasks of a group to `out`. Returns the samples of the group, each with its step.
   /// Throws Error(kConfig) if the plan contradicts itself, or if a window reaches beyond the array.
@@ -51,10 +58,10 @@ class TaskBuilder {
   void add_patches(size_t field, const Rows& samples, size_t begin, size_t end, std::vector<Task>& out) const;
   void add_rows(size_t field, const Rows& samples, const Rows& rows, size_t begin, size_t end, int64_t chunk,
                 std::vector<Task>& out) const;
-  [[nodiscard]] std::vector<Placement> find_rows(size_t field, std::span<const Placement> samples) const;
 
   const std::vector<FieldDecoder>& fields_;
   const EpochPlan& plan_;
+  const size_t most_listed_;
 };
 
 }  // namespace zarrfeed

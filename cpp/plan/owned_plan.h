@@ -9,6 +9,7 @@
 #include "plan/mixture.h"
 #include "plan/patch_table.h"
 #include "plan/row_order.h"
+#include "plan/sample_table.h"
 
 namespace zarrfeed {
 
@@ -16,7 +17,8 @@ struct OwnedPlan {
   EpochPlan plan;  ///< its spans are set by bind()
   std::vector<int64_t> group_begin, group_lane, group_offset, group_number, group_turn, first_step, last_step;
   std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
-  std::vector<int64_t> extra_position, extra_step, selected;
+  std::vector<int64_t> extra_position, extra_step;
+  std::shared_ptr<const SampleTable> selected;
   std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
   std::shared_ptr<const PatchTable> patches;
   std::shared_ptr<const Mixture> mixture;
@@ -32,7 +34,7 @@ struct OwnedPlan {
   void bind() {
     plan.extra_position = extra_position;
     plan.extra_step = extra_step;
-    plan.selected = selected;
+    plan.selected = selected.get();
     plan.next_group = next_group;
     plan.carry_begin = carry_begin;
     plan.carry_field = carry_field;

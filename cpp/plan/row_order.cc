@@ -109,8 +109,8 @@ void check_segment(const EpochPlan& plan, size_t s) {
                                         std::to_string(start) + " on is outside of block " +
                                         std::to_string(plan.segment_block[s]));
   }
-  const bool listed = !plan.selected.empty();
-  const int64_t end = listed ? std::ssize(plan.selected) : plan.num_samples;
+  const bool listed = plan.selected != nullptr;
+  const int64_t end = listed ? plan.selected->length() : plan.num_samples;
   const int64_t step = listed ? 1 : plan.sample_step;
   if (first < 0 || first >= end || step < 1 || rows - 1 > (end - 1 - first) / step) {
     throw Error(ErrorKind::kConfig,
@@ -118,14 +118,18 @@ void check_segment(const EpochPlan& plan, size_t s) {
   }
 }
 
-/// The global index of row `row` of the block of segment s.
-int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
-  if (plan.selected.empty()) return plan.segment_first[s] + row * plan.sample_step;
-  const int64_t sample = plan.selected[static_cast<size_t>(plan.segment_first[s] + row)];
+/// Throws unless a sample of `selected` is in the array.
+int64_t check_sample(const EpochPlan& plan, int64_t sample) {
   if (sample < 0 || sample >= plan.num_samples) {
     throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(sample) + " is outside of the array");
   }
   return sample;
+}
+
+/// The global index of row `row` of the block of segment s.
+int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
+  if (plan.selected == nullptr) return plan.segment_first[s] + row * plan.sample_step;
+  return check_sample(plan, plan.selected->at(plan.segment_first[s] + row));
 }
 
 /// Sets the placements of a group, whose begins of segments are there, from which sample of which segment stands at each
@@ -210,20 +214,26 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     if (plan.shuffle) {
       permute_block(order.seed, order.epoch, plan.segment_block[s], plan.segment_rows[s], scratch.block_permutation);
     }
-    const auto row_at = [&](int64_t i) {
-      return plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
+    if (plan.selected != nullptr) {
+      scratch.block_samples.resize(static_cast<size_t>(plan.segment_rows[s]));
+      plan.selected->list(plan.segment_first[s], scratch.block_samples);
+    }
+    const auto sample_at = [&](int64_t i) {
+      const int64_t row = plan.shuffle ? scratch.block_permutation[static_cast<size_t>(start + i)] : start + i;
+      if (plan.selected == nullptr) return plan.segment_first[s] + row * plan.sample_step;
+      return check_sample(plan, scratch.block_samples[static_cast<size_t>(row)]);
     };
     const size_t first_placement = out.rows.size();
     if (even && mixed) {
       for (int64_t i = 0; i < length; ++i) {
         const int64_t at = scratch.group_permutation[static_cast<size_t>(in_group + i)];
-        scratch.by_position[static_cast<size_t>(at)] = {sample_of(plan, s, row_at(i)), s - begin};
+        scratch.by_position[static_cast<size_t>(at)] = {sample_at(i), s - begin};
       }
     } else if (even) {
       const int64_t last = std::min(length, even->end - in_group);
       out.rows.reserve(first_placement + static_cast<size_t>(length));
       for (int64_t i = std::max<int64_t>(0, even->begin - in_group); i < last; ++i) {
-        out.rows.push_back({sample_of(plan, s, row_at(i)), even->first + even->delta * (in_group + i)});
+        out.rows.push_back({sample_at(i), even->first + even->delta * (in_group + i)});
       }
     } else {
       for (int64_t i = 0; i < length; ++i) {
@@ -234,7 +244,7 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
           if (g < 0) continue;
         }
         for_each_step(plan, g + turn_begin, [&](int64_t step) {
-          if (check_step(step)) out.rows.push_back({sample_of(plan, s, row_at(i)), step});
+          if (check_step(step)) out.rows.push_back({sample_at(i), step});
         });
       }
     }

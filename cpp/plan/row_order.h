@@ -19,6 +19,7 @@
 #include "plan/mixture.h"
 #include "plan/patch_table.h"
 #include "plan/placement.h"
+#include "plan/sample_table.h"
 
 namespace zarrfeed {
 
@@ -80,14 +81,13 @@ struct EpochPlan {
   std::span<const uint64_t> source_seed;  ///< of each source: its key, its lanes, and its positions in one pass
   std::span<const int64_t> source_lanes;
   std::span<const int64_t> source_length;
-  // Samples that are read, ascending; empty if the samples of every block are `sample_step` apart.
-  std::span<const int64_t> selected;
+  const SampleTable* selected = nullptr;  ///< samples that are read; null: those of every block are `sample_step` apart
   int64_t sample_step = 1;
 
   // Segments: a run of positions inside one block.
   std::span<const int64_t> segment_block;  ///< part of the key
   std::span<const int64_t>
-      segment_first;  ///< row 0 of the block: its index in `selected`, or the sample if `selected` is empty
+      segment_first;  ///< row 0 of the block: its number in `selected`, or the sample if there is no `selected`
   std::span<const int64_t> segment_rows;   ///< rows of the block
   std::span<const int64_t> segment_start;  ///< first position inside the permuted block
   std::span<const int64_t> segment_length;
@@ -125,6 +125,7 @@ struct ShuffleScratch {
   std::vector<int64_t> block_permutation;
   std::vector<int64_t> group_permutation;
   std::vector<PlacedRow> by_position;
+  std::vector<int64_t> block_samples;
 };
 
 /// Placements of one group: those of segment s are [begin[s], begin[s + 1]) of `rows`.

@@ -315,8 +315,15 @@ LineSpec draw_line(Draw& draw, int64_t num_samples) {
 void change_plan(Draw& draw, OwnedPlan& plan) {
   std::vector<int64_t>* const all[] = {
       &plan.segment_first, &plan.segment_rows, &plan.segment_start, &plan.segment_length, &plan.segment_block,
-      &plan.group_offset,  &plan.group_number, &plan.first_step,    &plan.last_step,      &plan.selected};
+      &plan.group_offset,  &plan.group_number, &plan.first_step,    &plan.last_step};
   for (int64_t count = draw.pick(1, 3); count > 0; --count) {
+    if (plan.selected != nullptr && draw.pick(0, 9) == 0) {
+      std::vector<int64_t> samples(static_cast<size_t>(plan.selected->length()));
+      plan.selected->list(0, samples);
+      samples[static_cast<size_t>(draw.pick(0, std::ssize(samples) - 1))] += draw.pick(-3, 3);
+      plan.selected = listed_table(std::move(samples));
+      continue;
+    }
     std::vector<int64_t>& numbers = *draw.one_of(all);
     if (numbers.empty()) continue;
     int64_t& number = numbers[static_cast<size_t>(draw.pick(0, std::ssize(numbers) - 1))];

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/window_rows.h"
 #include "plan/row_order.h"
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
@@ -47,8 +48,9 @@ std::vector<Piece> needed(const std::vector<FieldDecoder>& fields, const std::ve
 }
 
 /// Checks the tasks of all groups of an epoch against the definition.
-void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan) {
-  const TaskBuilder builder(fields, plan);
+void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan,
+                 size_t most_listed = TaskBuilder::kMostListed) {
+  const TaskBuilder builder(fields, plan, most_listed);
   ShuffleScratch scratch;
   GroupPlacements placements;
   for (size_t group = 0; group < plan.num_groups(); ++group) {
@@ -59,9 +61,16 @@ void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan)
     std::vector<Piece> pieces;
     for (const Task& task : tasks) {
       const FieldDecoder& field = fields[task.field];
-      CHECK(!task.placements().empty());
+      std::vector<Placement> rows;
+      if (task.rows != nullptr) {
+        rows.assign(task.placements().begin(), task.placements().end());
+      } else {
+        WindowRows(field, plan).find(std::span(*samples).subspan(task.begin, task.end - task.begin), task.chunk, rows);
+      }
+      CHECK_EQ(task.rows == nullptr, most_listed == 0 && !field.is_direct());
+      CHECK(!rows.empty());
       int64_t last_step = -1;
-      for (const Placement& row : task.placements()) {
+      for (const Placement& row : rows) {
         CHECK(row.step > last_step);
         last_step = row.step;
         CHECK_EQ(field.is_stored() ? row.sample / field.rows_per_chunk() : 0, task.chunk);
@@ -103,10 +112,12 @@ TEST(tasks_have_each_row_that_the_windows_of_a_group_need_once) {
     for (const int64_t block_rows : {1, 8, 20, 100}) {
       LineSpec line = line_of_windows(data, block_rows);
       check_tasks(fields, build_plan(line)->plan);
+      check_tasks(fields, build_plan(line)->plan, 0);
       line.shuffle = true;
       line.lanes = std::min<int64_t>(3, line.length());
       line.mix = 2;
       check_tasks(fields, build_plan(line)->plan);
+      check_tasks(fields, build_plan(line)->plan, 0);
     }
   }
 }

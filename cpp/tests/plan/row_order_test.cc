@@ -297,8 +297,8 @@ TEST(a_block_outside_of_the_array_or_of_the_listed_samples_is_refused) {
   CHECK_THROWS(kConfig, why, broken(false, [](OwnedPlan& p) { p.plan.sample_step = 0; }));
   CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.segment_first[0] = 5; }));
   CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.segment_first[0] = -1; }));
-  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected[0] = -1; }));
-  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected[6] = 20; }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected = listed_table({-1, 1, 5, 12, 13, 18, 19}); }));
+  CHECK_THROWS(kConfig, why, broken(true, [](OwnedPlan& p) { p.selected = listed_table({0, 1, 5, 12, 13, 18, 20}); }));
 }
 
 TEST(a_plan_without_steps_lists_nothing) {

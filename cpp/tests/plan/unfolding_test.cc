@@ -30,7 +30,7 @@ std::shared_ptr<OwnedPlan> without_groups(const LineSpec& line) {
   int64_t before = 0;
   for (const int64_t block : ascending) {
     const std::vector<int64_t> samples = line.samples_of(block);
-    first.push_back(plan->selected.empty() ? samples.front() : before);
+    first.push_back(plan->selected == nullptr ? samples.front() : before);
     rows.push_back(std::ssize(samples));
     before += std::ssize(samples);
   }

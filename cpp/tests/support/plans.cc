@@ -137,6 +137,11 @@ Group make_group(const LineSpec& line, const Lane& lane, int64_t number, size_t 
 
 }  // namespace
 
+std::shared_ptr<const SampleTable> listed_table(std::vector<int64_t> samples) {
+  const auto owner = std::make_shared<const std::vector<int64_t>>(std::move(samples));
+  return SampleTable::of_list(*owner, owner);
+}
+
 int64_t LineSpec::num_steps() const {
   const int64_t available = first >= length() ? 0 : (length() - first - 1) / stride + 1;
   return steps < 0 ? available : std::min(steps, available);
@@ -235,7 +240,7 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
   p.length = line.length();
   p.num_samples = line.num_samples;
   p.sample_step = std::max<int64_t>(1, line.sample_step);
-  if (line.sample_step == 0) plan->selected = line.selected;
+  if (line.sample_step == 0 && !line.selected.empty()) plan->selected = listed_table(line.selected);
   p.first = line.first;
   p.stride = line.stride;
   p.count = line.num_steps();

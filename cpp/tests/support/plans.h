@@ -43,6 +43,8 @@ LineSpec random_line(std::mt19937_64& random, int64_t max_samples);
 
 /// The plan of `line`, as order.py would hand it over.
 std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line);
+/// The table of listed samples, which it owns.
+std::shared_ptr<const SampleTable> listed_table(std::vector<int64_t> samples);
 
 /// The sample at every step, by the definition.
 std::vector<int64_t> reference_order(const LineSpec& line);

@@ -187,7 +187,7 @@ def _name_of(parts: Mapping[str, Data], on: str | None, given: Mapping[str, Any]
 def _join_input(key: str, data: Data, name: str, given: Any) -> JoinInput:
     """Return the coordinate of the samples that an input has."""
     coordinate = data.resolved.coordinate(name, given)
-    samples = data.resolved.choice.ascending()
+    samples = data.resolved.choice.listed()
     chosen = slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples
     return JoinInput(key, Coordinate(name, coordinate.values[chosen], coordinate.where), samples)
 

@@ -57,7 +57,7 @@ def select_labels(
     if growth is not None:
         _check_stays(name, label, growth)
     coordinate = resolved.coordinate(name, coords)
-    samples = resolved.choice.ascending()
+    samples = resolved.choice.listed()
     if len(samples) == len(coordinate.values):
         index = LabelIndex(coordinate)
     else:

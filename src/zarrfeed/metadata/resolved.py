@@ -291,7 +291,7 @@ class ResolvedData:
             raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
         ends = np.zeros(0, dtype=np.int64) if self.opened.stores is None else self.opened.stores.first
         patching = Patching.of(
-            request, self.fields, self.opened.items, self.choice.ascending(), ends, windows=self.windows
+            request, self.fields, self.opened.items, self.choice.listed(), ends, windows=self.windows
         )
         return replace(self, patching=patching, windowing=None)
 

@@ -294,7 +294,10 @@ def samples_digest(plain: ResolvedData) -> str:
     samples = plain.choice.ascending()
     if isinstance(samples, range):
         return repr(samples)
-    return hashlib.sha256(np.ascontiguousarray(samples, "<i8").tobytes()).hexdigest()
+    hashed = hashlib.sha256()
+    for piece in samples.pieces():
+        hashed.update(np.ascontiguousarray(piece, "<i8").tobytes())
+    return hashed.hexdigest()
 
 
 def layout_fingerprint(

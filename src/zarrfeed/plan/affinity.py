@@ -144,10 +144,7 @@ class Dealing:
         whole = self.whole
         first = whole.first[places] + (whole.step if whole.samples is None else 1) * skipped
         blocks = whole.blocks[places]
-        part = replace(whole, held=ListedBlocks(blocks, rows, first), whole_blocks=False)
-        if whole.samples is None:
-            return part
-        return replace(part, held=ListedBlocks(blocks, rows, np.cumsum(rows) - rows), samples=part.listed())
+        return replace(whole, held=ListedBlocks(blocks, rows, first), whole_blocks=False)
 
     @cached_property
     def _ends(self) -> Int64:

@@ -17,6 +17,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.held_blocks import ListedBlocks
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.positions import PositionBlocks
+from zarrfeed.plan.sample_set import SampleSet
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.sweep import Sweep
 from zarrfeed.plan.swept_order import PatchOrder, SweptOrder
@@ -133,7 +134,7 @@ def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
     first = np.flatnonzero(_differ_from_last(block))
     ends = np.append(first[1:], len(samples))
     rows = ends - first
-    selection = Selection(ListedBlocks(block[first], rows, first), samples=samples)
+    selection = Selection(ListedBlocks(block[first], rows, first), samples=SampleSet("list", (samples,)))
     nothing, last_step = np.zeros_like(first), np.full_like(first, len(wanted) - 1)
     return EpochPlan(
         order=Order(num_samples, block_rows, shuffle=False, seed=0, lanes=1, selection=selection),

@@ -36,7 +36,7 @@ class RowKeys(TypedDict):
     length: int
     num_samples: int
     sample_step: int
-    selected: Int64
+    selected: core.SampleTable | None
 
 
 def strata_for(num_blocks: int) -> int:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.native import core
-from zarrfeed.plan.field_rows import chunk_finder, follows_rule
+from zarrfeed.plan.chunks_over_blocks import chunks_over_blocks
 from zarrfeed.plan.order import EpochPlan, Order
-from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs
+from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.windows import reach
 from zarrfeed.spec.field import Field, StoredField, VlenField, arrays_of, has_patches, window_of
 from zarrfeed.spec.layout import Layout
@@ -171,15 +171,8 @@ def chunks_of_order(order: Order, field: StoredField | VlenField, layout: Layout
 
 def _chunks_over_blocks(order: Order, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64]:
     """Return places of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
-    window = window_of(field)
     selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
-    place, begin, end = selection.runs()
-    if not follows_rule(field):
-        counts = end - begin + 1
-        begin = end = np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        place = np.repeat(place, counts)
-    offsets = (0,) if window is None else window.reads
-    return chunks_over_runs(place, begin, end, chunk_finder(field, layout), offsets)
+    return chunks_over_blocks(selection, field, layout)
 
 
 def _needs(plan: EpochPlan, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64, Int64]:

@@ -7,6 +7,7 @@ rule are made when somebody asks for them, as code does that needs all blocks at
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -327,7 +328,7 @@ def range_blocks(samples: range, block_rows: int, edges: Edges | None) -> HeldBl
     return ListedBlocks(block[held], rows[held], samples.start + samples.step * before[held])
 
 
-def digest_of(parts: list[Int64]) -> str:
+def digest_of(parts: Iterable[Int64]) -> str:
     """Return a hash of arrays of numbers, taken piece by piece."""
     hashed = hashlib.sha256()
     for part in parts:

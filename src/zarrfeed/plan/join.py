@@ -17,6 +17,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.labels import nearest_places
 from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.sample_set import Samples, flagged
 from zarrfeed.plan.selection import Int64, as_range
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.spec.missing import is_missing
@@ -71,7 +72,7 @@ class Joined:
 
     values: npt.NDArray[Any]
     rows: tuple[range | Int64, ...]
-    complete: range | Int64
+    complete: Samples
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 
@@ -105,7 +106,7 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
     places = [_places(one, axis, nearest=missing == "nearest") for one in keys]
     lacking = [place == NO_ROW for place in places]
     rows = tuple(_rows(one.samples, place) for one, place in zip(inputs, places, strict=True))
-    complete = as_range(np.flatnonzero(~np.logical_or.reduce(lacking)))
+    complete = flagged(~np.logical_or.reduce(lacking))
     values = axis if dtype is None else axis.view(dtype)
     joined = Joined(values, rows, complete, (), ("",) * len(inputs))
     if how == "inner":

@@ -448,7 +448,7 @@ class MixedOrder(Order):
     def _places(self) -> Int64:
         """The place of the first block of each source, and the number of blocks at the end."""
         chosen = self._chosen
-        first = chosen.first if chosen.samples is None else chosen.samples[chosen.first]
+        first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)
         return np.searchsorted(first, np.array(self.blend.first))
 
 

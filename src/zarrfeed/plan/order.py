@@ -141,7 +141,7 @@ class Order:
         _, first, _ = selection.held.at(place)
         if selection.samples is None:
             return place, (samples - first) // selection.step
-        return place, np.searchsorted(selection.samples, samples) - first
+        return place, selection.samples.rank(samples) - first
 
     def samples_in(self, places: Int64, rows: Int64) -> Int64:
         """Return the samples that are some rows of blocks, given by their places: what `locate` takes apart."""
@@ -151,8 +151,7 @@ class Order:
         _, first, _ = selection.held.at(places)
         if selection.samples is None:
             return first + selection.step * rows
-        found: Int64 = selection.samples[first + rows]
-        return found
+        return selection.samples.at(first + rows)
 
     def places(self, epoch: int) -> Int64:
         """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,).
@@ -208,7 +207,7 @@ class Order:
             "length": self.length,
             "num_samples": self.num_samples,
             "sample_step": 1 if selection is None else selection.step,
-            "selected": _NONE if selection is None or selection.samples is None else selection.samples,
+            "selected": None if selection is None or selection.samples is None else selection.samples.table,
         }
 
     def table(self) -> core.BlockTable:

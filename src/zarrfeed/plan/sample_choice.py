@@ -7,7 +7,7 @@ that were named by blocks remember the blocks, so that a state recognises them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -17,7 +17,8 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.field_rows import reads_gaps
 from zarrfeed.plan.left_out import IN_GAP, LeftOut, merged
-from zarrfeed.plan.selection import Int64, Select, Selection, as_range, select_blocks, select_samples, selection_of
+from zarrfeed.plan.sample_set import SampleBuilder, Samples, collected, distinct, pieces_of, runs_in, stretches
+from zarrfeed.plan.selection import Int64, Select, Selection, select_blocks, select_samples, selection_of
 from zarrfeed.plan.split import By, split_selection
 from zarrfeed.plan.window_rows import WindowRows, bounds_of, choose_windows
 from zarrfeed.spec.block_edges import Edges
@@ -34,7 +35,7 @@ class SampleChoice:
     num_samples
         Length of the sample axis of the array.
     samples
-        Those that are chosen: a range or a list, ascending; or a selection that was made block by block.
+        Those that are chosen; or a selection that was made block by block.
     block_rows
         Rows of a block of that selection; 0 without one.
     unit
@@ -56,7 +57,7 @@ class SampleChoice:
     """
 
     num_samples: int
-    samples: range | Int64 | Selection
+    samples: Samples | Selection
     block_rows: int = 0
     unit: BlockUnit | None = None
     aligned: bool = True
@@ -73,7 +74,7 @@ class SampleChoice:
 
     def with_segments(self, borders: Int64) -> Self:
         """Choose the same samples, whose windows do not leave segments with these borders."""
-        return replace(self, borders=np.unique(borders), has_segments=True)
+        return replace(self, borders=distinct(borders), has_segments=True)
 
     @classmethod
     def concat(
@@ -108,14 +109,16 @@ class SampleChoice:
         if all(choice.length == choice.num_samples for choice in choices):
             every = cls.all_of(num_samples)
             return replace(every, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
-        first, listed = 0, []
+        first, found = 0, SampleBuilder(num_samples)
         for choice, lengths in zip(choices, repeats, strict=True):
             total = sum(lengths)
             is_whole = choice.length == choice.num_samples
             chosen = range(total) if is_whole else choice.ascending()
-            listed.append(np.asarray(chosen, dtype=np.int64) + first)
+            for low, high in stretches([chosen], total):
+                begin, end = runs_in(chosen, low, high)
+                found.add(begin + first, end + first)
             first += total
-        samples = as_range(np.concatenate(listed))
+        samples = found.samples()
         return cls(num_samples, samples, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
 
     @property
@@ -123,9 +126,16 @@ class SampleChoice:
         """How many samples are chosen."""
         return self.samples.length if isinstance(self.samples, Selection) else len(self.samples)
 
-    def ascending(self) -> range | Int64:
+    def ascending(self) -> Samples:
         """Return the samples by their indices in the array."""
-        return as_range(self.samples.listed()) if isinstance(self.samples, Selection) else self.samples
+        if not isinstance(self.samples, Selection):
+            return self.samples
+        return self.samples.as_run() or collected(self.samples.pieces(), self.num_samples)
+
+    def listed(self) -> range | Int64:
+        """Return the same as a range, or as a list, for what has an entry for each sample anyway."""
+        samples = self.ascending()
+        return samples if isinstance(samples, range) else samples.listed()
 
     def selection(self, block_rows: int, edges: Edges | None = None) -> Selection | None:
         """Return the samples in blocks of so many rows, or in those that begin at `edges`.
@@ -235,13 +245,12 @@ class SampleChoice:
             If no sample is left.
         """
         samples = self.ascending()
-        reads_all = ~reads_gaps(fields, np.asarray(samples, dtype=np.int64))
-        lost = len(samples) - int(reads_all.sum())
+        kept = collected(_without_gaps(fields, samples), self.num_samples)
+        lost = len(samples) - len(kept)
         if not lost:
             return self
         if lost == len(samples):
             raise ConfigError(f"no sample is left: of all {lost}, {IN_GAP}")
-        kept = as_range(np.asarray(samples, dtype=np.int64)[reads_all])
         left_out = (*self.left_out, LeftOut(lost, len(samples), IN_GAP))
         return replace(self, samples=kept, block_rows=0, left_out=left_out)
 
@@ -269,14 +278,18 @@ class SampleChoice:
             for part in selections
         )
 
-    def _at(self, positions: range | Int64) -> range | Int64:
+    def _at(self, positions: Samples) -> Samples:
         """Return samples by their positions, which ascend."""
-        if isinstance(self.samples, Selection):
-            return as_range(self.samples.samples_at(np.asarray(positions, dtype=np.int64)))
-        if isinstance(positions, range):
-            picked = self.samples[positions.start : positions.stop : positions.step]
-            return picked if isinstance(picked, range) else as_range(picked)
-        return as_range(np.asarray(self.samples, dtype=np.int64)[positions])
+        samples = self.samples
+        if isinstance(samples, range):
+            if isinstance(positions, range):
+                return samples[positions.start : positions.stop : positions.step]
+            if (samples.start, samples.step) == (0, 1):
+                return positions
+            start, step = samples.start, samples.step
+            return collected((start + step * piece for piece in pieces_of(positions)), self.num_samples)
+        find = samples.samples_at if isinstance(samples, Selection) else samples.at
+        return collected(map(find, pieces_of(positions)), self.num_samples)
 
     def _between(self, select: slice) -> range:
         """Return the rows between the bounds of a slice of the samples."""
@@ -287,3 +300,9 @@ class SampleChoice:
             self.bounds.start if start == 0 else int(self.samples[start]),
             self.bounds.stop if stop >= len(self.samples) else int(self.samples[stop]),
         )
+
+
+def _without_gaps(fields: Sequence[Field], samples: Samples) -> Iterator[Int64]:
+    """Return the samples that read no row that a row map lacks, some at a time."""
+    for piece in pieces_of(samples):
+        yield piece[~reads_gaps(fields, piece)]

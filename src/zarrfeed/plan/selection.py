@@ -7,7 +7,7 @@ each; so chunks that hold no selected sample are never named, hence never read. 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -18,9 +18,13 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlocks, digest_of, range_blocks
 from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.sample_set import AT_ONCE, Int64, Samples, SampleSet, as_samples, flagged, rank_of
 from zarrfeed.spec.block_edges import Edges, StoreEdges
 
-Int64: TypeAlias = npt.NDArray[np.int64]
+#: Of more samples than these that are no range, the set is hashed and not its samples.
+MANY_SAMPLES = 1 << 24
+#: Number, rows and first sample of a block that is listed, here and for the engine.
+_BYTES_OF_BLOCK = 48
 
 #: A slice, distinct indices in any order, or a mask.
 Select: TypeAlias = "slice | npt.ArrayLike"
@@ -33,12 +37,12 @@ class Selection:
     Attributes
     ----------
     held
-        The blocks that hold any. The first sample of each is where it stands in `samples`; without these, it is the
-        sample itself.
+        The blocks that hold any. The first sample of each is its number in `samples`; without these, it is the sample
+        itself.
     step
         Without `samples`: the distance between the samples of a block.
     samples
-        Samples, ascending. None: they are evenly spaced, and no list of them is kept.
+        The samples. None: those of each block are evenly spaced.
     whole_blocks
         Whether it was made of whole blocks.
     left_out
@@ -47,7 +51,7 @@ class Selection:
 
     held: HeldBlocks
     step: int = 1
-    samples: Int64 | None = None
+    samples: SampleSet | None = None
     whole_blocks: bool = False
     left_out: tuple[LeftOut, ...] = ()
 
@@ -59,26 +63,24 @@ class Selection:
         return cls(range_blocks(samples, block_rows, edges), samples.step)
 
     @classmethod
-    def of_samples(cls, samples: Int64, block_rows: int, edges: Edges | None = None) -> Selection:
-        """Select samples that are listed, ascending and each once; there are some."""
-        regular = as_range(samples)
-        if isinstance(regular, range):
-            return cls.of_range(regular, block_rows, edges)
-        block = block_of(samples, block_rows, edges)
-        first = np.flatnonzero(np.diff(block, prepend=-1))
-        return cls(ListedBlocks(block[first], np.diff(first, append=len(samples)), first), samples=samples)
+    def of_samples(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
+        """Select some samples, ascending and each once; there are some."""
+        chosen = as_samples(samples) if isinstance(samples, np.ndarray) else samples
+        if isinstance(chosen, range):
+            return cls.of_range(chosen, block_rows, edges)
+        return cls(_blocks_of(chosen, block_rows, edges), samples=chosen)
 
     @classmethod
-    def of_runs(cls, samples: Int64, block_rows: int, edges: Edges | None = None) -> Selection:
-        """Select samples as `of_samples` does, but keep no list of them if each block has one run of samples."""
-        listed = cls.of_samples(samples, block_rows, edges)
-        if listed.samples is None:
-            return listed
-        first = samples[listed.first]
-        last = samples[listed.first + listed.rows - 1]
-        if (last - first != listed.rows - 1).any():
-            return listed
-        return cls(ListedBlocks(listed.blocks, listed.rows, first))
+    def of_runs(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
+        """Select samples as `of_samples` does, but keep none of them if each block has one run of samples."""
+        chosen = cls.of_samples(samples, block_rows, edges)
+        if chosen.samples is None:
+            return chosen
+        first = chosen.samples.at(chosen.first)
+        last = chosen.samples.at(chosen.first + chosen.rows - 1)
+        if (last - first != chosen.rows - 1).any():
+            return chosen
+        return cls(ListedBlocks(chosen.blocks, chosen.rows, first))
 
     @property
     def blocks(self) -> Int64:
@@ -134,8 +136,10 @@ class Selection:
     def digest(self) -> str:
         """The number of samples, and a hash that tells selections apart.
 
-        Of many blocks that follow a rule, the rule is hashed.
+        Of many blocks, or samples, that follow a rule, the rule is hashed.
         """
+        if self.samples is not None and not self.whole_blocks and MANY_SAMPLES < self.length == len(self.samples):
+            return f"{self.length} ({self.samples.digest.hex()[:16]})"
         rule = self.held.rule()
         if rule is None or self.whole_blocks or self.samples is not None or len(self.held) <= MANY_BLOCKS:
             return self.listed_digest
@@ -143,40 +147,105 @@ class Selection:
 
     @cached_property
     def listed_digest(self) -> str:
-        """The same with a hash of the blocks, which states of earlier releases have."""
+        """The same with a hash of the blocks, or of listed samples, which states of earlier releases have."""
+        parts: Iterable[Int64]
         if self.whole_blocks:
             count, parts = len(self.held), [self.blocks]
         elif self.samples is None:
             count, parts = self.length, [self.blocks, self.rows, self.first, np.array([self.step])]
         else:
-            count, parts = self.length, [self.listed()]
+            count, parts = self.length, self.pieces()
         return f"{count} ({digest_of(parts)})"
+
+    @property
+    def nbytes(self) -> int:
+        """What the samples take, and the blocks that are listed for them."""
+        blocks = 0 if self.held.rule() is not None else _BYTES_OF_BLOCK * len(self.held)
+        return blocks + (0 if self.samples is None else self.samples.nbytes)
 
     def listed(self, places: Int64 | None = None) -> Int64:
         """Return the samples of some blocks, named by their places in `blocks`, or of all: shape (samples,)."""
         rows, first = (self.rows, self.first) if places is None else (self.rows[places], self.first[places])
+        if self.samples is not None:
+            # the samples of blocks that follow each other are listed together
+            breaks = np.flatnonzero(first[1:] != first[:-1] + rows[:-1]) + 1
+            begins, counts = first[np.append(0, breaks)], np.add.reduceat(rows, np.append(0, breaks))
+            table = self.samples.table
+            parts = [table.list(begin, count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
         within = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
-        if self.samples is None:
-            listed: Int64 = np.repeat(first, rows) + self.step * within
-        else:
-            listed = self.samples[np.repeat(first, rows) + within]
+        listed: Int64 = np.repeat(first, rows) + self.step * within
         return listed
+
+    def pieces(self) -> Iterator[Int64]:
+        """Return all samples, some blocks at a time."""
+        at_once = max(1, AT_ONCE // self.max_rows)
+        for place in range(0, len(self.held), at_once):
+            yield self.listed(np.arange(place, min(place + at_once, len(self.held))))
 
     def samples_at(self, positions: Int64) -> Int64:
         """Return samples by their positions among those that are selected, in ascending order of samples."""
         place, within = self.held.positions_in(positions)
         _, first, _ = self.held.at(place)
         stands = first + (self.step if self.samples is None else 1) * within
-        found: Int64 = stands if self.samples is None else self.samples[stands]
-        return found
+        return stands if self.samples is None else self.samples.at(stands)
 
-    def runs(self) -> tuple[Int64, Int64, Int64]:
-        """Return runs of samples without gaps: place of the block, first and last sample of each, shape (runs,)."""
-        place = np.arange(len(self.held))
-        if self.samples is None and self.step == 1:
-            return place, self.first, self.first + self.rows - 1
-        listed = self.listed()
-        return np.repeat(place, self.rows), listed, listed
+    def runs(self, apart: int = 1, places: Int64 | None = None) -> tuple[Int64, Int64, Int64]:
+        """Return runs of samples that are at most `apart` from each other: of all blocks, or of those at some places.
+
+        Returns
+        -------
+        Place of the block, first and last sample of each run, shape (runs,).
+        """
+        place = np.arange(len(self.held)) if places is None else places
+        _, first, rows = self.held.at(place)
+        if self.samples is None and self.step <= apart:
+            return place, first, first + self.step * (rows - 1)
+        if self.samples is not None and self.samples.form == "runs" and self.samples.step <= apart:
+            return _merged(*self._cut_runs(place, first, rows), apart)
+        found = []
+        before = np.cumsum(rows) - rows
+        for some in np.split(np.arange(len(place)), np.flatnonzero(np.diff(before // AT_ONCE)) + 1):
+            listed = self.listed(place[some])
+            found.append(_merged(np.repeat(place[some], rows[some]), listed, listed, apart))
+        of_runs, begin, last = (np.concatenate(column) for column in zip(*found, strict=True))
+        return of_runs, begin, last
+
+    def _cut_runs(self, place: Int64, first: Int64, rows: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return the runs of `samples`, cut at the ends of blocks: place, first and last sample of each."""
+        assert self.samples is not None
+        begin, count = self.samples.arrays
+        before = np.cumsum(count) - count
+        low = np.searchsorted(before, first, side="right") - 1
+        counts = np.searchsorted(before, first + rows) - low
+        # one entry for each block and run from here on
+        of_block = np.repeat(np.arange(len(place)), counts)
+        run = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        number = np.maximum(first[of_block], before[run])
+        behind = np.minimum((first + rows)[of_block], before[run] + count[run])
+        at = begin[run] + self.samples.step * (number - before[run])
+        return place[of_block], at, at + self.samples.step * (behind - number - 1)
+
+
+def _merged(place: Int64, begin: Int64, last: Int64, apart: int) -> tuple[Int64, Int64, Int64]:
+    """Return runs of which those of a block that are at most `apart` from each other are one."""
+    starts = np.append(True, (np.diff(place) != 0) | (begin[1:] - last[:-1] > apart))[: len(place)]
+    ends = np.append(np.flatnonzero(starts)[1:] - 1, len(place) - 1)[: int(starts.sum())]
+    return place[starts], begin[starts], last[ends]
+
+
+def _blocks_of(samples: SampleSet, block_rows: int, edges: Edges | None) -> ListedBlocks:
+    """Return the blocks that hold samples; the first one of each is named by its number among the samples."""
+    num_blocks = samples[-1] // block_rows + 1 if edges is None else len(edges) - 1
+    if num_blocks <= len(samples):  # count the samples of each block
+        of_blocks = np.arange(num_blocks + 1) * block_rows if edges is None else np.asarray(edges)
+        before = rank_of(samples, of_blocks)
+        rows = np.diff(before)
+        held = np.flatnonzero(rows)
+        return ListedBlocks(held, rows[held], before[held])
+    block = np.concatenate([block_of(piece, block_rows, edges) for piece in samples.pieces()])
+    first = np.flatnonzero(np.diff(block, prepend=-1))
+    return ListedBlocks(block[first], np.diff(first, append=len(samples)), first)
 
 
 def block_of(samples: Int64, block_rows: int, edges: Edges | None = None) -> Int64:
@@ -186,35 +255,6 @@ def block_of(samples: Int64, block_rows: int, edges: Edges | None = None) -> Int
     if isinstance(edges, StoreEdges):
         return edges.block_of(samples)
     return np.searchsorted(edges, samples, side="right") - 1
-
-
-def chunks_over_runs(
-    place: Int64, begin: Int64, end: Int64, find_chunks: Callable[[Int64, int], Int64], offsets: Sequence[int]
-) -> tuple[Int64, Int64]:
-    """Return which chunks hold the rows at `offsets` from runs of samples.
-
-    Parameters
-    ----------
-    place, begin, end
-        Of each run: a number, its first and its last sample.
-    find_chunks
-        Returns the chunk of the row at an offset from each of some samples, -1 where there is none. A run needs all
-        chunks between those of its ends.
-    offsets
-        Of the rows.
-
-    Returns
-    -------
-    Places and indices of chunks, each pair once, shape (pairs,) both; sorted.
-    """
-    # one entry per run and offset from here on: the chunks from `low` to `high`
-    low = np.stack([find_chunks(begin, offset) for offset in offsets], axis=1).ravel()
-    high = np.stack([find_chunks(end, offset) for offset in offsets], axis=1).ravel()
-    counts = np.where((low < 0) | (high < 0), 0, high - low + 1)
-    chunk = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-    num_chunks = int(high.max(initial=0)) + 1
-    pairs = np.unique(np.repeat(np.repeat(place, len(offsets)), counts) * num_chunks + chunk)
-    return np.divmod(pairs, num_chunks)
 
 
 def make_selection(
@@ -244,7 +284,7 @@ def make_selection(
 
 
 def selection_of(
-    samples: range | Int64, blocks: Int64 | None, *, num_samples: int, block_rows: int, edges: Edges | None = None
+    samples: Samples, blocks: Int64 | None, *, num_samples: int, block_rows: int, edges: Edges | None = None
 ) -> Selection | None:
     """Return a selection of samples in some blocks, both ascending; None for all of them, in blocks of one length."""
     selects = len(samples) < num_samples
@@ -260,7 +300,7 @@ def selection_of(
     return within if selects else replace(within, whole_blocks=True)
 
 
-def select_samples(select: Select, num_samples: int) -> range | Int64:
+def select_samples(select: Select, num_samples: int) -> Samples:
     """Return the samples that a user selected, ascending: as a range where they are one.
 
     Raises
@@ -287,22 +327,10 @@ def select_samples(select: Select, num_samples: int) -> range | Int64:
     if named.dtype.kind == "b":
         if len(named) != num_samples:
             raise ConfigError(f"select is a mask of {len(named)} flags, must have one a sample, {num_samples}")
-        samples = np.flatnonzero(named).astype(np.int64, copy=False)
+        samples = flagged(named)
         _check_some(len(samples), select)
-    else:
-        samples = _distinct(named, num_samples)
-    return as_range(samples)
-
-
-def common_samples(samples: range | Int64, complete: range | Int64) -> range | Int64:
-    """Return the samples that are in both, ascending; `complete` has no gaps if it is a range."""
-    if isinstance(complete, range):
-        if isinstance(samples, range):
-            skipped = max(0, -(-(complete.start - samples.start) // samples.step))
-            return range(samples.start + skipped * samples.step, min(samples.stop, complete.stop), samples.step)
-        return as_range(samples[(samples >= complete.start) & (samples < complete.stop)])
-    listed = np.asarray(samples, dtype=np.int64)
-    return as_range(np.intersect1d(listed, complete, assume_unique=True))
+        return samples
+    return as_samples(_distinct(named, num_samples))
 
 
 def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
@@ -323,15 +351,21 @@ def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
     return np.unique(named.astype(np.int64) % num_blocks)
 
 
-def _distinct(named: npt.NDArray[Any], num_samples: int) -> Int64:
+def _distinct(named: npt.NDArray[Any], num_samples: int) -> npt.NDArray[Any]:
+    """Return the samples that are named, ascending."""
     low, high = int(named.min()), int(named.max())
     if low < -num_samples or high >= num_samples:
         wrong = low if low < -num_samples else high
         raise ConfigError(f"select has the index {wrong}, must be in [{-num_samples}, {num_samples - 1}]")
-    samples = np.sort(named.astype(np.int64) % num_samples)
-    again = np.flatnonzero(samples[1:] == samples[:-1])
-    if len(again):
-        raise ConfigError(f"select names sample {samples[again[0]]} more than once, must name each once")
+    samples = named.copy() if low >= 0 else named.astype(np.int64)
+    if low < 0:
+        samples %= num_samples
+    samples.sort()
+    for first in range(0, len(samples), AT_ONCE):
+        piece = samples[first : first + AT_ONCE + 1]
+        again = np.flatnonzero(piece[1:] == piece[:-1])
+        if len(again):
+            raise ConfigError(f"select names sample {piece[again[0]]} more than once, must name each once")
     return samples
 
 

@@ -34,14 +34,9 @@ from zarrfeed.plan.left_out import (
     WITHIN_GAP,
     LeftOut,
 )
-from zarrfeed.plan.selection import (
-    Int64,
-    Select,
-    Selection,
-    as_range,
-    common_samples,
-    select_samples,
-)
+from zarrfeed.plan.sample_set import Int64, Samples, distinct, intersected
+from zarrfeed.plan.selection import Select, Selection, select_samples
+from zarrfeed.plan.window_samples import count_between, reading_only
 from zarrfeed.plan.windows import check_segment_ends, offsets_of, samples_with_windows, unpadded
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.window import Borders, Window
@@ -66,17 +61,17 @@ class ChosenWindows:
         Of the segments at whose ends windows are padded. None: all samples are one segment, or nothing is padded.
     """
 
-    samples: range | Int64
+    samples: Samples
     left_out: tuple[LeftOut, ...]
     borders: Borders | None
 
 
 def choose_windows(
-    named: range | Int64,
+    named: Samples,
     windows: Sequence[Window | None],
     num_samples: int,
     *,
-    selected: range | Int64,
+    selected: Samples,
     by_list: bool,
     segment_ends: npt.ArrayLike | None,
     window_rows: WindowRows | None,
@@ -111,10 +106,10 @@ def choose_windows(
     ends = None if segment_ends is None else check_segment_ends(segment_ends, num_samples)
     are_named = ends is not None or not are_stores
     if borders is not None:
-        ends = borders[1:] if ends is None else np.union1d(ends, borders[1:])
+        ends = borders[1:] if ends is None else distinct(np.concatenate([ends, borders[1:]]))
     complete = samples_with_windows(windows, num_samples, ends)
     assert complete is not None
-    whole = common_samples(named, complete)
+    whole = intersected(named, complete, num_samples)
     if not len(whole):
         raise ConfigError("no sample that select names has all rows of its window in the array, and its segment")
     left_out = []
@@ -123,12 +118,17 @@ def choose_windows(
         left_out.append(_count_incomplete(named, whole, ends, reason))
 
     rows, reason = _readable_rows(window_rows, selected, num_samples)
-    samples = _samples_reading_only(whole, offsets_of(unpadded(windows)), rows)
+    samples = reading_only(whole, offsets_of(unpadded(windows)), rows, num_samples)
     padded_at = None
     if unpadded(windows) != list(windows):
         padded_at = _borders_of(ends, rows, num_samples)
         if padded_at is not None:
-            samples = _samples_padded_within(samples, offsets_of(windows), rows, padded_at)
+            one_segment = isinstance(rows, range) and rows.step == 1  # of which `padded_at` has the ends
+            samples = (
+                intersected(samples, rows, num_samples)
+                if one_segment
+                else reading_only(samples, offsets_of(windows), rows, num_samples, padded_at)
+            )
     lost = len(whole) - len(samples)
     halves = window_rows is None and by_list and 2 * len(samples) < len(whole)
     if not len(samples) or halves:
@@ -143,57 +143,30 @@ def choose_windows(
     return ChosenWindows(samples, tuple(left_out), padded_at)
 
 
-def _count_incomplete(named: range | Int64, whole: range | Int64, ends: Int64 | None, reason: str) -> LeftOut:
+def _count_incomplete(named: Samples, whole: Samples, ends: Int64 | None, reason: str) -> LeftOut:
     """Count the samples that are named and lack rows of their windows."""
     lost = len(named) - len(whole)
     if ends is None or reason != OUTSIDE_SEGMENT:
         return LeftOut(lost, len(named), reason)
     begins = np.concatenate(([0], ends[:-1]))
-    had = _count_between(named, begins, ends) > 0
-    has = _count_between(whole, begins, ends) > 0
+    had = count_between(named, begins, ends) > 0
+    has = count_between(whole, begins, ends) > 0
     return LeftOut(lost, len(named), reason, int((had & ~has).sum()), int(had.sum()))
 
 
-def _borders_of(ends: Int64 | None, rows: range | Int64, num_samples: int) -> Borders | None:
+def _borders_of(ends: Int64 | None, rows: Samples, num_samples: int) -> Borders | None:
     """Return where segments begin at whose ends windows are padded; None where all samples are one segment.
 
     Rows that are read without gaps are a segment of their own: those of a slice.
     """
     first = np.array([0, num_samples]) if ends is None else np.concatenate(([0], ends))
     if isinstance(rows, range) and rows.step == 1:
-        first = np.union1d(first, [rows.start, rows.stop])
-    first = np.unique(first)
+        first = np.append(first, [rows.start, rows.stop])
+    first = distinct(first)
     return None if len(first) == 2 else Borders(first)
 
 
-def _samples_padded_within(
-    samples: range | Int64, offsets: Sequence[int], rows: range | Int64, borders: Borders
-) -> range | Int64:
-    """Return the samples all of whose rows that lie in their segment are among `rows`."""
-    if isinstance(rows, range) and rows.step == 1:  # a segment of its own
-        return common_samples(samples, rows)
-    listed = np.asarray(samples, dtype=np.int64)
-    low, high = borders.around(listed)
-    inside = np.ones(len(listed), dtype=bool)
-    for offset in offsets:
-        inside &= _is_in(np.asarray(rows), np.clip(listed + offset, low, high - 1))
-    return as_range(listed[inside])
-
-
-def _count_between(samples: range | Int64, begins: Int64, ends: Int64) -> Int64:
-    """Return how many of some ascending samples lie in each [begin, end)."""
-    if isinstance(samples, range):
-        edges = np.stack([begins, ends]) - samples.start
-        before = np.clip(-(-edges // samples.step), 0, len(samples))
-    else:
-        before = np.searchsorted(samples, np.stack([begins, ends]))
-    counts: Int64 = before[1] - before[0]
-    return counts
-
-
-def _readable_rows(
-    window_rows: WindowRows | None, selected: range | Int64, num_samples: int
-) -> tuple[range | Int64, str]:
+def _readable_rows(window_rows: WindowRows | None, selected: Samples, num_samples: int) -> tuple[Samples, str]:
     """Return the rows that windows may read, ascending, and why samples that read others are left out."""
     if isinstance(window_rows, str):
         if window_rows == "all":
@@ -208,7 +181,7 @@ def _readable_rows(
     return selected, OUTSIDE_SELECTION
 
 
-def _rows_named_by(rows: Select, num_samples: int) -> range | Int64:
+def _rows_named_by(rows: Select, num_samples: int) -> Samples:
     """Return the rows that a user named: of a slice all between its bounds, else those that are listed."""
     named = select_samples(rows, num_samples)
     return range(*bounds_of(rows, num_samples)) if isinstance(rows, slice) else named
@@ -218,24 +191,6 @@ def bounds_of(select: slice, length: int) -> tuple[int, int]:
     """Return the bounds [start, stop) of a slice of a sequence, whatever its step."""
     start, stop, step = select.indices(length)
     return (start, stop) if step > 0 else (stop + 1, start + 1)
-
-
-def _samples_reading_only(samples: range | Int64, offsets: Sequence[int], rows: range | Int64) -> range | Int64:
-    """Return the samples, of some ascending ones, all of whose rows are among `rows`."""
-    if isinstance(rows, range) and rows.step == 1:
-        return common_samples(samples, range(rows.start - offsets[0], rows.stop - offsets[-1]))
-    allowed, listed = np.asarray(rows, dtype=np.int64), np.asarray(samples, dtype=np.int64)
-    inside = np.ones(len(listed), dtype=bool)
-    for offset in offsets:
-        inside &= _is_in(allowed, listed + offset)
-    return as_range(listed[inside])
-
-
-def _is_in(allowed: Int64, rows: Int64) -> npt.NDArray[np.bool_]:
-    """Return which rows are among some ascending ones."""
-    place = np.searchsorted(allowed, rows)
-    found: npt.NDArray[np.bool_] = allowed[np.minimum(place, len(allowed) - 1)] == rows
-    return found
 
 
 def separate_parts(

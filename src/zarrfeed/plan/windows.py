@@ -17,7 +17,8 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
-from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.sample_set import Int64, Samples
+from zarrfeed.plan.window_samples import whole_windows
 from zarrfeed.spec.window import Borders, Lead, Pad, Window
 
 #: Distances from a sample's own row; a bare number takes that row and adds no axis.
@@ -166,7 +167,7 @@ def parse_pad(name: str, pad: object) -> Pad | None:
 
 def samples_with_windows(
     windows: Sequence[Window | None], num_samples: int, segment_ends: npt.ArrayLike | None = None
-) -> range | Int64 | None:
+) -> Samples | None:
     """Return the samples that have all of their rows, ascending; None where there is nothing to heed.
 
     Rows that are padded need not be there.
@@ -182,20 +183,16 @@ def samples_with_windows(
         return None
     before, after = reach(unpadded(windows))
     if segment_ends is None:
-        found = range(before, num_samples - after)
+        found = whole_windows(num_samples, None, before, after)
         if not found:
             raise ConfigError(f"offsets reach from {-before} to {after:+d}, and there are {num_samples} samples only")
         return found
     ends = check_segment_ends(segment_ends, num_samples)
-    begins = np.concatenate(([0], ends[:-1]))
-    first = begins + before
-    counts = np.maximum(0, ends - after - first)
-    if not counts.any():
-        raise ConfigError(
-            f"offsets reach from {-before} to {after:+d}, and the longest segment has {(ends - begins).max()} samples"
-        )
-    samples: Int64 = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-    return samples
+    found = whole_windows(num_samples, ends, before, after)
+    if not found:
+        longest = np.diff(ends, prepend=0).max()
+        raise ConfigError(f"offsets reach from {-before} to {after:+d}, and the longest segment has {longest} samples")
+    return found
 
 
 def check_segment_ends(segment_ends: npt.ArrayLike, num_samples: int) -> Int64:

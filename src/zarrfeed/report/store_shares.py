@@ -9,6 +9,7 @@ import numpy as np
 from zarrfeed.base.page import Row
 from zarrfeed.metadata.store_table import StoreTable
 from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.plan.sample_set import rank_of
 from zarrfeed.plan.selection import Int64
 
 #: Up to so many stores are listed one by one.
@@ -35,12 +36,7 @@ class StoreShares:
         """Count the samples that are chosen of each store."""
         if choice.length == choice.num_samples:
             return cls(table, np.diff(table.first))
-        samples = choice.ascending()
-        if isinstance(samples, range):
-            before = np.clip(-(-(table.first - samples.start) // samples.step), 0, len(samples))
-        else:
-            before = np.searchsorted(samples, table.first)
-        return cls(table, np.diff(before))
+        return cls(table, np.diff(rank_of(choice.ascending(), table.first)))
 
     @property
     def lengths(self) -> Int64:

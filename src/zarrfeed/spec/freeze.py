@@ -14,6 +14,8 @@ from zarrfeed.spec.window import Lead
 
 #: As many numbers of an array are printed; a longer array is printed as its length and its hash.
 PRINTED_NUMBERS = 16
+#: Numbers of an array are hashed so many at a time.
+_HASHED_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,19 @@ class FrozenArray:
     def of(cls, values: Any) -> FrozenArray:
         """Return the numbers of a sequence, an array or a tensor."""
         array = np.asarray(values)
+        kind = array.dtype
         if array.dtype.kind in "iu" or array.size == 0:
-            array = array.astype("<i8")
+            kind = np.dtype("<i8")
         elif array.dtype.kind == "f":
-            array = array.astype("<f8")
-        digest = hashlib.sha256(array.dtype.str.encode() + np.ascontiguousarray(array).tobytes()).hexdigest()
-        text = repr(array.tolist())
+            kind = np.dtype("<f8")
+        hashed, flat = hashlib.sha256(kind.str.encode()), array.reshape(-1)
+        for begin in range(0, array.size, _HASHED_AT_ONCE):  # no copy of a long array is made
+            hashed.update(np.ascontiguousarray(flat[begin : begin + _HASHED_AT_ONCE], dtype=kind).tobytes())
+        digest = hashed.hexdigest()
         if array.size > PRINTED_NUMBERS:
-            text = f"<{'x'.join(map(str, array.shape))} {array.dtype.name}, sha256 {digest[:12]}>"
+            text = f"<{'x'.join(map(str, array.shape))} {kind.name}, sha256 {digest[:12]}>"
+        else:
+            text = repr(array.astype(kind).tolist())
         return cls(array.shape, digest, text)
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrIterableDataset, _core
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
 from zarrfeed.plan.order import Order, open_batches
-from zarrfeed.plan.selection import Int64, Selection, chunks_over_runs, make_selection, select_samples
+from zarrfeed.plan.selection import Int64, Selection, make_selection, select_samples
 from zarrfeed.plan.split import split_blocks
 
 N, ROWS = 103, 8
@@ -111,7 +111,7 @@ def test_the_selected_samples_stand_on_the_line_once_and_strides_partition_it(
 @given(st.integers(1, 120), st.data())
 def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataObject) -> None:
     select = data.draw(selects(n).filter(lambda s: len(selected(s, n)) > 0))
-    block_rows, chunk = data.draw(st.integers(1, n)), data.draw(st.integers(1, n))
+    block_rows = data.draw(st.integers(1, n))
     chosen = selected(select, n)
     made = make_selection(select, None, num_samples=n, block_rows=block_rows)
     again = make_selection(data.draw(st.permutations(chosen.tolist())), None, num_samples=n, block_rows=block_rows)
@@ -125,14 +125,18 @@ def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataO
     assert np.array_equal(made.listed(), chosen)
     assert (made.samples is None) == (len(np.unique(np.diff(chosen))) <= 1), "what is evenly spaced needs no list"
     assert np.array_equal(made.blocks, np.unique(chosen // block_rows))
-    offsets = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
-    over = [
-        (place, c)
-        for place in range(len(made.blocks))
-        for c in np.unique((made.listed(np.array([place]))[:, None] + offsets) // chunk)
-    ]
-    found = chunks_over_runs(*made.runs(), lambda samples, offset: (samples + offset) // chunk, offsets)
-    assert list(zip(*found, strict=True)) == over
+    apart = data.draw(st.integers(1, 9))
+    place, begin, last = made.runs(apart)
+    of_runs = [list(range(a, b + 1)) for a, b in zip(begin, last, strict=True)]
+    assert not set(chosen) - set(sum(of_runs, [])), "runs have all samples"
+    assert all(
+        (a // block_rows, b // block_rows) == (of, of) for a, b, of in zip(begin, last, made.blocks[place], strict=True)
+    )
+    assert all(np.diff(np.intersect1d(run, chosen)).max(initial=0) <= apart for run in of_runs)
+    ends = np.diff(np.append(chosen, 2**40))
+    assert len(place) == sum(
+        d > apart or a // block_rows != (a + d) // block_rows for a, d in zip(chosen, ends, strict=True)
+    )
     positions = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=20)), dtype=np.int64)
     assert np.array_equal(made.samples_at(positions), chosen[positions])
 

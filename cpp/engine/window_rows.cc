@@ -1,0 +1,101 @@
+#include "engine/window_rows.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+
+WindowRows::WindowRows(const FieldDecoder& field, const EpochPlan& plan) : field_(field), plan_(plan) {
+  const FieldSpec& spec = field.spec();
+  offsets_ = spec.offsets.empty() ? std::vector<int64_t>{0} : spec.offsets;
+  is_plain_ = field.is_stored() && !spec.row_map && !spec.lead && spec.pad.mode == PadSpec::Mode::kNone &&
+              spec.array.parts == nullptr && !spec.is_variant && std::ranges::is_sorted(offsets_);
+}
+
+template <typename Take>
+void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const {
+  const FieldSpec& spec = field_.spec();
+  std::vector<int64_t> offsets = offsets_;
+  int64_t begin = 0;
+  int64_t end = plan_.num_samples;
+  const auto* const borders = spec.pad.borders.get();
+  if (borders != nullptr) end = 0;  // looked up below
+  for (const Placement& p : samples) {
+    if (borders != nullptr && (p.sample < begin || p.sample >= end)) {
+      const auto behind = std::upper_bound(borders->begin(), borders->end(), p.sample);
+      begin = behind == borders->begin() ? 0 : std::max<int64_t>(0, *std::prev(behind));
+      end = behind == borders->end() ? plan_.num_samples : std::min(plan_.num_samples, *behind);
+    }
+    if (spec.lead) {
+      const int64_t lead = draw_lead(plan_, p.sample, spec.lead->low, spec.lead->high);
+      if (spec.kind == FieldSpec::Kind::kLead) {
+        take(Placement{lead, p.step});
+        continue;
+      }
+      for (const size_t place : spec.lead->places) offsets[place] = lead;
+    }
+    int64_t step = p.step * std::ssize(offsets);
+    for (const int64_t offset : offsets) take(Placement{field_.find_row(p.sample, offset, begin, end), step++});
+  }
+}
+
+std::vector<Placement> WindowRows::list(std::span<const Placement> samples) const {
+  std::vector<Placement> rows;
+  rows.reserve(samples.size() * offsets_.size());
+  for_each(samples, [&](const Placement& row) { rows.push_back(row); });
+  return rows;
+}
+
+int64_t WindowRows::chunk_of(const Placement& row) const {
+  const int64_t chunk = row.sample < 0 ? kNoChunk : field_.chunk_of(row.sample);
+  if (chunk == kNoChunk && (row.sample >= 0 || field_.spec().is_variant)) {
+    if (field_.spec().array.parts != nullptr) return kOfOther;
+    throw Error(ErrorKind::kConfig, "plan: no chunk has row " + std::to_string(row.sample));
+  }
+  return chunk;
+}
+
+void WindowRows::find(std::span<const Placement> samples, int64_t chunk, std::vector<Placement>& out) const {
+  out.clear();
+  if (!is_plain_) {
+    for_each(samples, [&](const Placement& row) {
+      if (!field_.is_stored() || chunk_of(row) == chunk) out.push_back(row);
+    });
+    return;
+  }
+  const int64_t first = chunk * field_.rows_per_chunk();
+  for (const Placement& p : samples) {
+    auto at = std::lower_bound(offsets_.begin(), offsets_.end(), first - p.sample);
+    const auto end = std::lower_bound(at, offsets_.end(), first + field_.rows_per_chunk() - p.sample);
+    int64_t step = p.step * std::ssize(offsets_) + (at - offsets_.begin());
+    for (; at != end; ++at) out.push_back({field_.find_row(p.sample, *at, 0, plan_.num_samples), step++});
+  }
+}
+
+std::vector<int64_t> WindowRows::find_chunks(std::span<const Placement> samples) const {
+  std::vector<int64_t> chunks;
+  int64_t last = kOfOther;
+  const auto add = [&](int64_t chunk) {
+    if (chunk == last || chunk == kOfOther) return;
+    last = chunk;
+    const auto place = std::ranges::lower_bound(chunks, chunk);
+    if (place == chunks.end() || *place != chunk) chunks.insert(place, chunk);
+  };
+  if (!is_plain_) {
+    for_each(samples, [&](const Placement& row) { add(chunk_of(row)); });
+    return chunks;
+  }
+  for (const Placement& p : samples) {
+    for (auto at = offsets_.begin(); at != offsets_.end();) {
+      const int64_t chunk = field_.chunk_of(field_.find_row(p.sample, *at, 0, plan_.num_samples));
+      add(chunk);
+      at = std::lower_bound(at, offsets_.end(), (chunk + 1) * field_.rows_per_chunk() - p.sample);
+    }
+  }
+  return chunks;
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,205 @@
+#include "plan/sample_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+namespace {
+
+class ListedSamples final : public SampleTable {
+ public:
+  ListedSamples(std::span<const int64_t> samples, std::shared_ptr<const void> owner)
+      : samples_(samples), owner_(std::move(owner)) {
+    length_ = std::ssize(samples);
+  }
+  [[nodiscard]] int64_t at(int64_t number) const override { return samples_[static_cast<size_t>(number)]; }
+  [[nodiscard]] int64_t rank(int64_t sample) const override {
+    return std::lower_bound(samples_.begin(), samples_.end(), sample) - samples_.begin();
+  }
+  void list(int64_t first, std::span<int64_t> out) const override {
+    std::ranges::copy(samples_.subspan(static_cast<size_t>(first), out.size()), out.begin());
+  }
+
+ private:
+  const std::span<const int64_t> samples_;
+  const std::shared_ptr<const void> owner_;
+};
+
+class SampleRuns final : public SampleTable {
+ public:
+  SampleRuns(std::span<const int64_t> begin, std::span<const int64_t> count, int64_t step)
+      : begin_(begin.begin(), begin.end()), step_(step) {
+    bool fits = begin.size() == count.size() && step >= 1;
+    before_.reserve(count.size() + 1);
+    before_.push_back(0);
+    for (size_t i = 0; fits && i < count.size(); ++i) {
+      const int64_t room = i + 1 < begin.size() ? begin[i + 1] - begin[i] : begin[i] < 0 ? -1 : INT64_MAX - begin[i];
+      fits = begin[i] >= 0 && count[i] >= 1 && room >= 1 && count[i] - 1 <= (room - 1) / step;
+      before_.push_back(before_.back() + count[i]);
+    }
+    if (!fits) throw Error(ErrorKind::kConfig, "plan: the runs of samples do not fit together");
+    length_ = before_.back();
+  }
+  [[nodiscard]] int64_t at(int64_t number) const override {
+    const size_t run = run_of(number);
+    return begin_[run] + (number - before_[run]) * step_;
+  }
+  [[nodiscard]] int64_t rank(int64_t sample) const override {
+    const auto behind = std::lower_bound(begin_.begin(), begin_.end(), sample);
+    if (behind == begin_.begin()) return 0;
+    const auto run = static_cast<size_t>(behind - begin_.begin()) - 1;
+    return std::min(before_[run + 1], before_[run] + (sample - begin_[run] + step_ - 1) / step_);
+  }
+  void list(int64_t first, std::span<int64_t> out) const override {
+    if (out.empty()) return;
+    size_t run = run_of(first);
+    int64_t number = first;
+    for (int64_t& sample : out) {
+      if (number == before_[run + 1]) ++run;
+      sample = begin_[run] + (number++ - before_[run]) * step_;
+    }
+  }
+
+ private:
+  [[nodiscard]] size_t run_of(int64_t number) const {
+    return static_cast<size_t>(std::upper_bound(before_.begin(), before_.end(), number) - before_.begin()) - 1;
+  }
+
+  const std::vector<int64_t> begin_;
+  std::vector<int64_t> before_;  ///< samples before each run, and of all runs
+  const int64_t step_;
+};
+
+class PagedSamples final : public SampleTable {
+ public:
+  PagedSamples(std::span<const uint16_t> place, std::span<const int64_t> before, unsigned bits,
+               std::shared_ptr<const void> owner)
+      : place_(place), owner_(std::move(owner)), before_(before.begin(), before.end()), bits_(bits) {
+    const bool fits = bits <= 16 && !before.empty() && before.front() == 0 && before.back() == std::ssize(place) &&
+                      std::ranges::is_sorted(before);
+    if (!fits) throw Error(ErrorKind::kConfig, "plan: the pages of samples do not fit together");
+    length_ = before.back();
+  }
+  [[nodiscard]] int64_t at(int64_t number) const override {
+    return (page_of(number) << bits_) + place_[static_cast<size_t>(number)];
+  }
+  [[nodiscard]] int64_t rank(int64_t sample) const override {
+    if (sample <= 0) return 0;
+    const auto page = static_cast<size_t>(sample >> bits_);
+    if (page + 1 >= before_.size()) return length_;
+    const auto begin = place_.begin() + before_[page];
+    const int64_t place = sample & ((int64_t{1} << bits_) - 1);
+    return before_[page] + (std::lower_bound(begin, place_.begin() + before_[page + 1], place) - begin);
+  }
+  void list(int64_t first, std::span<int64_t> out) const override {
+    if (out.empty()) return;
+    int64_t page = page_of(first);
+    int64_t number = first;
+    for (int64_t& sample : out) {
+      while (number == before_[static_cast<size_t>(page) + 1]) ++page;
+      sample = (page << bits_) + place_[static_cast<size_t>(number++)];
+    }
+  }
+
+ private:
+  [[nodiscard]] int64_t page_of(int64_t number) const {
+    return std::upper_bound(before_.begin(), before_.end(), number) - before_.begin() - 1;
+  }
+
+  const std::span<const uint16_t> place_;
+  const std::shared_ptr<const void> owner_;
+  const std::vector<int64_t> before_;  ///< samples before each page, and of all pages
+  const unsigned bits_;
+};
+
+/// Counts samples up to every page of flags, so that a number is looked up in one page.
+class FlaggedSamples final : public SampleTable {
+ public:
+  FlaggedSamples(std::span<const uint8_t> flags, std::shared_ptr<const void> owner)
+      : flags_(flags), owner_(std::move(owner)) {
+    before_.push_back(0);
+    for (size_t page = 0; page < flags.size(); page += kPage) {
+      before_.push_back(before_.back() + count(page, std::min(page + kPage, flags.size())));
+    }
+    length_ = before_.back();
+  }
+  [[nodiscard]] int64_t at(int64_t number) const override {
+    int64_t sample = 0;
+    list(number, {&sample, 1});
+    return sample;
+  }
+  [[nodiscard]] int64_t rank(int64_t sample) const override {
+    if (sample <= 0) return 0;
+    const auto byte = static_cast<size_t>(sample / 8);
+    if (byte >= flags_.size()) return length_;
+    const auto below = static_cast<unsigned>((1U << (sample % 8)) - 1);
+    return before_[byte / kPage] + count(byte / kPage * kPage, byte) + std::popcount(flags_[byte] & below);
+  }
+  void list(int64_t first, std::span<int64_t> out) const override {
+    if (out.empty()) return;
+    const auto page = static_cast<size_t>(std::upper_bound(before_.begin(), before_.end(), first) - before_.begin()) - 1;
+    int64_t skipped = first - before_[page];
+    size_t byte = page * kPage;
+    for (; byte + sizeof(uint64_t) <= flags_.size(); byte += sizeof(uint64_t)) {
+      const int64_t of_word = count(byte, byte + sizeof(uint64_t));
+      if (skipped < of_word) break;
+      skipped -= of_word;
+    }
+    for (; skipped >= std::popcount(flags_[byte]); ++byte) skipped -= std::popcount(flags_[byte]);
+    for (size_t i = 0; i < out.size(); ++byte) {
+      for (unsigned left = flags_[byte]; left != 0 && i < out.size(); left &= left - 1) {
+        if (skipped-- > 0) continue;
+        out[i++] = static_cast<int64_t>(byte) * 8 + std::countr_zero(left);
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kPage = 4096;
+
+  [[nodiscard]] int64_t count(size_t begin, size_t end) const {
+    int64_t found = 0;
+    for (; begin + sizeof(uint64_t) <= end; begin += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, flags_.data() + begin, sizeof(word));
+      found += std::popcount(word);
+    }
+    for (; begin < end; ++begin) found += std::popcount(flags_[begin]);
+    return found;
+  }
+
+  const std::span<const uint8_t> flags_;
+  const std::shared_ptr<const void> owner_;
+  std::vector<int64_t> before_;  ///< samples before each page, and of all pages
+};
+
+}  // namespace
+
+std::shared_ptr<const SampleTable> SampleTable::of_list(std::span<const int64_t> samples,
+                                                        std::shared_ptr<const void> owner) {
+  return std::make_shared<ListedSamples>(samples, std::move(owner));
+}
+
+std::shared_ptr<const SampleTable> SampleTable::of_runs(std::span<const int64_t> begin, std::span<const int64_t> count,
+                                                        int64_t step) {
+  return std::make_shared<SampleRuns>(begin, count, step);
+}
+
+std::shared_ptr<const SampleTable> SampleTable::of_pages(std::span<const uint16_t> place,
+                                                         std::span<const int64_t> before, unsigned bits,
+                                                         std::shared_ptr<const void> owner) {
+  return std::make_shared<PagedSamples>(place, before, bits, std::move(owner));
+}
+
+std::shared_ptr<const SampleTable> SampleTable::of_flags(std::span<const uint8_t> flags,
+                                                         std::shared_ptr<const void> owner) {
+  return std::make_shared<FlaggedSamples>(flags, std::move(owner));
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,47 @@
+#pragma once
+// The sample table: which samples are read, in ascending order, without an entry for each where a rule says them. A
+// sample that is read has a number, its place among those that are read.
+//
+// Pure. All functions are const, and may be called from several threads.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace zarrfeed {
+
+class SampleTable {
+ public:
+  virtual ~SampleTable() = default;
+  SampleTable(const SampleTable&) = delete;
+  SampleTable& operator=(const SampleTable&) = delete;
+
+  /// The table of samples that are listed, ascending. Borrows the list, which `owner` keeps alive.
+  static std::shared_ptr<const SampleTable> of_list(std::span<const int64_t> samples, std::shared_ptr<const void> owner);
+  /// The table of runs: run i has `count[i]` samples, `step` apart, from `begin[i]` on, and each begins behind the one
+  /// before it. Copies the arrays.
+  static std::shared_ptr<const SampleTable> of_runs(std::span<const int64_t> begin, std::span<const int64_t> count,
+                                                    int64_t step);
+  /// The table of samples in pages of 2^bits: sample p * 2^bits + place[i] for each i of [before[p], before[p + 1]). Borrows
+  /// the places.
+  static std::shared_ptr<const SampleTable> of_pages(std::span<const uint16_t> place, std::span<const int64_t> before,
+                                                     unsigned bits, std::shared_ptr<const void> owner);
+  /// The table of the samples whose flag is set: bit `s % 8` of byte `s / 8`. Borrows the flags, which `owner` keeps
+  /// alive. of_runs() and of_pages() throw Error(kConfig) if the numbers do not fit together.
+  static std::shared_ptr<const SampleTable> of_flags(std::span<const uint8_t> flags, std::shared_ptr<const void> owner);
+
+  /// How many samples there are.
+  [[nodiscard]] int64_t length() const { return length_; }
+  /// The sample with a number of [0, length()).
+  [[nodiscard]] virtual int64_t at(int64_t number) const = 0;
+  /// How many samples are less than `sample`.
+  [[nodiscard]] virtual int64_t rank(int64_t sample) const = 0;
+  /// Sets `out` to the samples from number `first` on, which all exist.
+  virtual void list(int64_t first, std::span<int64_t> out) const = 0;
+
+ protected:
+  SampleTable() = default;
+  int64_t length_ = 0;
+};
+
+}  // namespace zarrfeed

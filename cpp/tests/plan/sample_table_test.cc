@@ -1,0 +1,109 @@
+// The sample table: each form against a list of its samples.
+
+#include "plan/sample_table.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/support/check.h"
+#include "tests/support/plans.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+constexpr unsigned kBits = 4;  // small pages, so that samples have many
+
+std::shared_ptr<const SampleTable> paged_table(const std::vector<int64_t>& samples) {
+  const auto place = std::make_shared<std::vector<uint16_t>>();
+  std::vector<int64_t> before(static_cast<size_t>((samples.back() >> kBits) + 2), 0);
+  for (const int64_t sample : samples) {
+    place->push_back(static_cast<uint16_t>(sample & ((1 << kBits) - 1)));
+    for (auto page = static_cast<size_t>(sample >> kBits) + 1; page < before.size(); ++page) ++before[page];
+  }
+  return SampleTable::of_pages(*place, before, kBits, place);
+}
+
+std::shared_ptr<const SampleTable> flagged_table(const std::vector<int64_t>& samples) {
+  const auto flags = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(samples.back() / 8 + 1), uint8_t{0});
+  for (const int64_t sample : samples) (*flags)[static_cast<size_t>(sample / 8)] |= static_cast<uint8_t>(1U << (sample % 8));
+  return SampleTable::of_flags(*flags, flags);
+}
+
+std::shared_ptr<const SampleTable> run_table(const std::vector<int64_t>& samples, int64_t step) {
+  std::vector<int64_t> begin, count;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (i == 0 || samples[i] != samples[i - 1] + step) {
+      begin.push_back(samples[i]);
+      count.push_back(0);
+    }
+    ++count.back();
+  }
+  return SampleTable::of_runs(begin, count, step);
+}
+
+void check_table(const SampleTable& table, const std::vector<int64_t>& samples) {
+  CHECK_EQ(table.length(), std::ssize(samples));
+  for (int64_t number = 0; number < table.length(); ++number) {
+    CHECK_EQ(table.at(number), samples[static_cast<size_t>(number)]);
+    std::vector<int64_t> out(static_cast<size_t>(table.length() - number));
+    table.list(number, out);
+    CHECK(std::equal(out.begin(), out.end(), samples.begin() + number));
+  }
+  for (int64_t sample = -2; sample < samples.back() + 70; ++sample) {
+    CHECK_EQ(table.rank(sample), std::ranges::lower_bound(samples, sample) - samples.begin());
+  }
+}
+
+}  // namespace
+
+TEST(each_form_has_the_samples_that_it_was_made_of) {
+  for (const uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    std::mt19937_64 random(seed);
+    std::vector<int64_t> samples;
+    const uint64_t one_of = random() % 5 + 1;
+    for (int64_t sample = static_cast<int64_t>(random() % 20); sample < 300; ++sample) {
+      if (random() % one_of == 0) samples.push_back(sample);
+    }
+    if (samples.empty()) continue;
+    check_table(*listed_table(samples), samples);
+    check_table(*paged_table(samples), samples);
+    check_table(*flagged_table(samples), samples);
+    for (const int64_t step : {1, 2, 3}) check_table(*run_table(samples, step), samples);
+  }
+}
+
+TEST(flags_are_counted_over_their_pages) {
+  std::vector<int64_t> samples;
+  for (int64_t sample = 3; sample < 200000; sample += 1 + sample % 90) samples.push_back(sample);
+  const auto table = flagged_table(samples);
+  for (int64_t number = 0; number < table->length(); number += 7) {
+    CHECK_EQ(table->at(number), samples[static_cast<size_t>(number)]);
+    CHECK_EQ(table->rank(samples[static_cast<size_t>(number)]), number);
+  }
+}
+
+TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
+  const auto runs = [](std::vector<int64_t> begin, std::vector<int64_t> count, int64_t step) {
+    return SampleTable::of_runs(begin, count, step);
+  };
+  const std::string why = "do not fit together";
+  CHECK_THROWS(kConfig, why, runs({0, 3}, {4, 1}, 1));
+  CHECK_THROWS(kConfig, why, runs({0, 3}, {0, 1}, 1));
+  CHECK_THROWS(kConfig, why, runs({0, 3}, {2, 1}, 3));
+  CHECK_THROWS(kConfig, why, runs({3, 0}, {1, 1}, 1));
+  CHECK_THROWS(kConfig, why, runs({-1}, {1}, 1));
+  CHECK_THROWS(kConfig, why, runs({0}, {1}, 0));
+  CHECK_THROWS(kConfig, why, runs({0, 1}, {1}, 1));
+  const auto pages = [](std::vector<int64_t> before) {
+    static const std::vector<uint16_t> places = {1, 2};
+    return SampleTable::of_pages(places, before, kBits, nullptr);
+  };
+  CHECK_THROWS(kConfig, why, pages({0, 1}));
+  CHECK_THROWS(kConfig, why, pages({1, 2}));
+  CHECK_THROWS(kConfig, why, pages({0, 3, 2}));
+  CHECK_THROWS(kConfig, why, pages({}));
+}
