@@ -119,7 +119,7 @@ class Schedule:
         )
         if fields.are_objects or any(map(carries, fields.fields)):  # their plans are not unfolded
             order.check_blocks(listed=True)
-        return replace(schedule, order=schedule._mixed(order, options.lanes, options.mix))
+        return replace(schedule, order=schedule.mixed(order, options.lanes, options.mix))
 
     def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
         """Return the same schedule with another batch size."""
@@ -158,7 +158,7 @@ class Schedule:
         lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
         mix = None if self.mix_is_chosen else min(whole.mix, fewest_blocks)
         hardest = replace(whole, selection=dealing.part(dealing.hardest), lanes=1, mix=mix or 1, strip=1)
-        mixed = self._mixed(hardest, lanes, mix)
+        mixed = self.mixed(hardest, lanes, mix)
         order = replace(
             mixed,
             selection=dealing.part(node),
@@ -385,7 +385,7 @@ class Schedule:
         consumer = place.consumer(num_workers=max(1, num_workers))
         self.resources(self.line(self.settle(state, consumer)), place, consumer)
 
-    def _mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
+    def mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
         """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
         if isinstance(order, SweptOrder):
             return self._swept(order, lanes)

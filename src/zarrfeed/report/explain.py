@@ -20,17 +20,20 @@ from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.memory import MemoryPlan
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import perfect_mix
-from zarrfeed.plan.order import EpochPlan
+from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.shuffle_measure import ShuffleMeasure, measure_shuffle
 from zarrfeed.plan.state import EpochState
 from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.rank_sharing import RankSharing
+from zarrfeed.report.shuffle_advice import remedy_of
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.sparse_explain import explain_csr
 from zarrfeed.report.store_shares import StoreShares
+from zarrfeed.report.verdict import remedy_of_field, verdict
 from zarrfeed.spec.field import (
     BlockUnit,
     Field,
@@ -78,6 +81,8 @@ class Explanation(Page):
     `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
     `patches` says where the boxes of arrays lie that are samples, and in which columns they are read; None for none.
     `sharing` says how many ranks decode each chunk because of the lanes; `resumed` the same of an epoch that goes on.
+    `shuffling` measures the shuffle; None if rows keep their order, or samples are patches. `remedy` has the options
+    that would mix an order that hardly shuffles.
     `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
 
     Examples
@@ -119,6 +124,8 @@ class Explanation(Page):
     patches: PatchExplanation | None = None
     sharing: RankSharing | None = None
     resumed: RankSharing | None = None
+    shuffling: ShuffleMeasure | None = None
+    remedy: str = ""
 
     @property
     def num_threads(self) -> int:
@@ -136,6 +143,7 @@ class Explanation(Page):
         selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
         where = "patches in this epoch" if self.patches is not None else "in the array"
         rows = [
+            ("verdict", verdict(self)),
             (
                 "samples",
                 f"{self.num_samples} {where}, {selected}{self.steps} delivered in batches of {self.batch_size}",
@@ -179,6 +187,8 @@ class Explanation(Page):
         rows += [
             ("mixing", f"a batch draws from {self.chunks_per_batch:.1f} distinct blocks"),
             ("", f"a batch of a perfect shuffle would draw from {self.ideal_chunks_per_batch:.1f}"),
+            *([("", str(self.shuffling))] if self.shuffling is not None else []),
+            *([("", f"remedy: {self.remedy}")] if self.remedy else []),
             ("memory", f"at most {format_bytes(self.memory_bytes)} of a budget of {format_bytes(memory.budget)}:"),
             (
                 "",
@@ -250,13 +260,15 @@ def explain(
         primary=None if fields.primary is None else fields.fields[fields.primary].name,
         block=fields.block,
         fields=tuple(
-            replace(
+            _with_remedy(
                 explain_csr(f, plan, batch_size, fields if i == fields.primary else None)
                 if isinstance(f, CsrField)
                 else _explain_field(
                     f, plan, memory, max_open_batches, patched[i], fields if i == fields.primary else None
                 ),
-                stacked=str(stack_of(f) or ""),
+                str(stack_of(f) or ""),
+                order,
+                is_primary=i == fields.primary,
             )
             for i, f in enumerate(fields.fields)
         ),
@@ -274,7 +286,18 @@ def explain(
         sources=sources,
         patches=PatchExplanation.of(order) if isinstance(order, SweptOrder) else None,
         sharing=RankSharing.of(order, plan.stride) if order.length and plan.stride > 1 else None,
+        shuffling=None if fields.are_objects else measure_shuffle(order),
     )
+
+
+def _with_remedy(of: FieldExplanation, stacked: str, order: Order, *, is_primary: bool) -> FieldExplanation:
+    """Return what is said of a field, with what to do about its chunks."""
+    remedy = (
+        ""
+        if isinstance(order, SweptOrder)
+        else remedy_of_field(of, is_primary=is_primary, lanes=order.lanes, strip=order.strip)
+    )
+    return replace(of, stacked=stacked, remedy=remedy)
 
 
 def explain_schedule(
@@ -304,6 +327,8 @@ def explain_schedule(
         pinned=pinned,
         statics=statics,
     )
+    remedy = remedy_of(schedule, place, explained.shuffling)
+    explained = replace(explained, remedy="" if remedy is None else str(remedy))
     if resumed is None:
         return explained
     return replace(explained, resumed=RankSharing.of(schedule.line(schedule.settle(resumed, consumer)), plan.stride))

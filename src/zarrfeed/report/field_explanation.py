@@ -61,6 +61,8 @@ class FieldExplanation:
         Which rows of the array a sample consists of; "" for its own.
     choice
         What it has to do with the blocks; "" if it is in memory as it was passed.
+    remedy
+        What would let its chunks be decoded faster, or less often; "" if nothing needs to.
     """
 
     name: str
@@ -84,6 +86,7 @@ class FieldExplanation:
     stacked: str = ""
     details: tuple[str, ...] = ()
     reads_by_array: str = ""
+    remedy: str = ""
 
     @property
     def is_sparse(self) -> bool:
@@ -123,6 +126,7 @@ class FieldExplanation:
                 f"{least}{self.chunk_reads} chunk reads per epoch{by_array}, {stored}: "
                 f"amplification {self.amplification:.2f}"
             )
+        lines += [self.remedy] * bool(self.remedy)
         if self.requested_by:
             lines.append(f"in a far store: {_FAR[self.requested_by]}")
         return [(self.name, self.source), *(("", line) for line in lines)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: So many distances that are evenly spaced are shown as the first and the last.
+_SHORTENED = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,31 @@ class Window:
         drawn = None if self.lead is None else {"lead": [self.lead.low, self.lead.high]}
         return [drawn if place in self.drawn else offset for place, offset in enumerate(self.offsets)]
 
+    def _shown(self) -> Iterator[str]:
+        """Return the distances in words; of many that are evenly spaced the first and the last."""
+        lead = "" if self.lead is None else f"{self.lead.low:+d} to {self.lead.high:+d} (drawn)"
+        place, offsets = 0, self.offsets
+        while place < len(offsets):
+            if place in self.drawn:
+                yield lead
+                place += 1
+                continue
+            end = place + 1
+            while (
+                end < len(offsets)
+                and end not in self.drawn
+                and (end == place + 1 or offsets[end] - offsets[end - 1] == offsets[place + 1] - offsets[place])
+            ):
+                end += 1
+            if end - place < _SHORTENED:
+                yield f"{offsets[place]:+d}"
+                place += 1
+                continue
+            step = offsets[place + 1] - offsets[place]
+            apart = "" if step == 1 else f" in steps of {step}"
+            yield f"{offsets[place]:+d} to {offsets[end - 1]:+d}{apart} ({end - place} rows)"
+            place = end
+
     @property
     def shape(self) -> tuple[int, ...]:
         """What it adds to the shape of a row."""
@@ -123,8 +152,6 @@ class Window:
 
     def __str__(self) -> str:
         """Return one line for people."""
-        lead = "" if self.lead is None else f"{self.lead.low:+d} to {self.lead.high:+d} (drawn)"
-        shown = (lead if place in self.drawn else f"{offset:+d}" for place, offset in enumerate(self.offsets))
-        rows = ", ".join(shown)
+        rows = ", ".join(self._shown())
         line = f"rows at {rows}" if self.stacked else f"the row at {rows}"
         return line if self.pad is None else f"{line}, {self.pad}"

@@ -32,6 +32,7 @@ from zarrfeed.plan.swept_order import SweptOrder
 from zarrfeed.plan.unfolding import ReadPlan
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
+from zarrfeed.report.shuffle_advice import warn_of_shuffle
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.eviction import Lease
@@ -96,6 +97,7 @@ class Session:
         self.check_memory()
         place = self._place()
         warn_of_sharing(self._schedule_of(place), place)
+        warn_of_shuffle(self._schedule_of(place), place)
         if versions is None:  # a store that grows may have too few samples yet
             self._check_has_batches(EpochState(0), place, place.consumer())
         self.epochs = EpochTable(EpochState(0).to_json())

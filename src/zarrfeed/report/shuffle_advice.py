@@ -1,0 +1,139 @@
+"""Says of a shuffle that hardly shuffles what would mix it, as a warning and as a row of `explain()`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from zarrfeed.base.errors import ConfigError, MemoryBudgetError
+from zarrfeed.base.redaction import without_secrets
+from zarrfeed.plan.epoch_plan import Schedule
+from zarrfeed.plan.mixed_order import MixedOrder
+from zarrfeed.plan.mixing import LANE_COUNTS
+from zarrfeed.plan.partition import RankInfo
+from zarrfeed.plan.schedule_options import DEFAULT_BUDGET
+from zarrfeed.plan.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_shuffle
+from zarrfeed.plan.state import EpochState
+
+#: Nobody is warned of fewer samples: epochs are so short that they differ however samples are mixed.
+_FEW_SAMPLES = 16 * NEIGHBOURS
+#: Budgets that are tried are multiples of what there is.
+_FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
+_MIB, _GIB = 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True)
+class ShuffleRemedy:
+    """Options with which the shuffle is not poor any more.
+
+    Attributes
+    ----------
+    budget
+        Bytes for all readers of a machine.
+    lanes
+        To be named. None: those that the planner chooses.
+    measure
+        How well the order is shuffled then.
+    """
+
+    budget: int
+    lanes: int | None
+    measure: ShuffleMeasure
+
+    def __str__(self) -> str:
+        whole = self.budget % _GIB == 0
+        size = f"{self.budget // _GIB}GiB" if whole else f"{-(-self.budget // _MIB)}MiB"
+        lanes = "" if self.lanes is None else f' with mixing={{"lanes": {self.lanes}}}'
+        return f'memory_budget="{size}"{lanes}'
+
+
+def find_remedy(schedule: Schedule, place: RankInfo) -> ShuffleRemedy | None:
+    """Return the least memory that mixes a schedule's order well enough, or else lanes, with the memory for these.
+
+    None where nothing does: there are no more blocks to mix.
+    """
+    now = schedule.budget or DEFAULT_BUDGET
+    budgets = [-(-int(now * factor) // _MIB) * _MIB for factor in _FACTORS]
+    found = _least(budgets, lambda budget: _with(schedule, budget, None), place)
+    if found is not None:
+        return ShuffleRemedy(found[0], None, found[1])
+    if isinstance(schedule.order, MixedOrder):
+        return None
+    # each lane more cuts one more block in two
+    wider = [lanes for lanes in LANE_COUNTS if schedule.order.lanes < lanes <= schedule.order.num_blocks]
+    found = _least(wider, lambda lanes: _with(schedule, budgets[-1], lanes), place)
+    if found is None:
+        return None
+    lanes = found[0]
+    found = _least([now, *budgets], lambda budget: _with(schedule, budget, lanes), place)
+    return None if found is None else ShuffleRemedy(found[0], lanes, found[1])
+
+
+def _least(
+    numbers: Sequence[int], make: Callable[[int], Schedule], place: RankInfo
+) -> tuple[int, ShuffleMeasure] | None:
+    """Return the first of ascending numbers whose schedule shuffles, as those of larger numbers do; None: none does."""
+
+    def tried(number: int) -> tuple[int, ShuffleMeasure] | None:
+        measure = _measured(make(number), place)
+        return None if measure is None or measure.is_poor else (number, measure)
+
+    found = tried(numbers[-1]) if numbers else None
+    low, high = 0, len(numbers) - 1
+    while found is not None and low < high:
+        middle = (low + high) // 2
+        better = tried(numbers[middle])
+        low, high = (low, middle) if better is not None else (middle + 1, high)
+        found = better or found
+    return found
+
+
+def _with(schedule: Schedule, budget: int, lanes: int | None) -> Schedule:
+    """Return the schedule that another budget makes, with lanes that are named or None: those that suit it then."""
+    wider = replace(schedule, budget=budget, dealt=None, lanes_are_chosen=lanes is None)
+    order = schedule.part.whole
+    if not isinstance(order, MixedOrder):
+        order = replace(order, lanes=1, mix=1, strip=1)
+    return replace(wider, order=wider.mixed(order, lanes, None))
+
+
+def warn_of_shuffle(schedule: Schedule, place: RankInfo) -> None:
+    """Warn, on rank 0, if an order hardly shuffles and options would mix it better.
+
+    Nobody is warned of epochs of few samples, or of lanes and `mix` that he named.
+    """
+    chosen = schedule.lanes_are_chosen and schedule.mix_is_chosen
+    if place.rank != 0 or not chosen or schedule.fields.are_objects or schedule.order.length < _FEW_SAMPLES:
+        return
+    found = _measured(schedule, place)
+    if found is None or not found.is_poor:
+        return
+    remedy = find_remedy(schedule, place)
+    if remedy is None:
+        return
+    warnings.warn(  # of this line, so that it is shown once
+        without_secrets(
+            f"this order hardly shuffles: {found}. {remedy} would do ({remedy.measure.share:.0%}, "
+            f"{remedy.measure.correlation:.2f}); docs/shuffling.md says more"
+        ),
+        stacklevel=1,
+    )
+
+
+def _measured(schedule: Schedule, place: RankInfo) -> ShuffleMeasure | None:
+    """Return how well the order of the first epoch is shuffled; None if there is no such order in the memory."""
+    consumer = place.consumer()
+    try:
+        order = schedule.line(schedule.settle(EpochState(0), consumer))
+        schedule.resources(order, place, consumer)
+    except (ConfigError, MemoryBudgetError):
+        return None
+    return measure_shuffle(order)
+
+
+def remedy_of(schedule: Schedule, place: RankInfo, measure: ShuffleMeasure | None) -> ShuffleRemedy | None:
+    """Return what would mix an order that is poorly shuffled; None for others."""
+    if measure is None or not measure.is_poor or schedule.fields.are_objects:
+        return None
+    return find_remedy(schedule, place)

@@ -1,0 +1,71 @@
+"""The line that `explain()` leads with, and what to do where one of its figures is poor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zarrfeed.base.units import format_bytes
+from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.report.field_explanation import FieldExplanation
+
+if TYPE_CHECKING:
+    from zarrfeed.report.explain import Explanation
+
+#: Chunks that are decoded more often than this are worth a remedy.
+AMPLIFIED = 1.1
+
+
+def verdict(of: Explanation) -> str:
+    """Return one line: how well it mixes, how often it decodes a chunk, its memory, and what limits it."""
+    parts = []
+    if of.shuffling is not None:
+        parts.append(f"mixes {of.shuffling.of_perfect:.0%} as well as a perfect shuffle")
+    else:
+        parts.append("shuffles columns of patches" if of.patches is not None and of.shuffle else "keeps an order")
+    stored = [f for f in of.fields if f.chunks and not f.item_type]
+    worst = max(stored, key=lambda f: f.amplification, default=None)
+    if worst is not None:
+        name = f" of {worst.name}" if len(stored) > 1 else ""
+        parts.append(f"decodes each chunk{name} {worst.amplification:.2f} times")
+    parts.append(f"takes {format_bytes(of.memory_bytes)} of {format_bytes(of.memory.budget)}")
+    return f"{'; '.join(parts)}; {_limit(of, worst)}"
+
+
+def _limit(of: Explanation, worst: FieldExplanation | None) -> str:
+    """Return what limits it: what is most worth a change."""
+    slow = [f.name for f in of.fields if f.chunks and not f.native and not f.item_type]
+    if slow:
+        return f"limited by codecs that zarr-python decodes ({', '.join(slow)})"
+    if of.shuffling is not None and of.shuffling.is_poor and of.remedy:
+        return "limited by its shuffle"
+    if worst is not None and worst.amplification > AMPLIFIED:
+        return "limited by chunks that are decoded again"
+    if lacks_memory(of.memory):
+        return "limited by memory"
+    return "nothing in its plan limits it"
+
+
+def lacks_memory(memory: MemoryPlan) -> bool:
+    """Return whether more memory would let threads or requests be more."""
+    return (
+        memory.lacks_threads
+        or (memory.reads_local and not memory.num_fetch_threads)
+        or (memory.max_requests > 0 and memory.requests_bounded_by == "memory")
+    )
+
+
+def remedy_of_field(f: FieldExplanation, *, is_primary: bool, lanes: int, strip: int) -> str:
+    """Return what would let the chunks of a field be decoded less often; "" if they are decoded about once."""
+    if f.item_type or not f.chunks:
+        return ""
+    if not f.native:
+        return "remedy: `zarrfeed pack` writes them with codecs that the engine decodes"
+    if f.amplification <= AMPLIFIED:
+        return ""
+    if "lies over" in f.choice:
+        return "remedy: `zarrfeed pack` with chunks that nest along the sample axis"
+    if f.window and strip == 1 and "share" not in f.choice:
+        return "remedy: a larger memory_budget= has room for the chunks that neighbouring blocks share"
+    if is_primary and lanes > 1:
+        return f'remedy: fewer lanes cut fewer blocks, such as mixing={{"lanes": {max(1, lanes // 2)}}}'
+    return "remedy: longer blocks, of `zarrfeed pack` with other chunks, or of mixing={'block': 'shard'}"
