@@ -45,6 +45,15 @@ std::shared_ptr<const SampleTable> run_table(const std::vector<int64_t>& samples
   return SampleTable::of_runs(begin, count, step);
 }
 
+[[gnu::noinline]] void runs(const std::vector<int64_t>& begin, const std::vector<int64_t>& count, int64_t step) {
+  SampleTable::of_runs(begin, count, step);
+}
+
+[[gnu::noinline]] void pages(const std::vector<int64_t>& before) {
+  const std::vector<uint16_t> places = {1, 2};
+  SampleTable::of_pages(places, before, kBits, nullptr);
+}
+
 void check_table(const SampleTable& table, const std::vector<int64_t>& samples) {
   CHECK_EQ(table.length(), std::ssize(samples));
   for (int64_t number = 0; number < table.length(); ++number) {
@@ -87,9 +96,6 @@ TEST(flags_are_counted_over_their_pages) {
 }
 
 TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
-  const auto runs = [](std::vector<int64_t> begin, std::vector<int64_t> count, int64_t step) {
-    return SampleTable::of_runs(begin, count, step);
-  };
   const std::string why = "do not fit together";
   CHECK_THROWS(kConfig, why, runs({0, 3}, {4, 1}, 1));
   CHECK_THROWS(kConfig, why, runs({0, 3}, {0, 1}, 1));
@@ -98,10 +104,6 @@ TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
   CHECK_THROWS(kConfig, why, runs({-1}, {1}, 1));
   CHECK_THROWS(kConfig, why, runs({0}, {1}, 0));
   CHECK_THROWS(kConfig, why, runs({0, 1}, {1}, 1));
-  const auto pages = [](std::vector<int64_t> before) {
-    static const std::vector<uint16_t> places = {1, 2};
-    return SampleTable::of_pages(places, before, kBits, nullptr);
-  };
   CHECK_THROWS(kConfig, why, pages({0, 1}));
   CHECK_THROWS(kConfig, why, pages({1, 2}));
   CHECK_THROWS(kConfig, why, pages({0, 3, 2}));

@@ -24,6 +24,8 @@ DESCRIPTION = (
     "difference, 2 for wrong arguments or if something cannot be read or written, 3 if this part is done and others "
     "are not."
 )
+#: What `--kind` takes; tools/pack/sources/source.py has the same, and takes long to import.
+KINDS = "zarr, npy, xarray (NetCDF, GRIB), hdf5, arrow (Parquet), images, webdataset, anndata"
 #: The exit status of a part that is not the last one.
 EXIT_OTHERS_LEFT = 3
 
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     """Add the arguments; `positive` and `seed` parse numbers."""
     parser.add_argument("source", nargs="+", metavar="SOURCE", help="paths, URLs or patterns; several are one")
     parser.add_argument("-o", "--out", required=True, metavar="STORE", help="the store, which must not exist")
-    parser.add_argument("--kind", metavar="KIND", help="what SOURCE is (default: as its name tells)")
+    parser.add_argument("--kind", metavar="KIND", help=f"what SOURCE is: {KINDS} (default: as its name tells)")
     parser.add_argument("--variables", nargs="+", metavar="NAME", help="arrays or columns (default: all)")
     parser.add_argument("--sample-axis", type=int, metavar="AXIS", help="axis of samples (default: 0)")
     parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")

@@ -18,7 +18,7 @@ N = 6000
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    zarr.create_array(tmp_path / "x", shape=(N, 100), chunks=(375, 100), dtype="f4")
+    zarr.create_array(tmp_path / "x", shape=(N, 4000), chunks=(375, 4000), dtype="f4")
     return tmp_path / "x"
 
 
@@ -57,8 +57,8 @@ def test_a_poor_shuffle_warns_and_what_it_names_mixes(path: Path) -> None:
 
 
 def test_memory_that_mixes_is_named(path: Path) -> None:
-    """Blocks of 150 KB: 300 KB have room for one lane."""
-    _, (text,) = made(path, memory_budget="600KiB", num_threads=1)
+    """Blocks of 6 MB: 20 MB have room for two of them."""
+    _, (text,) = made(path, memory_budget="30MiB", num_threads=1)
     options = options_in(text)
     assert set(options) == {"memory_budget"}
     dataset, seen = made(path, **options, num_threads=1)

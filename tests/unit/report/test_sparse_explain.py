@@ -62,6 +62,7 @@ def test_the_page_shows_arrays_density_and_the_second_engine(tmp_path: Path) -> 
     assert "window" not in page
 
 
+@pytest.mark.filterwarnings("ignore:this order hardly shuffles")
 def test_memory_of_the_second_engine_is_within_the_budget(tmp_path: Path) -> None:
     """A larger budget gives it more, none more than the budget; and what is measured is no more than was planned."""
     data = zarrfeed.open(put_csr(zarr.create_group(tmp_path / "x.zarr"), numbered_rows(4000, 60), chunks=20_000))

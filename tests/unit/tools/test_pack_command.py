@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import zarr
 
 from tests.support.packing import check_packed, make_source
 from zarrfeed.tools.cli import main
+from zarrfeed.tools.pack.sources.source import KINDS as SOURCE_KINDS
+from zarrfeed.tools.pack_command import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
@@ -117,3 +120,12 @@ def test_values_that_cannot_work_are_refused(
 ) -> None:
     assert run(source, "-o", tmp_path / "out.zarr", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_help_lists_the_kinds_of_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    listed = re.sub(r" \(.*?\)", "", KINDS).split(", ")
+    assert listed == list(SOURCE_KINDS)
+    assert f"what SOURCE is: {KINDS}" in shown
