@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
+#include "plan/sample_stream.h"
 #include "plan/sample_table.h"
 #include "plan/unfolding.h"
 
@@ -376,6 +378,19 @@ void bind_plans(py::module_& m) {
         while (const auto window = unfolding.next(kGroupsAtOnce)) pieces += window->segment_block.size();
         return pieces;
       });
+  py::class_<SampleStream>(m, "SampleStream")
+      .def(py::init([](const PythonPlan& plan) { return std::make_unique<SampleStream>(plan.owned); }), py::arg("plan"))
+      .def_property_readonly("left", &SampleStream::left)
+      .def(
+          "next",
+          [](SampleStream& stream, int64_t count) {
+            py::array_t<int64_t> samples(std::clamp<int64_t>(count, 0, stream.left()));
+            const std::span<int64_t> out(samples.mutable_data(), static_cast<size_t>(samples.size()));
+            const GilRelease release;
+            stream.next(out);
+            return samples;
+          },
+          py::arg("count"));
 }
 
 }  // namespace zarrfeed

@@ -134,8 +134,7 @@ class ImageReader:
         self._threads: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
         self._epoch = 0  # threads give up images of an epoch that has ended
-        self._order: Int64 = np.empty(0, np.int64)
-        self._position = 0  # in the order, of the next batch that is asked for
+        self._order: core.SampleStream | None = None  # of what was not asked for yet; None: nothing is asked for ahead
         self._room = 0
         self._ahead: deque[_Asked] = deque()
         self._lock = threading.Lock()
@@ -158,10 +157,9 @@ class ImageReader:
         self._encoded.open(plan, max_open_batches)
         self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
         self._room = batches_ahead(max_open_batches) * self._planned_bytes
-        self._position = 0
-        self._order = np.empty(0, np.int64)
+        self._order = None
         if plan.steps > self._batch_size:
-            self._order = core.sample_order(plan.to_core())
+            self._order = core.SampleStream(plan.to_core())
             self._ask()
 
     def close(self) -> None:
@@ -244,9 +242,9 @@ class ImageReader:
 
     def _ask(self) -> None:
         """Ask for the next batches, as many as there is room for."""
-        while len(self._ahead) < self._room // self._batch_bytes and self._position < len(self._order):
-            index = self._order[self._position : self._position + self._batch_size]
-            self._position += len(index)
+        order = self._order
+        while order is not None and len(self._ahead) < self._room // self._batch_bytes and order.left:
+            index = order.next(self._batch_size)
             batch = asyncio.run_coroutine_threadsafe(self._decoded_ahead(index, self._epoch), event_loop())
             self._ahead.append(_Asked(index, batch))
 

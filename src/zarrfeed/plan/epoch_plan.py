@@ -19,6 +19,7 @@ from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.mixing import MOST_VISITS, MixingLimits, choose_lanes, choose_mixing, choose_sources
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.partition import Consumer, Division, Even, RankInfo
+from zarrfeed.plan.plan_memory import plan_bytes
 from zarrfeed.plan.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.runs import RunDivision
 from zarrfeed.plan.schedule_options import DEFAULT_BUDGET, ScheduleOptions
@@ -363,7 +364,7 @@ class Schedule:
         MemoryBudgetError
             If its share of the budget has no room for the batches that must be open at once.
         """
-        memory = self._memory(order, place, consumer)
+        memory = self._memory(order, place, consumer, plan_bytes=plan_bytes(order, self.fields))
         tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
         tasks_in_round *= chunks_of_block(order, self.fields.fields)
         wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
@@ -445,8 +446,8 @@ class Schedule:
         """Return how many decode threads a consumer starts."""
         return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
 
-    def _memory(self, order: Order, place: RankInfo, consumer: Consumer) -> MemoryPlan:
-        """Return how a consumer spends its share of the budget."""
+    def _memory(self, order: Order, place: RankInfo, consumer: Consumer, *, plan_bytes: int = 0) -> MemoryPlan:
+        """Return how a consumer spends its share of the budget; lanes are chosen as if the plan took nothing."""
         required = self._required_batches(order, consumer)
         readers = place.local_world_size * consumer.num_workers
         share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
@@ -458,6 +459,7 @@ class Schedule:
             min_open_batches=required,
             coalesce=self.coalesce,
             carry_bytes=self._carry_bytes(order, consumer, share),
+            plan_bytes=plan_bytes,
         )
         plan = plan_with(budget=share)
         if self.budget is None:  # nobody said that the readers together may not have more

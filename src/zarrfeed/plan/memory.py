@@ -102,6 +102,8 @@ class MemoryPlan:
         Decode threads of these engines, all together.
     readers
         Consumers on the machine, which have as much each.
+    plan_bytes
+        What the plan of an epoch keeps: samples that are selected and follow no rule, and an order that is listed.
     """
 
     budget: int
@@ -130,6 +132,7 @@ class MemoryPlan:
     element_spare: int = 0
     element_threads: int = 0
     readers: int = 1
+    plan_bytes: int = 0
 
     @property
     def index_bytes(self) -> int:
@@ -145,7 +148,7 @@ class MemoryPlan:
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
         kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes + self.keep_bytes
-        return self.budget - self.scratch_bytes - self.fetch_bytes - kept - self.element_bytes
+        return self.budget - self.scratch_bytes - self.fetch_bytes - kept - self.element_bytes - self.plan_bytes
 
     @property
     def lacks_threads(self) -> bool:
@@ -179,6 +182,7 @@ class MemoryPlan:
                 "to fetch": self.fetch_bytes,
                 "for indices of shards": self.index_bytes,
                 "of resident fields": self.resident_bytes,
+                "for the plan": self.plan_bytes,
                 "to read chunks of sparse matrices": self.element_bytes,
             }
             parts = "".join(f"{format_bytes(size)} {what}, " for what, size in needs.items() if size)
@@ -200,6 +204,7 @@ def plan_memory(
     min_open_batches: int,
     coalesce: Coalesce | None = None,
     carry_bytes: int = 0,
+    plan_bytes: int = 0,
 ) -> MemoryPlan:
     """Divide the budget, for fields that are read in batches of `batch_size` samples by up to `num_threads` threads.
 
@@ -211,6 +216,8 @@ def plan_memory(
     Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
     inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
     arrive, so one such request for each thread, and one more, is partly decoded at a time.
+
+    `plan_bytes` is what the plan of an epoch keeps.
 
     Decoded chunks that neighbouring blocks share get `carry_bytes` if so much is left, before caches do, or nothing.
     """
@@ -230,7 +237,7 @@ def plan_memory(
     batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
     indices = [_index_bytes(f) for f in fields]
     one_each = sum(one for one, _ in indices)
-    needed = resident + one_each + min_open_batches * batch_bytes + fed + least_elements
+    needed = resident + one_each + min_open_batches * batch_bytes + fed + least_elements + plan_bytes
     ample = needed + num_threads * of_thread + local
 
     # The order of the module's docstring, from its end.
@@ -292,6 +299,7 @@ def plan_memory(
         list_cache_bytes=list_cache_bytes,
         num_lists=num_lists,
         carry_bytes=carry_bytes,
+        plan_bytes=plan_bytes,
         element_bytes=element_bytes,
         element_spare=element_spare,
         element_threads=sum(one.plan.num_threads for one in of_elements),

@@ -197,6 +197,7 @@ class Explanation(Page):
             ),
             ("", f"{format_bytes(memory.scratch_bytes)} to decode, {format_bytes(memory.fetch_bytes)} to fetch,"),
             ("", f"{format_bytes(memory.resident_bytes)} of resident fields{' and indptr' * has_sparse}"),
+            *([("", f"{format_bytes(memory.plan_bytes)} for the plan of an epoch")] if memory.plan_bytes else []),
             *([("", f"{format_bytes(memory.index_bytes)} for indices of shards")] if memory.index_bytes else []),
             *([("", f"{format_bytes(memory.carry_bytes)} for chunks that blocks share")] if memory.carry_bytes else []),
             *([("", f"{format_bytes(memory.keep_bytes)} for chunks that columns share")] if memory.keep_bytes else []),

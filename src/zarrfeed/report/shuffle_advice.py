@@ -115,7 +115,7 @@ def warn_of_shuffle(schedule: Schedule, place: RankInfo) -> None:
     warnings.warn(  # of this line, so that it is shown once
         without_secrets(
             f"this order hardly shuffles: {found}. {remedy} would do ({remedy.measure.share:.0%}, "
-            f"{remedy.measure.correlation:.2f}); docs/shuffling.md says more"
+            f"{remedy.measure.correlation:.2f}); docs/tasks/shuffling.md says more"
         ),
         stacklevel=1,
     )

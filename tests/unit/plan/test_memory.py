@@ -134,6 +134,7 @@ def test_a_store_that_python_reads_keeps_one_request_when_memory_is_short() -> N
     assert (memory.num_threads, memory.max_requests, memory.fetch_bytes) == (1, 1, CHUNK)
 
 
+@pytest.mark.filterwarnings("ignore:this order hardly shuffles")
 def test_the_error_names_what_suffices_and_the_chunk_that_asks_for_it(tmp_path: Path) -> None:
     # 8 chunks of 64 MiB, none of which exists
     zarr.create_array(

@@ -1,0 +1,54 @@
+// The sample stream: the samples of a listed order, some at a time.
+
+#include "plan/sample_stream.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/support/check.h"
+#include "tests/support/plans.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+TEST(a_stream_lists_the_samples_of_the_order) {
+  for (const uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    std::mt19937_64 random(seed);
+    LineSpec line;
+    line.num_samples = static_cast<int64_t>(random() % 200 + 1);
+    line.block_rows = static_cast<int64_t>(random() % 12 + 1);
+    line.lanes = std::min<int64_t>(static_cast<int64_t>(random() % 6 + 1), line.num_samples);
+    line.mix = static_cast<int64_t>(random() % 3 + 1);
+    line.shuffle = random() % 2 == 0;
+    line.seed = seed;
+    line.stride = static_cast<int64_t>(random() % 3 + 1);
+    for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
+    if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+    if (random() % 2 == 0) line.select(random);
+    const std::shared_ptr<const OwnedPlan> plan = build_plan(line);
+    std::vector<int64_t> listed(static_cast<size_t>(plan->plan.steps));
+    list_order(plan->plan, listed);
+    SampleStream stream(plan);
+    std::vector<int64_t> found;
+    while (stream.left() > 0) {
+      std::vector<int64_t> some(static_cast<size_t>(std::min<int64_t>(stream.left(), static_cast<int64_t>(random() % 9))));
+      stream.next(some);
+      found.insert(found.end(), some.begin(), some.end());
+    }
+    CHECK(found == listed);
+  }
+}
+
+TEST(a_plan_that_lacks_a_step_is_refused) {
+  LineSpec line;
+  line.num_samples = 8;
+  line.block_rows = 4;
+  line.block_order = {0, 1};
+  const std::shared_ptr<OwnedPlan> plan = build_plan(line);
+  plan->plan.steps = 9;
+  SampleStream stream(plan);
+  std::vector<int64_t> out(9);
+  CHECK_THROWS(kConfig, "nothing serves step 8", stream.next(out));
+}

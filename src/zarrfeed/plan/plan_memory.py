@@ -1,0 +1,29 @@
+"""The memory that the plan of an epoch keeps, which counts against the budget.
+
+What holds: plans whose samples and blocks follow rules keep nothing that grows with the samples. What is counted is
+the rest: samples that are selected and follow no rule, borders of segments, groups that are listed for windows, and
+orders that are listed whole.
+"""
+
+from __future__ import annotations
+
+from zarrfeed.plan.carry import carries
+from zarrfeed.plan.order import Order
+from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.sparse import CsrField
+
+#: A group of a plan and its segment, in Python and for the engine, and the chunks that it shares.
+_BYTES_OF_GROUP = 460
+#: A sample of an order that is listed.
+_BYTES_OF_SAMPLE = 8
+
+
+def plan_bytes(order: Order, fields: FieldSet) -> int:
+    """Return what the plan of an epoch of an order keeps in each process that reads it."""
+    kept = 0 if order.selection is None else order.selection.nbytes
+    borders = {id(w.pad.borders): w.pad.borders.first.nbytes for w in fields.windows if w and w.pad and w.pad.borders}
+    kept += 2 * sum(borders.values())  # here, and in the engine
+    if type(order) is Order and any(map(carries, fields.fields)):
+        kept += _BYTES_OF_GROUP * order.num_blocks
+    listed = fields.are_objects + sum(isinstance(f, CsrField) for f in fields.fields)
+    return kept + listed * _BYTES_OF_SAMPLE * order.length
