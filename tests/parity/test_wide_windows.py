@@ -1,10 +1,11 @@
-"""Windows with more rows than a task lists: the same batches as NumPy's, from every kind of field, in bounded memory."""
+"""Windows with more rows than a task lists: the same batches as NumPy's, from each kind of field, in little memory."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ OFFSETS: dict[str, list[int]] = {
 }
 
 
-def check(data: zarrfeed.Data, offsets: list[int], *, pad: object = None, ends: list[int] | None = None) -> None:
+def check(data: zarrfeed.Data, offsets: list[int], *, pad: Any = None, ends: list[int] | None = None) -> None:
     """Check an epoch against the rows of an array whose values are their index."""
     first = np.array([0, *(ends or [N])])
     seen = []
@@ -83,9 +84,10 @@ def test_samples_of_a_bad_chunk_are_replaced_by_others(tmp_path: Path) -> None:
         data, batch_size=64, shuffle=True, return_index=True, faults={"on_error": "skip"}
     )
     with pytest.warns(UserWarning, match="skip"):
-        for values, index in dataset:
-            np.testing.assert_array_equal(values.numpy(), index.numpy()[:, None] + np.arange(40))
-            assert not ((index.numpy() > chunk - 40) & (index.numpy() < 2 * chunk)).any()
+        batches = list(dataset)
+    for values, index in batches:
+        np.testing.assert_array_equal(values.numpy(), index.numpy()[:, None] + np.arange(40))
+        assert not ((index.numpy() > chunk - 40) & (index.numpy() < 2 * chunk)).any()
 
 
 _PROGRAM = """

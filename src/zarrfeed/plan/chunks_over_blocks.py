@@ -61,12 +61,12 @@ def _pairs_of_samples(
     """Return places of blocks and chunks, looked up for each sample and offset: of all blocks, or of some."""
     found = _Pairs()
     place, begin, end = selection.runs(1, places)
-    ends = np.cumsum(end - begin + 1)
+    ends: Int64 = np.cumsum(end - begin + 1)
     at_once = max(1, AT_ONCE // len(offsets))
     for first in range(0, int(ends[-1]) if len(ends) else 0, at_once):
         number = np.arange(first, min(first + at_once, int(ends[-1])))
         run = np.searchsorted(ends, number, side="right")
-        samples = end[run] - (ends[run] - 1 - number)
+        samples: Int64 = end[run] - (ends[run] - 1 - number)
         chunk = np.stack([find_chunks(samples, offset) for offset in offsets.tolist()], axis=1)
         found.add(np.broadcast_to(place[run, None], chunk.shape), chunk, chunk)
     return found.sorted()

@@ -363,8 +363,9 @@ def pieces_of(samples: Samples) -> Iterator[Int64]:
 
 def distinct(numbers: Int64) -> Int64:
     """Return numbers in ascending order, each once; `numpy.unique` hashes them, which takes several times as long."""
-    ascending = np.sort(numbers)
-    return ascending[np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]]
+    ascending: Int64 = np.sort(numbers)
+    found: Int64 = ascending[np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]]
+    return found
 
 
 def runs_in(samples: Samples, begin: int, end: int) -> tuple[Int64, Int64]:

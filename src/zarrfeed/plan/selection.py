@@ -18,8 +18,10 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlocks, digest_of, range_blocks
 from zarrfeed.plan.left_out import LeftOut
-from zarrfeed.plan.sample_set import AT_ONCE, Int64, Samples, SampleSet, as_samples, flagged, rank_of
+from zarrfeed.plan.sample_set import AT_ONCE, Samples, SampleSet, as_samples, flagged, rank_of
 from zarrfeed.spec.block_edges import Edges, StoreEdges
+
+Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: Of more samples than these that are no range, the set is hashed and not its samples.
 MANY_SAMPLES = 1 << 24

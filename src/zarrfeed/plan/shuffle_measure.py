@@ -95,11 +95,17 @@ def measure_shuffle(order: Order) -> ShuffleMeasure | None:
 
 def _measure(order: Order) -> ShuffleMeasure:
     if order.num_blocks > _MOST_BLOCKS:
-        rows = max(1, round(order.length / order.num_blocks))
-        num_samples = rows * _MOST_BLOCKS
+        block_rows = max(1, round(order.length / order.num_blocks))
+        num_samples = block_rows * _MOST_BLOCKS
         lanes = min(order.lanes, num_samples)
         order = Order(
-            num_samples, rows, shuffle=True, seed=order.seed, lanes=lanes, mix=order.mix, strip=min(order.strip, 256)
+            num_samples,
+            block_rows,
+            shuffle=True,
+            seed=order.seed,
+            lanes=lanes,
+            mix=order.mix,
+            strip=min(order.strip, 256),
         )
     n = order.length
     _, rows = order.rows_at(np.arange(order.num_blocks))

@@ -34,7 +34,7 @@ from zarrfeed.plan.left_out import (
     WITHIN_GAP,
     LeftOut,
 )
-from zarrfeed.plan.sample_set import Int64, Samples, distinct, intersected
+from zarrfeed.plan.sample_set import Int64, Samples, collected, common_runs, distinct, intersected
 from zarrfeed.plan.selection import Select, Selection, select_samples
 from zarrfeed.plan.window_samples import count_between, reading_only
 from zarrfeed.plan.windows import check_segment_ends, offsets_of, samples_with_windows, unpadded
@@ -220,53 +220,115 @@ def separate_parts(
     find_rows = _row_finder(fields)
     if gap == 0 and offsets == (0,):
         return [replace(part, left_out=left_out) for part in parts]
-    listed = [part.listed() for part in parts]
-    owner = np.full(fields.num_samples, _NO_PART, dtype=np.int32)
-    for number, samples in enumerate(listed):
-        owner[samples] = number
-    # Only these can meet another part; they are few.
-    borders = _borders(owner)
-    near = [_near_borders(samples, *borders, offsets[-1] - offsets[0] + gap) for samples in listed]
-    _claim_rows(owner, [samples[places] for samples, places in zip(listed, near, strict=True)], offsets, find_rows)
+    distance = offsets[-1] - offsets[0] + gap
+    runs = [part.runs(1 if exactly or part.samples is not None else part.step) for part in parts]
+    borders = _borders_of_parts([(begin, last) for _, begin, last in runs])
+    # Only rows near a change of owner can be read for two parts; they are few.
+    rows = _RowsNear.of(borders, distance + max(map(abs, offsets)), fields.num_samples)
+    near = [
+        rows.some_of(begin, last, 1 if exactly or part.samples is not None else part.step)
+        for part, (_, begin, last) in zip(parts, runs, strict=True)
+    ]
+    owner = np.full(len(rows), _NO_PART, dtype=np.int32)
+    for number, samples in enumerate(near):
+        owner[rows.places(samples)] = number
+    near = [_near_borders(samples, borders, distance) for samples in near]
+    for distance_of_row in sorted(offsets, key=lambda offset: (offset < 0, abs(offset))):  # by rule 2 of the module
+        for number, samples in enumerate(near):
+            places = rows.places(find_rows(samples, distance_of_row))
+            owner[places[owner[places] == _NO_PART]] = number
     # the first row of each other part, in the order of the array; behind the last one there is none
-    begins = np.append(_borders(owner)[1], np.iinfo(np.int64).max)
+    owned = np.flatnonzero(owner != _NO_PART)
+    begins = rows.at(owned[np.flatnonzero(np.diff(owner[owned])) + 1])
+    begins = np.append(begins, np.iinfo(np.int64).max)
 
     separated = []
-    for number, (part, samples, places) in enumerate(zip(parts, listed, near, strict=True)):
-        leaves = np.zeros(len(places), dtype=bool)
+    for number, (part, samples) in enumerate(zip(parts, near, strict=True)):
+        leaves = np.zeros(len(samples), dtype=bool)
         for offset in offsets:
-            row = find_rows(samples[places], offset)
-            leaves |= owner[row] != number
+            row = find_rows(samples, offset)
+            leaves |= owner[rows.places(row)] != number
             if gap:
                 leaves |= begins[np.searchsorted(begins, row, side="right")] - row <= gap
         if not leaves.any():
             separated.append(replace(part, left_out=left_out))
             continue
-        lost = LeftOut(int(leaves.sum()), len(samples), WITHIN_GAP if gap else OTHER_PART)
+        lost = LeftOut(int(leaves.sum()), part.length, WITHIN_GAP if gap else OTHER_PART)
         if exactly or 2 * lost.samples > lost.of:
             before, after = -offsets[0], offsets[-1]
             raise ConfigError(
                 f"part {number} of the split: {lost}. Windows reach {before} rows back and {after} ahead, gap = {gap}. "
                 'Use by="contiguous" or longer parts, or let windows read rows of other parts with gap=None'
             )
-        selection = Selection.of_runs(np.delete(samples, places[leaves]), fields.block_rows, fields.edges)
+        kept = collected((piece[~np.isin(piece, samples[leaves])] for piece in part.pieces()), fields.num_samples)
+        selection = Selection.of_runs(kept, fields.block_rows, fields.edges)
         separated.append(replace(selection, left_out=(*left_out, lost)))
     return separated
 
 
-def _borders(owner: npt.NDArray[np.int32]) -> tuple[Int64, Int64]:
-    """Return the rows on both sides of each change of owner; rows without an owner are passed over."""
-    rows = np.flatnonzero(owner != _NO_PART)
-    changes = np.flatnonzero(np.diff(owner[rows]))
-    return rows[changes], rows[changes + 1]
+def _borders_of_parts(runs: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
+    """Return the samples on both sides of each change of owner, given first and last sample of runs of parts."""
+    begin, last = (np.concatenate([of[side] for of in runs]) for side in (0, 1))
+    owner = np.repeat(np.arange(len(runs)), [len(begins) for begins, _ in runs])
+    ascending = np.argsort(begin, kind="stable")
+    changes = np.flatnonzero(np.diff(owner[ascending]))
+    return last[ascending[changes]], begin[ascending[changes + 1]]
 
 
-def _near_borders(samples: Int64, before: Int64, behind: Int64, distance: int) -> Int64:
-    """Return the places of samples that have a sample of another part at most so far away, and of some others."""
-    is_near = np.zeros(len(samples) + 1, dtype=np.int32)
-    np.add.at(is_near, np.searchsorted(samples, behind - distance), 1)
-    np.add.at(is_near, np.searchsorted(samples, before + distance, side="right"), -1)
-    return np.flatnonzero(np.cumsum(is_near[:-1], dtype=np.int32))
+@dataclass(frozen=True)
+class _RowsNear:
+    """The rows near some others, each with a place among them.
+
+    Attributes
+    ----------
+    begin, end
+        Of stretches of rows, which ascend and do not touch.
+    before
+        How many rows there are before each stretch, and in all of them.
+    """
+
+    begin: Int64
+    end: Int64
+    before: Int64
+
+    @classmethod
+    def of(cls, borders: tuple[Int64, Int64], distance: int, num_samples: int) -> _RowsNear:
+        """Return the rows at most `distance` from either side of a border."""
+        around = distinct(np.concatenate(borders))
+        begin, end = np.maximum(around - distance, 0), np.minimum(around + distance + 1, num_samples)
+        starts = np.append(True, begin[1:] > end[:-1])[: len(begin)]
+        first, last = begin[starts], end[np.append(np.flatnonzero(starts)[1:] - 1, len(end) - 1)[: int(starts.sum())]]
+        return cls(first, last, np.concatenate(([0], np.cumsum(last - first))))
+
+    def __len__(self) -> int:
+        return int(self.before[-1])
+
+    def places(self, rows: Int64) -> Int64:
+        """Return the places of rows that are among these."""
+        stretch = np.searchsorted(self.begin, rows, side="right") - 1
+        return self.before[stretch] + rows - self.begin[stretch]
+
+    def at(self, places: Int64) -> Int64:
+        """Return rows by their places."""
+        stretch = np.searchsorted(self.before, places, side="right") - 1
+        return self.begin[stretch] + places - self.before[stretch]
+
+    def some_of(self, begin: Int64, last: Int64, step: int) -> Int64:
+        """Return which samples of runs, `step` apart, are among these rows."""
+        low, high = common_runs(begin, last + 1, self.begin, self.end)
+        run = np.searchsorted(begin, low, side="right") - 1
+        first = begin[run] - (begin[run] - low) // step * step  # the first one of the run from `low` on
+        counts = np.maximum(0, -(-(high - first) // step))
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.sort(np.repeat(first, counts) + step * within)
+
+
+def _near_borders(samples: Int64, borders: tuple[Int64, Int64], distance: int) -> Int64:
+    """Return the samples at most `distance` from either side of a border."""
+    around = np.append(distinct(np.concatenate(borders)), np.iinfo(np.int64).max // 2)
+    behind = np.searchsorted(around, samples)
+    is_near = (around[behind] - samples <= distance) | (samples - around[behind - 1] <= distance) & (behind > 0)
+    return samples[is_near]
 
 
 def _row_finder(fields: FieldSet) -> Callable[[Int64, int], Int64]:
@@ -282,16 +344,3 @@ def _row_finder(fields: FieldSet) -> Callable[[Int64, int], Int64]:
         return clipped
 
     return find_rows
-
-
-def _claim_rows(
-    owner: npt.NDArray[np.int32],
-    parts: Sequence[Int64],
-    offsets: Sequence[int],
-    find_rows: Callable[[Int64, int], Int64],
-) -> None:
-    """Enter the owners of rows that are no samples, by rule 2 of the module."""
-    for distance in sorted(offsets, key=lambda offset: (offset < 0, abs(offset))):
-        for number, samples in enumerate(parts):
-            rows = find_rows(samples, distance)
-            owner[rows[owner[rows] == _NO_PART]] = number

@@ -17,7 +17,7 @@ from zarrfeed.plan.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_sh
 from zarrfeed.plan.state import EpochState
 
 #: Nobody is warned of fewer samples: epochs are so short that they differ however samples are mixed.
-_FEW_SAMPLES = 16 * NEIGHBOURS
+_FEW_SAMPLES = 64 * NEIGHBOURS
 #: Budgets that are tried are multiples of what there is.
 _FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 _MIB, _GIB = 1 << 20, 1 << 30

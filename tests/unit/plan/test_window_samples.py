@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.unit.plan.test_sample_set import CHOSEN, NUM_SAMPLES, every_form
 from zarrfeed.plan import sample_set, window_samples
 from zarrfeed.plan.sample_set import SampleSet
@@ -28,6 +29,7 @@ def _some_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sample_set, "_FLAGS_AT_ONCE", 8 * request.param)
 
 
+@examples(25)
 @given(ends=ENDS, before=st.integers(0, 9), after=st.integers(0, 9))
 def test_whole_windows_do_not_leave_their_segment(ends: np.ndarray, before: int, after: int) -> None:
     begins = np.concatenate(([0], ends[:-1]))
@@ -42,6 +44,7 @@ def test_whole_windows_do_not_leave_their_segment(ends: np.ndarray, before: int,
     assert list(whole_windows(NUM_SAMPLES, None, before, after)) == alone
 
 
+@examples(25)
 @given(chosen=CHOSEN, readable=CHOSEN, offsets=OFFSETS)
 def test_a_sample_is_taken_if_all_of_its_rows_may_be_read(
     chosen: list[int], readable: list[int], offsets: list[int]
@@ -53,6 +56,7 @@ def test_a_sample_is_taken_if_all_of_its_rows_may_be_read(
             assert list(reading_only(samples, offsets, readables, NUM_SAMPLES)) == wanted, (samples, readables)
 
 
+@examples(25)
 @given(chosen=CHOSEN, readable=CHOSEN, offsets=OFFSETS, ends=ENDS)
 def test_rows_that_are_padded_are_those_at_the_borders_of_the_segment(
     chosen: list[int], readable: list[int], offsets: list[int], ends: np.ndarray
@@ -71,6 +75,7 @@ def test_rows_that_are_padded_are_those_at_the_borders_of_the_segment(
             assert list(found) == wanted, (samples, readables)
 
 
+@examples(25)
 @given(chosen=CHOSEN, ends=ENDS)
 def test_samples_of_segments_are_counted(chosen: list[int], ends: np.ndarray) -> None:
     begins = np.concatenate(([0], ends[:-1]))

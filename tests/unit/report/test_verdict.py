@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zarr
@@ -52,7 +53,7 @@ def test_chunks_that_are_decoded_again_name_a_remedy(tmp_path: Path) -> None:
         ((5, zarrfeed.lead(1, 9), *range(12)), "rows at +5, +1 to +9 (drawn), +0 to +11 (12 rows)"),
     ],
 )
-def test_many_offsets_are_shown_as_a_range(tmp_path: Path, offsets: object, shown: str) -> None:
+def test_many_offsets_are_shown_as_a_range(tmp_path: Path, offsets: Any, shown: str) -> None:
     zarr.create_array(tmp_path / "x", shape=(5000,), chunks=(100,), dtype="f4")
     data = zarrfeed.open(tmp_path / "x").window(offsets)
     assert f"windows: {shown}" in str(zarrfeed.ZarrIterableDataset(data, batch_size=4).explain())
