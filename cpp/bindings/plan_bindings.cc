@@ -245,7 +245,8 @@ void bind_samples(py::module_& m) {
           "of_pages",
           [shared](const PlaceArray& place, const Int64Array& before, unsigned bits) {
             return shared(SampleTable::of_pages({place.data(), static_cast<size_t>(place.size())},
-                                                {before.data(), static_cast<size_t>(before.size())}, bits, keep(place)));
+                                                {before.data(), static_cast<size_t>(before.size())}, bits,
+                                                keep(place)));
           },
           py::kw_only(), py::arg("place"), py::arg("before"), py::arg("bits"))
       .def_static(
@@ -303,8 +304,8 @@ void bind_plans(py::module_& m) {
                        const Int64Array& group_begin, const Int64Array& group_lane, const Int64Array& group_offset,
                        const Int64Array& group_number, const Int64Array& group_turn, const Int64Array& extra_position,
                        const Int64Array& extra_step, const Int64Array& first_step, const Int64Array& last_step,
-                       std::shared_ptr<SampleTable> selected, const Int64Array& segment_block, const Int64Array& segment_first,
-                       const Int64Array& segment_rows, const Int64Array& segment_start,
+                       std::shared_ptr<SampleTable> selected, const Int64Array& segment_block,
+                       const Int64Array& segment_first, const Int64Array& segment_rows, const Int64Array& segment_start,
                        const Int64Array& segment_length, int64_t run, int64_t period,
                        const std::optional<CarryPlan>& carry, const std::optional<MixturePlan>& mixture,
                        std::shared_ptr<PatchTable> patches, std::shared_ptr<BlockLine> line, int64_t mix) {

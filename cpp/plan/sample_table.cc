@@ -143,7 +143,8 @@ class FlaggedSamples final : public SampleTable {
   }
   void list(int64_t first, std::span<int64_t> out) const override {
     if (out.empty()) return;
-    const auto page = static_cast<size_t>(std::upper_bound(before_.begin(), before_.end(), first) - before_.begin()) - 1;
+    const auto page =
+        static_cast<size_t>(std::upper_bound(before_.begin(), before_.end(), first) - before_.begin()) - 1;
     int64_t skipped = first - before_[page];
     size_t byte = page * kPage;
     for (; byte + sizeof(uint64_t) <= flags_.size(); byte += sizeof(uint64_t)) {

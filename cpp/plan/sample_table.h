@@ -17,7 +17,8 @@ class SampleTable {
   SampleTable& operator=(const SampleTable&) = delete;
 
   /// The table of samples that are listed, ascending. Borrows the list, which `owner` keeps alive.
-  static std::shared_ptr<const SampleTable> of_list(std::span<const int64_t> samples, std::shared_ptr<const void> owner);
+  static std::shared_ptr<const SampleTable> of_list(std::span<const int64_t> samples,
+                                                    std::shared_ptr<const void> owner);
   /// The table of runs: run i has `count[i]` samples, `step` apart, from `begin[i]` on, and each begins behind the one
   /// before it. Copies the arrays.
   static std::shared_ptr<const SampleTable> of_runs(std::span<const int64_t> begin, std::span<const int64_t> count,

@@ -313,9 +313,9 @@ LineSpec draw_line(Draw& draw, int64_t num_samples) {
 
 /// Sets some numbers of a plan to others.
 void change_plan(Draw& draw, OwnedPlan& plan) {
-  std::vector<int64_t>* const all[] = {
-      &plan.segment_first, &plan.segment_rows, &plan.segment_start, &plan.segment_length, &plan.segment_block,
-      &plan.group_offset,  &plan.group_number, &plan.first_step,    &plan.last_step};
+  std::vector<int64_t>* const all[] = {&plan.segment_first,  &plan.segment_rows,  &plan.segment_start,
+                                       &plan.segment_length, &plan.segment_block, &plan.group_offset,
+                                       &plan.group_number,   &plan.first_step,    &plan.last_step};
   for (int64_t count = draw.pick(1, 3); count > 0; --count) {
     if (plan.selected != nullptr && draw.pick(0, 9) == 0) {
       std::vector<int64_t> samples(static_cast<size_t>(plan.selected->length()));

@@ -33,7 +33,8 @@ TEST(a_stream_lists_the_samples_of_the_order) {
     SampleStream stream(plan);
     std::vector<int64_t> found;
     while (stream.left() > 0) {
-      std::vector<int64_t> some(static_cast<size_t>(std::min<int64_t>(stream.left(), static_cast<int64_t>(random() % 9))));
+      std::vector<int64_t> some(
+          static_cast<size_t>(std::min<int64_t>(stream.left(), static_cast<int64_t>(random() % 9))));
       stream.next(some);
       found.insert(found.end(), some.begin(), some.end());
     }

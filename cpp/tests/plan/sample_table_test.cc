@@ -29,7 +29,8 @@ std::shared_ptr<const SampleTable> paged_table(const std::vector<int64_t>& sampl
 
 std::shared_ptr<const SampleTable> flagged_table(const std::vector<int64_t>& samples) {
   const auto flags = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(samples.back() / 8 + 1), uint8_t{0});
-  for (const int64_t sample : samples) (*flags)[static_cast<size_t>(sample / 8)] |= static_cast<uint8_t>(1U << (sample % 8));
+  for (const int64_t sample : samples)
+    (*flags)[static_cast<size_t>(sample / 8)] |= static_cast<uint8_t>(1U << (sample % 8));
   return SampleTable::of_flags(*flags, flags);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_stretches_partition_the_samples() -> None:
     )
     assert edges[0][0] == 0
     assert edges[-1][1] == NUM_SAMPLES
-    assert all(a[1] == b[0] for a, b in zip(edges, edges[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(edges))
     assert distinct(np.array([3, 1, 3])).tolist() == [1, 3]
 
 
