@@ -137,13 +137,24 @@ class Explanation(Page):
         """Most memory that is used at once, in bytes, but for batches that the user holds."""
         return self.memory.budget - self.memory.batch_room + self.max_open_batches * self.memory.batch_bytes
 
+    def _verdict(self) -> str:
+        sweeps = self.patches is not None and self.shuffle
+        return verdict(
+            self.fields,
+            self.memory,
+            self.memory_bytes,
+            self.shuffling,
+            sweeps=sweeps,
+            mixes_better=bool(self.remedy),
+        )
+
     def rows(self) -> list[Row]:
         """Return the rows of the page."""
         memory = self.memory
         selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
         where = "patches in this epoch" if self.patches is not None else "in the array"
         rows = [
-            ("verdict", verdict(self)),
+            ("verdict", self._verdict()),
             (
                 "samples",
                 f"{self.num_samples} {where}, {selected}{self.steps} delivered in batches of {self.batch_size}",

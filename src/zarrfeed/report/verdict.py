@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.memory import MemoryPlan
+from zarrfeed.plan.shuffle_measure import ShuffleMeasure
 from zarrfeed.report.field_explanation import FieldExplanation
-
-if TYPE_CHECKING:
-    from zarrfeed.report.explain import Explanation
 
 #: Chunks that are decoded more often than this are worth a remedy.
 AMPLIFIED = 1.1
 
 
-def verdict(of: Explanation) -> str:
-    """Return one line: how well it mixes, how often it decodes a chunk, its memory, and what limits it."""
+def verdict(
+    fields: Sequence[FieldExplanation],
+    memory: MemoryPlan,
+    memory_bytes: int,
+    shuffling: ShuffleMeasure | None,
+    *,
+    sweeps: bool,
+    mixes_better: bool,
+) -> str:
+    """Return one line: how well it mixes, how often it decodes a chunk, its memory, and what limits it.
+
+    Parameters
+    ----------
+    fields, memory, memory_bytes, shuffling
+        As of `Explanation`.
+    sweeps
+        Whether columns of patches are shuffled.
+    mixes_better
+        Whether options would mix a poor order.
+    """
     parts = []
-    if of.shuffling is not None:
-        parts.append(f"mixes {of.shuffling.of_perfect:.0%} as well as a perfect shuffle")
+    if shuffling is not None:
+        parts.append(f"mixes {shuffling.of_perfect:.0%} as well as a perfect shuffle")
     else:
-        parts.append("shuffles columns of patches" if of.patches is not None and of.shuffle else "keeps an order")
-    stored = [f for f in of.fields if f.chunks and not f.item_type]
+        parts.append("shuffles columns of patches" if sweeps else "keeps an order")
+    stored = [f for f in fields if f.chunks and not f.item_type]
     worst = max(stored, key=lambda f: f.amplification, default=None)
     if worst is not None:
         name = f" of {worst.name}" if len(stored) > 1 else ""
         parts.append(f"decodes each chunk{name} {worst.amplification:.2f} times")
-    parts.append(f"takes {format_bytes(of.memory_bytes)} of {format_bytes(of.memory.budget)}")
-    return f"{'; '.join(parts)}; {_limit(of, worst)}"
-
-
-def _limit(of: Explanation, worst: FieldExplanation | None) -> str:
-    """Return what limits it: what is most worth a change."""
-    slow = [f.name for f in of.fields if f.chunks and not f.native and not f.item_type]
+    parts.append(f"takes {format_bytes(memory_bytes)} of {format_bytes(memory.budget)}")
+    slow = [f.name for f in fields if f.chunks and not f.native and not f.item_type]
     if slow:
-        return f"limited by codecs that zarr-python decodes ({', '.join(slow)})"
-    if of.shuffling is not None and of.shuffling.is_poor and of.remedy:
-        return "limited by its shuffle"
-    if worst is not None and worst.amplification > AMPLIFIED:
-        return "limited by chunks that are decoded again"
-    if lacks_memory(of.memory):
-        return "limited by memory"
-    return "nothing in its plan limits it"
+        limit = f"limited by codecs that zarr-python decodes ({', '.join(slow)})"
+    elif mixes_better:
+        limit = "limited by its shuffle"
+    elif worst is not None and worst.amplification > AMPLIFIED:
+        limit = "limited by chunks that are decoded again"
+    elif lacks_memory(memory):
+        limit = "limited by memory"
+    else:
+        limit = "nothing in its plan limits it"
+    return "; ".join([*parts, limit])
 
 
 def lacks_memory(memory: MemoryPlan) -> bool:
