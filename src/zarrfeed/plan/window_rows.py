@@ -328,7 +328,8 @@ def _near_borders(samples: Int64, borders: tuple[Int64, Int64], distance: int) -
     around = np.append(distinct(np.concatenate(borders)), np.iinfo(np.int64).max // 2)
     behind = np.searchsorted(around, samples)
     is_near = (around[behind] - samples <= distance) | (samples - around[behind - 1] <= distance) & (behind > 0)
-    return samples[is_near]
+    near: Int64 = samples[is_near]
+    return near
 
 
 def _row_finder(fields: FieldSet) -> Callable[[Int64, int], Int64]:

@@ -7,6 +7,7 @@ import io
 import itertools
 import pickle
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -553,3 +554,21 @@ def test_what_cannot_be_decoded_or_done_with_images_is_refused() -> None:
         zarrfeed.open(numbered()).window((-1, 0)).decode("image")
     with pytest.raises(ConfigError, match="is text or bytes, which is not converted"):
         data.cast("float32")
+
+
+def test_the_order_of_an_epoch_is_not_listed_before_its_first_batch(tmp_path: Path) -> None:
+    """That of 200 million images took 5 s and 1.5 GB."""
+    n = 1_000_000
+    stored = zarr.create_array(
+        tmp_path / "x", shape=(n,), chunks=(1000,), shards=(250_000,), dtype=zarr.dtype.VariableLengthBytes()
+    )
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "png")
+    stored[:8] = np.array([picture.getvalue()] * 8, object)
+    with zarrfeed.ZarrIterableDataset(zarrfeed.open(tmp_path / "x").decode("image"), batch_size=4) as dataset:
+        tracemalloc.start()
+        batch = next(iter(dataset))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert [tuple(one.shape) for one in batch] == [(3, 8, 8)] * 4
+    assert peak < 4 * n, "a list of the order takes 8 bytes a sample"
