@@ -321,7 +321,7 @@ void change_plan(Draw& draw, OwnedPlan& plan) {
       std::vector<int64_t> samples(static_cast<size_t>(plan.selected->length()));
       plan.selected->list(0, samples);
       samples[static_cast<size_t>(draw.pick(0, std::ssize(samples) - 1))] += draw.pick(-3, 3);
-      plan.selected = listed_table(std::move(samples));
+      plan.selected = testing::listed_table(std::move(samples));
       continue;
     }
     std::vector<int64_t>& numbers = *draw.one_of(all);
