@@ -36,7 +36,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     files = {argument.partition("::")[0] for argument in config.args}
     if len(files) == 1 and Path(files.pop()).is_file():
         return 0
-    return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    return min(len(os.sched_getaffinity(0)) + 2, _MAX_PROCESSES)  # two more than cores, as many tests wait
 
 
 #: Files that take longest: they begin first, so that no process is left alone with one in the end.
