@@ -12,22 +12,27 @@ from zarrfeed.base.errors import DecodeError
 from zarrfeed.storage.content_encoding import decoded, encoding_of
 
 
+def zipped(content: bytes) -> bytes:
+    """Return a member of gzip without the time: names of tests are the same in every process that collects them."""
+    return gzip.compress(content, mtime=0)
+
+
 @pytest.mark.parametrize(
     ("stored", "encodings"),
     [
         (b"content", ""),
-        (gzip.compress(b"content"), "gzip"),
-        (gzip.compress(b"con") + gzip.compress(b"tent"), "gzip"),
-        (gzip.compress(b"content"), "x-gzip"),
+        (zipped(b"content"), "gzip"),
+        (zipped(b"con") + zipped(b"tent"), "gzip"),
+        (zipped(b"content"), "x-gzip"),
         (zlib.compress(b"content"), "deflate"),
-        (gzip.compress(zlib.compress(b"content")), "deflate, gzip"),
+        (zipped(zlib.compress(b"content")), "deflate, gzip"),
     ],
 )
 def test_content_is_not_what_was_encoded(stored: bytes, encodings: str) -> None:
     assert decoded(stored, encodings) == b"content"
 
 
-@pytest.mark.parametrize("stored", [b"content", gzip.compress(b"content")[:-4], gzip.compress(b"content") + b"?"])
+@pytest.mark.parametrize("stored", [b"content", zipped(b"content")[:-4], zipped(b"content") + b"?"])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_bytes_that_are_not_of_the_encoding_are_content(stored: bytes, encoding: str) -> None:
     with pytest.raises(DecodeError, match=f"Content-Encoding '{encoding}', and its bytes are not {encoding}"):
