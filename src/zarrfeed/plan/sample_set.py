@@ -298,8 +298,13 @@ def compact(samples: SampleSet) -> Samples:
     if samples.form == "runs" and samples.step == 1:
         runs = len(samples.arrays[0])
     else:
-        edges = [0, *samples.cuts().tolist(), last + 1]
-        runs = sum(len(samples.runs_in(low, high)[0]) for low, high in pairwise(edges))
+        runs, reached = 0, -1
+        for low, high in pairwise([0, *samples.cuts().tolist(), last + 1]):
+            begin, end = samples.runs_in(low, high)
+            if len(begin):
+                runs += len(begin) - int(begin[0] == reached)  # one that goes on behind a cut is one
+                reached = int(end[-1])
+            del begin, end  # before the next ones are made
     form = _form(len(samples), runs, last)
     return samples if form == samples.form and samples.step == 1 else _made(form, samples.pieces(), len(samples), last)
 
