@@ -445,7 +445,6 @@ def entry(number: int, offset: int, size: int) -> Any:
 NONE = 2**64 - 1
 INDEX_DAMAGE = {
     "overlap": (entry(1, 40, 80), "overlaps"),
-    "twice": (entry(2, 0, 80), "overlaps"),
     "overflow": (entry(0, 2**64 - 8, 80), "must lie in"),
     "huge": (entry(0, 0, 2**63), "must lie in"),
     "half-missing": (entry(0, NONE, 80), "only both together"),

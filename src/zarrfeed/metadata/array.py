@@ -6,6 +6,7 @@ cannot decode.
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
 from dataclasses import replace
@@ -121,6 +122,9 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     except PermissionError as error:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:
+        if is_node(path) and zarr_format is not None:
+            what = f"no Zarr array is there in format {zarr_format}; one of the other may be: leave out zarr_format"
+            raise StoreReadError(errno.ENOENT, f"{source}: {what}") from error
         if is_node(path):
             raise open_error(printable(source), error, path) from error
         raise not_zarr(source, path) from error

@@ -63,7 +63,7 @@ class _ObjectSession(Session):
             fetcher,
             objects.listing,
             batch_size=schedule.engine_batch_size,
-            budget=resources.memory.budget,
+            budget=resources.memory.budget - resources.memory.plan_bytes,
             with_index=len(schedule.fields.fields) > 1,
             policy=policy,
         )

@@ -170,14 +170,14 @@ def test_a_state_without_strips_goes_on_in_its_own_order(store: Path) -> None:
 
 
 def test_without_room_nothing_is_carried(store: Path) -> None:
-    """The budget comes first: chunks are decoded for each block, and blocks need not stay together."""
+    """The budget comes first: chunks are decoded for each strip of blocks."""
     named: dict[str, Any] = {"num_threads": 1, "lanes": 2}
-    budget = make(store, memory_budget="24KiB", **named).explain().memory.least_budget + 500
+    budget = make(store, memory_budget="64KiB", **named).explain().memory.least_budget + 500
     with make(store, memory_budget=budget, **named) as dataset:
         explained = dataset.explain()
-        assert (explained.strip, explained.memory.carry_bytes) == (1, 0)
+        assert explained.memory.carry_bytes == 0
         assert explained.memory_bytes <= budget
-        assert explained.fields[0].amplification > 2.5
+        assert explained.fields[0].amplification > 1.2
         assert sorted(read(dataset)) == list(range(1, N - 1))
 
 

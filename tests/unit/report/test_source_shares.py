@@ -54,7 +54,7 @@ def test_the_page_names_sources_by_their_stores(tmp_path: Path) -> None:
         "  100 blocks in 4 lanes, mix 1",
     ]
     assert "stores" not in [name for name, _ in rows]
-    assert dict(rows)["samples"].startswith("2800 in the array, 1000 delivered")
+    assert next(text for name, text in rows if name == "samples").startswith("2800 in the array, 1000 delivered")
 
 
 def test_sources_in_memory_have_numbers_and_many_of_them_are_not_all_listed() -> None:
