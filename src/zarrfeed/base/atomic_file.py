@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import secrets
 from pathlib import Path
 
+from zarrfeed.base.durable_files import replace_whole
 from zarrfeed.base.own_files import check_owner, followed
 
 
@@ -33,25 +31,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
             check_owner(path)
             path.write_bytes(content)
         else:
-            _replace(target, content)
+            replace_whole(target, content, keep_mode=True)
     except OSError as error:
         why = error.strerror or repr(error)
         raise OSError(error.errno or errno.EIO, f"{path}: cannot be written: {why}") from error
-
-
-def _replace(path: Path, content: bytes | memoryview) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                if status.st_uid == os.geteuid():  # another user's choice of who may write is not kept
-                    os.fchmod(file.fileno(), status.st_mode & 0o777)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

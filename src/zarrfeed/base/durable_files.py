@@ -83,14 +83,18 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def replace_whole(path: Path, content: bytes | memoryview) -> None:
+def replace_whole(path: Path, content: bytes | memoryview, *, keep_mode: bool = False) -> None:
     """Replace a file by new content in one step: after a power failure it has the former content or the new one.
 
-    The caller syncs the folder, where it matters which of the two it is.
+    The caller syncs the folder, where it matters which of the two it is. With `keep_mode` the new file has the
+    permissions of the former one, if that is this user's: another user's choice of who may write is not kept.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                if keep_mode and (status := path.stat()).st_uid == os.geteuid():
+                    os.fchmod(file.fileno(), status.st_mode & 0o777)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

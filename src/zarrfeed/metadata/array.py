@@ -122,12 +122,12 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     except PermissionError as error:
         raise StoreReadError(error.errno, f"{source}: permission denied") from error
     except FileNotFoundError as error:
-        if is_node(path) and zarr_format is not None:
-            what = f"no Zarr array is there in format {zarr_format}; one of the other may be: leave out zarr_format"
-            raise StoreReadError(errno.ENOENT, f"{source}: {what}") from error
-        if is_node(path):
+        if not is_node(path):
+            raise not_zarr(source, path) from error
+        if zarr_format is None:
             raise open_error(printable(source), error, path) from error
-        raise not_zarr(source, path) from error
+        what = f"no Zarr array is there in format {zarr_format}; one of the other may be: leave out zarr_format"
+        raise StoreReadError(errno.ENOENT, f"{source}: {what}") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(printable(source), error, path) from error
 

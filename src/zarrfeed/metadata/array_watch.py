@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.metadata.array import read_layout
 from zarrfeed.metadata.array_changes import MEANING, decoding_change, layout_changes
@@ -263,7 +264,7 @@ def _in_turn(watched: list[Watched], turn: int, most: int) -> list[Watched]:
 def _parsed(documents: Documents | None) -> list[Any] | ValueError:
     """Return what JSON documents say, {} for one that is absent; or why one cannot be parsed."""
     try:
-        return [{} if text is None else json.loads(text) for text in documents or ()]
+        return [{} if text is None else parse_json(text) for text in documents or ()]
     except ValueError as error:
         return error
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.metadata.known_groups import PACK_MANIFEST, PACK_SEGMENTS
 from zarrfeed.storage.local_files import METADATA_NAMES, MOST_METADATA_BYTES
 
@@ -203,7 +204,7 @@ def _parsed(path: Path) -> dict[str, Any] | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_METADATA_BYTES:
             raise ValueError("no metadata")
-        document = json.loads(file.read())
+        document = parse_json(file.read())
     if not isinstance(document, dict):
         raise ValueError("no object")
     return document

@@ -5,12 +5,12 @@ What holds: the attributes of a node that passed are an object of JSON.
 
 from __future__ import annotations
 
-import json
 from typing import TypeVar
 
 import zarr
 
 from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.storage.open_errors import shown
 
 Node = TypeVar("Node")
 #: Characters of a value that a message shows.
@@ -35,8 +35,8 @@ def checked(node: Node, name: str | None = None) -> Node:
     if isinstance(node, zarr.Array | zarr.Group):
         attributes: object = node.metadata.attributes
         if not isinstance(attributes, dict):
-            shown = json.dumps(attributes, default=repr)
-            shown = shown if len(shown) <= _MOST_CHARS else f"{shown[:_MOST_CHARS]}..."
             name = name or printable(str(node.store_path).removeprefix("file://"))
-            raise ConfigError(f"{name}: attributes = {shown}, must be an object of JSON, such as {{}}")
+            raise ConfigError(
+                f"{name}: attributes = {shown(attributes, _MOST_CHARS)}, must be an object of JSON, such as {{}}"
+            )
     return node

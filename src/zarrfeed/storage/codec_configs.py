@@ -10,7 +10,6 @@ compression levels, are never refused. zarr-python's own codecs check themselves
 
 from __future__ import annotations
 
-import json
 import lzma
 import math
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from zarr.abc.codec import ArrayArrayCodec, Codec
 from zarr.codecs import BytesCodec, ShardingCodec, VLenBytesCodec, VLenUTF8Codec
 from zarr.dtype import UInt64
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.codec_guards import Expected
 from zarrfeed.storage.errors import errno_of, reason_of
@@ -170,7 +170,7 @@ def _as_stored(array: zarr.Array[Any], number: int, num_filters: int, config: di
     except Exception as error:  # what stores raise is of any class
         raise StoreReadError(errno_of(error), f"{printable(array.store_path)}/.zarray: {reason_of(error)}") from error
     try:
-        document = json.loads(content) if content is not None else {}
+        document = parse_json(content) if content is not None else {}
         stored = document["filters"][number] if number < num_filters else document["compressor"]
         return {key: value for key, value in config.items() if key in stored}
     except (ValueError, LookupError, TypeError):  # the metadata came from another document, or a writer is at work

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.storage.errors import reason_of
 from zarrfeed.storage.zarr_internals import check_document, grid_error, make_codec
@@ -35,11 +36,18 @@ def open_error(name: str, error: Exception, folder: Path | None = None) -> Zarrf
     return ConfigError(f"{name}: zarr-python cannot open it: {refused}{reason_of(error)}")
 
 
+def _parsed(path: Path) -> Any:
+    """Return what a document of metadata holds; None if it is not there, cannot be read, or is no JSON."""
+    with contextlib.suppress(OSError, ValueError):
+        return parse_json(path.read_bytes())
+    return None
+
+
 def _refused_codec(folder: Path) -> str:
     """Return the codec that zarr-python or numcodecs refuses in the metadata of a folder, to begin a message; or ""."""
     for key, is_v3 in (("zarr.json", True), (".zarray", False)):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            document = json.loads((folder / key).read_bytes())
+        document = _parsed(folder / key)
+        with contextlib.suppress(LookupError, TypeError, AttributeError):
             codecs = document["codecs"] if is_v3 else [*(document["filters"] or ()), document["compressor"]]
             for codec in filter(None, codecs):
                 try:
@@ -55,23 +63,25 @@ def _refused_member(folder: Path) -> str:
     It is the member without which, or with a plain value in its place, the document would be taken.
     """
     for key, zarr_format in (("zarr.json", 3), (".zarray", 2)):
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            document = json.loads((folder / key).read_bytes())
-            if zarr_format == 3 and document.get("node_type") == "group":
-                return "" if isinstance(document.get("attributes", {}), dict) else _said_of("attributes", document)
-            for member, values in _plain_values(document, zarr_format).items():
-                if any(_is_taken({**document, member: value}, zarr_format) for value in values):
-                    return _said_of(member, document)
+        document = _parsed(folder / key)
+        if not isinstance(document, dict):
+            continue
+        if zarr_format == 3 and document.get("node_type") == "group":
+            return "" if isinstance(document.get("attributes", {}), dict) else _said_of("attributes", document)
+        if _is_taken(document, zarr_format):  # something else is wrong
+            continue
+        for member, values in _plain_values(document, zarr_format).items():
+            if any(_is_taken({**document, member: value}, zarr_format) for value in values):
+                return _said_of(member, document)
     return ""
 
 
 def _refused_attributes(folder: Path) -> str:
     """Return the attributes of a node of format 2 that are no object, to begin a message; or ""."""
-    with contextlib.suppress(OSError, ValueError):
-        attributes = json.loads((folder / ".zattrs").read_bytes())
-        if not isinstance(attributes, dict):
-            return _said_of("attributes", {"attributes": attributes})
-    return ""
+    attributes = _parsed(folder / ".zattrs")
+    return (
+        "" if attributes is None or isinstance(attributes, dict) else _said_of("attributes", {"attributes": attributes})
+    )
 
 
 def _plain_values(document: dict[str, Any], zarr_format: int) -> dict[str, list[Any]]:
@@ -120,13 +130,13 @@ def _said_of(member: str, document: dict[str, Any]) -> str:
     if member not in document:
         return f"it lacks {member!r}: "
     if member == "attributes":
-        return f"attributes = {_shown(document[member])}, must be an object of JSON: "
-    shown = _shown(document[member])
+        return f"attributes = {shown(document[member])}, must be an object of JSON: "
     if member == "fill_value" and document[member] is None:
         return "fill_value = null, must be an item of the dtype, such as 0, in an array of format 3: "
-    return f"{member} = {shown}: "
+    return f"{member} = {shown(document[member])}: "
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
+def shown(value: object, most_chars: int = _MOST_CHARS) -> str:
+    """Return a value of a document as JSON, cut short."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= most_chars else f"{text[:most_chars]}..."

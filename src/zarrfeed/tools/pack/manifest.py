@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.metadata.known_groups import PACK_MANIFEST
 
 #: The attribute's name: of the group at the root, or of the array there.
@@ -15,7 +15,7 @@ MANIFEST = PACK_MANIFEST
 def read_manifest(store: Path) -> dict[str, Any] | None:
     """Return the manifest of a store; None if the store is not there, or was not packed."""
     try:
-        known = json.loads((store / "zarr.json").read_bytes())["attributes"][MANIFEST]
+        known = parse_json((store / "zarr.json").read_bytes())["attributes"][MANIFEST]
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
     return known if isinstance(known, dict) else None

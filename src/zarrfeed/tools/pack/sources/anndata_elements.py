@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedError
 from zarrfeed.metadata.anndata import check_indptr, read_indptr
 from zarrfeed.metadata.anndata_columns import Column, column_at, encoding_in, is_group
@@ -149,11 +150,9 @@ def close_root(root: Any) -> None:
 
 def is_anndata(folder: str | Path) -> bool:
     """Return whether a Zarr store is one of AnnData."""
-    import json
-
     for name in ("zarr.json", ".zattrs"):
         try:
-            known = json.loads(Path(folder, name).read_bytes())
+            known = parse_json(Path(folder, name).read_bytes())
             return bool((known["attributes"] if name == "zarr.json" else known).get("encoding-type") == "anndata")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
