@@ -51,7 +51,7 @@ class Mutant:
 
 @dataclass
 class Result:
-    """What became of a mutant. `reached_by` lists the tests in which its statement ran."""
+    """The outcome of a mutant. `reached_by` lists the tests in which its statement ran."""
 
     path: str
     line: int
@@ -72,7 +72,7 @@ class Result:
 
 @dataclass
 class Run:
-    """What a pytest process did.
+    """The end of a pytest process.
 
     `at` names the test that it was at when its time was used, None during the collection; `at_s` tells for how long.
     `longest_s` is the time of its longest test. `complaint` is what pytest wrote if it could not begin.

@@ -183,7 +183,7 @@ def test_every_stopping_point_of_two_workers(planned_any: Planned) -> None:
 
 
 def test_a_batch_that_rank_0_alone_has_is_not_lost_by_a_stop_before_it(planned: Planned) -> None:
-    """Where nothing is evened out, a rank has all of its batches before the epoch ends."""
+    """With even="off" a rank has all of its batches before the epoch ends."""
     fresh = planned.fresh(0)
     for batch_size in (1, 2, 3, 5, 9):
         for world_size in (1, 2, 3):

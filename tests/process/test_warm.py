@@ -54,7 +54,7 @@ def has_ended(process: int) -> bool:
     return state in "ZX"
 
 
-#: What the process says of itself.
+#: A process tells this of itself.
 _SELF = """
 import gc, os, resource, signal, sys, warnings
 print(sys.argv, sys.orig_argv[1:], sys.executable, sys.prefix, sys.flags, sys._xoptions, sys.warnoptions)

@@ -1,4 +1,4 @@
-"""What was promised outlasts a power failure at any moment, and nobody is locked out by what it leaves."""
+"""Promises outlast a power failure at any moment, and nobody is locked out by the rest that it leaves."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _AFTER_DELETING = 0.5
 
 @dataclass(frozen=True)
 class Image:
-    """What a failure left, and what had been promised until then."""
+    """The files that a failure left, and the promises that had been made until then."""
 
     tree: Tree
     promise: Any
@@ -118,7 +118,7 @@ class ForgetfulDisk:
 
         return call
 
-    # What is done
+    # The patched calls
 
     def _path(self, path: Any, dir_fd: int | None = None) -> str | None:
         """Return a path, if it is below the root."""
@@ -229,7 +229,7 @@ class ForgetfulDisk:
         if os.path.isfile(path):  # noqa: PTH113
             self._unlinked[self._numbers[path]] = _content(path)
 
-    # What is left
+    # The files after a failure
 
     def _maybe_fail(self, event: str) -> None:
         chance = max(self._chance, _AFTER_DELETING) if self._has_deleted else self._chance

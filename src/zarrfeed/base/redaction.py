@@ -63,8 +63,8 @@ _ELEMENTS = re.compile(
 )
 #: Keys of Amazon and tokens in JSON (JWT) look like nothing else.
 _SHAPES = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
-#: How a URL begins; a path that was made of a URL has one slash. On GitHub, an organization and a repository stand in
-#: the place of the user.
+#: The beginning of a URL; a path that was made of a URL has one slash. On GitHub, an organization and a repository
+#: stand in the place of the user.
 _BEGIN = (
     r"(?i)((?<![a-z])(?!github:)[a-z][a-z0-9+.-]*://|(?<![\w:/])//|(?<=file://)//|"
     r"(?<![a-z])(?:https?|s3a?|gs|gcs|az|adl|azure|ftp|hdfs|webhdfs):/(?!/))"

@@ -22,7 +22,7 @@ NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 CATEGORICAL = "categorical"
 #: Encoding -> the arrays with an item for each row, by their names in the group.
 _PARTS = {CATEGORICAL: ("codes",), **dict.fromkeys(NULLABLE, ("values", "mask"))}
-#: What text is for an item without a value.
+#: The text of an item without a value.
 _NO_TEXT = "nan"
 
 #: Reads all items of an array, text as `str` in an array of objects.

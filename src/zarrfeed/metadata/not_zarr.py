@@ -1,4 +1,4 @@
-"""What lies at a path where no Zarr node is, and the line that reads it: the error of `zarrfeed.open` for such a path.
+"""Files and folders that are no Zarr node, and the line that reads each: the error of `zarrfeed.open` for such a path.
 
 Nothing is read but names, the first bytes of files, and the members of a tar archive up to a bound.
 """

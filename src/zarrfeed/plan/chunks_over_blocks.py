@@ -1,4 +1,4 @@
-"""Which chunks of a field hold the rows that the samples of blocks need: arithmetic on runs of samples and on offsets.
+"""The chunks of a field that hold the rows that blocks of samples need: arithmetic on runs of samples and on offsets.
 
 What holds: nothing is made for each sample or each offset. Samples that are less than a chunk apart are looked up by
 the first and the last of them, and so are offsets: no chunk lies between the rows of two neighbours. So the work grows

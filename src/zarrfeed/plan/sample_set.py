@@ -67,7 +67,7 @@ class SampleSet:
 
     @property
     def nbytes(self) -> int:
-        """What the samples take, with what the engine keeps of them."""
+        """Bytes that the samples take, with those that the engine keeps of them."""
         return sum(array.nbytes for array in self.arrays) * (2 if self.form == "runs" else 1)
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from zarrfeed.spec.block_edges import Edges, StoreEdges
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-#: Of more samples than these that are no range, the set is hashed and not its samples.
+#: A set of more samples than these that is no range is hashed by its form, and not sample by sample.
 MANY_SAMPLES = 1 << 24
 #: Number, rows and first sample of a block that is listed, here and for the engine.
 _BYTES_OF_BLOCK = 48
@@ -161,7 +161,7 @@ class Selection:
 
     @property
     def nbytes(self) -> int:
-        """What the samples take, and the blocks that are listed for them."""
+        """Bytes that the samples take, and the blocks that are listed for them."""
         blocks = 0 if self.held.rule() is not None else _BYTES_OF_BLOCK * len(self.held)
         return blocks + (0 if self.samples is None else self.samples.nbytes)
 

@@ -1,4 +1,4 @@
-"""How well an epoch order is shuffled, from its blocks alone: two figures that no layout of blocks deceives.
+"""Measures of how an epoch order is shuffled, from its blocks alone: two figures that no layout of blocks deceives.
 
 A *stretch* is one of 256 equal runs of the samples of an epoch, whatever the blocks are. What is measured:
 
@@ -27,7 +27,7 @@ from zarrfeed.plan.swept_order import SweptOrder
 
 NUM_STRETCHES = 256
 NEIGHBOURS = 64
-#: Of the stretches that random samples draw from: with so many, neighbours are mixed well, and with fewer badly.
+#: Shares of the stretches that random samples draw from: with so many, neighbours are mixed well, and with fewer badly.
 GOOD_SHARE, POOR_SHARE = 0.9, 0.5
 #: Correlation that a good shuffle has at most, and from which on it is a poor one.
 GOOD_CORRELATION, POOR_CORRELATION = 0.1, 0.2
@@ -39,7 +39,7 @@ _RUNS = 16
 
 @dataclass(frozen=True)
 class ShuffleMeasure:
-    """How well an order is shuffled.
+    """Two figures of how well an order is shuffled.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ShuffleMeasure:
 
     @property
     def share(self) -> float:
-        """What neighbours draw from, as a part of what random samples do."""
+        """Stretches that neighbours draw from, as a share of those of random samples."""
         return min(1.0, self.stretches / self.ideal_stretches) if self.ideal_stretches else 1.0
 
     @property
@@ -206,7 +206,7 @@ class _Line:
 
     @cached_property
     def _lanes(self) -> tuple[Int64, Int64]:
-        """Where each lane begins and ends on the line."""
+        """The begin and the end of each lane on the line."""
         lane = np.arange(self.order.lanes + 1)
         quotient, longer = divmod(self.order.length, self.order.lanes)
         edges = lane * quotient + np.minimum(lane, longer)
@@ -214,7 +214,7 @@ class _Line:
 
     @cached_property
     def _begin(self) -> Int64:
-        """Where each block begins on the line, and its end."""
+        """The begin of each block on the line, and its end."""
         return np.concatenate(([0], np.cumsum(self.rows[self.places])))
 
     @cached_property

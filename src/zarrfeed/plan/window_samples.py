@@ -1,4 +1,4 @@
-"""Which samples have windows whose rows are all among some rows: arithmetic on runs, offsets and segments.
+"""The samples that have windows whose rows are all among some rows: arithmetic on runs, offsets and segments.
 
 What holds: nothing is made for each sample, or for each row of a window. A run of rows that windows may not read, a
 *gap*, forbids the samples that read one of its rows. Those of neighbouring offsets are one run, unless the offsets are

@@ -29,7 +29,7 @@ class StoreLocation(Protocol):
 
 
 class StagedArray(Protocol):
-    """What an array in a local directory is called in a node cache on another disk (`storage/cache_options.py`)."""
+    """The name of an array in a local directory in a node cache on another disk (`storage/cache_options.py`)."""
 
     def to_core(self) -> core.CachedArray | None:
         """Return the same for the engine; None if nothing of it is cached."""

@@ -17,7 +17,7 @@ from zarrfeed.base.errors import ConfigError
 #: Samples of each array by its name; "" for a store that is one array.
 Rows = dict[str, npt.NDArray[Any]]
 
-#: What NumPy and zipfile raise for a file that was cut, emptied or filled with zeros.
+#: Exceptions of NumPy and zipfile for a file that was cut, emptied or filled with zeros.
 _DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 
 

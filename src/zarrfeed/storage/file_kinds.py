@@ -29,7 +29,7 @@ CALLED = {
     "images": "an image",
 }
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second one begins an empty archive
-#: What files begin with whose names do not tell.
+#: First bytes of files whose names do not tell.
 _KIND_OF_MAGIC: dict[bytes, str] = {
     b"\x93NUMPY": "npy",
     b"CDF\x01": "xarray",
@@ -47,7 +47,7 @@ _REFUSED: dict[str, str] = {
     **dict.fromkeys((".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"), _COMPRESSED),
     **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl"), _TABLE),
 }
-#: Of tar archives, the magic of a header, and where it is.
+#: The magic of a tar archive's header, and its place.
 _USTAR = b"ustar"
 _USTAR_AT = 257
 

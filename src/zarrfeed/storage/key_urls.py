@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from zarrfeed.base.errors import ConfigError, printable
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
-#: How a URL begins, also one that is refused: without a scheme, or a chain of fsspec, such as zip::https://host/a.zip.
+#: The beginning of a URL, also one that is refused: without a scheme, or a chain of fsspec, such as zip::https://host/a.zip.
 _BEGIN = re.compile(r"(?:[A-Za-z0-9_+.-]+::)*(?:[A-Za-z][A-Za-z0-9+.-]*)?://")
 #: A file URL may lack the host, as Java writes it.
 _FILE_URL = re.compile(r"file:(?://([^/]*)(/.*|$)|(/.*))", re.DOTALL | re.IGNORECASE)

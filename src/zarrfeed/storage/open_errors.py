@@ -1,4 +1,4 @@
-"""What zarr-python's exceptions mean where it opens an array: our errors, which name the array."""
+"""Our errors for exceptions of zarr-python where it opens an array; they name the array."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from zarrfeed.storage.content_encoding import decoded, encoding_of
 from zarrfeed.storage.errors import reason_of, says_no_permission, says_out_of_range
 from zarrfeed.storage.local_files import METADATA_NAMES
 
-#: What zarr-python's stores take for an object that is not there.
+#: Exceptions that zarr-python's stores take for an object that is not there.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 #: First byte and end of a part of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
 Part: TypeAlias = tuple[int, int | None]
@@ -44,7 +44,7 @@ class ReadStore(ObjectStore[Any]):
 
     def __init__(self, store: Any, *, read_only: bool = True) -> None:
         super().__init__(store, read_only=read_only)
-        #: What the server said of documents that it refused, and that count as absent, by their keys.
+        #: The server's answers for documents that it refused, and that count as absent, by their keys.
         self._refused: dict[str, str] = {}
         #: Whether the server refuses what is not in a folder, too.
         self._hides_absence: dict[str, bool] = {}

@@ -22,7 +22,7 @@ from zarrfeed.base.native import core
 from zarrfeed.storage.cache_options import ArrayCache, CacheOptions, StoredObjects
 from zarrfeed.storage.chunk_keys import ChunkKeys
 
-#: What staged files are called in a cache, and what lies in staged zip files: objects have absolute paths.
+#: Names of staged files in a cache, and of objects in staged zip files, begin so: they have absolute paths.
 STORE, ZIP_STORE = "file://", "zip://"
 
 #: File systems whose times are those of this machine's kernel.

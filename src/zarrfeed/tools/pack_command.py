@@ -24,7 +24,7 @@ DESCRIPTION = (
     "difference, 2 for wrong arguments or if something cannot be read or written, 3 if this part is done and others "
     "are not."
 )
-#: What `--kind` takes; tools/pack/sources/source.py has the same, and takes long to import.
+#: Values of `--kind`; tools/pack/sources/source.py has the same, and takes long to import.
 KINDS = "zarr, npy, xarray (NetCDF, GRIB), hdf5, arrow (Parquet), images, webdataset, anndata"
 #: The exit status of a part that is not the last one.
 EXIT_OTHERS_LEFT = 3

@@ -1,4 +1,4 @@
-"""How torch's `default_collate` gets a batch of a `ZarrDataset` as it was decoded, without a copy.
+"""A batch of a `ZarrDataset` for torch's `default_collate`, as it was decoded and without a copy.
 
 A DataLoader hands what `__getitems__` returned to its `collate_fn`. If that is `default_collate`, and nobody else sees
 the samples in between, `__getitems__` returns a list with one object of a type that is registered with torch: it holds

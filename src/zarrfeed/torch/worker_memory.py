@@ -48,7 +48,7 @@ _MOST_SENT_BYTES = 16 << 10
 #: Part of a process's descriptors that may be open before storages are copied instead of being shared.
 _MOST_OPEN = 0.5
 
-#: Where torch makes a socket of its sharing strategy "file_system", and how long the folder's path can be for that.
+#: Variables of the folder in which torch's sharing strategy "file_system" makes a socket, and the longest path of it.
 _FOLDERS_OF_TORCH = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
 _MOST_OF_FOLDER = 107 - len("/torch-shm-dir-XXXXXX/manager.sock")
 

@@ -20,14 +20,14 @@ from typing import Any
 from tests.support import warm
 from tests.support.paths import ROOT
 
-#: What children run is in here: functions by name.
+#: Functions that children run are in here, by name.
 BODIES = ("tests.faults.process.bodies", "tests.faults.process.losses")
 _PATIENCE_S = 80.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit status (below 0: by that signal), and what it wrote."""
+    """The end of a process: its exit status (below 0: by that signal), and what it wrote."""
 
     status: int
     out: str

@@ -80,12 +80,12 @@ _READ_AT_START = (
 _APPLIED = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONFAULTHANDLER", "PYTHON_EXEC"}
 #: Variables that modules look at as they are imported, without an effect on what they do later.
 _WITHOUT_EFFECT = {"PATH", "TMPDIR", "TMP", "TEMP", "COLUMNS", "LINES"}
-#: What the server itself has, and other interpreters need not have.
+#: Variables that the server itself has, and other interpreters need not have.
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Preloaded:
-    """What the start of the server did: what it read, and what a process must find as it was before."""
+    """Traces of the server's start: variables that it read, and values that a process must find as they were before."""
 
     def __init__(self, modules: Iterable[str]) -> None:
         self.environment = dict(os.environ)

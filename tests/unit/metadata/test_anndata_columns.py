@@ -144,7 +144,7 @@ def test_a_categorical_index_is_packed(tmp_path: Path) -> None:
     assert found == [wanted.obs_names[n] for n in batch["obs/number"].tolist()]
 
 
-#: What is done to the group obs/kind_of_string -> words of the error of `open` and of `pack`.
+#: Change of the group obs/kind_of_string -> words of the error of `open` and of `pack`.
 BROKEN: dict[str, tuple[Any, str]] = {
     "no codes": (lambda kind: kind.__delitem__("codes"), "without the array 'codes'"),
     "no categories": (lambda kind: kind.__delitem__("categories"), "without the array 'categories'"),

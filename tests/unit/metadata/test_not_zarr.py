@@ -145,7 +145,7 @@ def stores(folder: str, *names: str) -> None:
         store(f"{folder}/{name}")
 
 
-#: What is opened -> what makes it, the error, and its message.
+#: Path that is opened -> function that makes it, the error, and its message.
 OTHERS: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     "empty.zarr": (lambda p: Path(p).mkdir(), StoreReadError, "the folder is empty"),
     "empty.h5": (lambda p: Path(p).touch(), ConfigError, "the file is empty"),

@@ -1,4 +1,4 @@
-"""Which samples have windows that read only what they may: against the rows of each window, one by one."""
+"""Samples whose windows read only what they may: against the rows of each window, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bytes of an object decode to that has a Content-Encoding."""
+"""Objects that have a Content-Encoding, decoded."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from zarrfeed.tools.cli import main
 
 ROWS = 60
 SHAPE = (ROWS, 6)
-#: What `zarr.create_array` gets beside the data, and how many reads of entries an epoch makes.
+#: Arguments of `zarr.create_array` beside the data, and how many reads of entries an epoch makes.
 LAYOUTS: dict[str, tuple[dict[str, Any], int]] = {
     "v3": ({"chunks": (5, 6)}, 12),
     "v3, chunks across samples": ({"chunks": (10, 2)}, 18),

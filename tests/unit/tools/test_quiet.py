@@ -1,4 +1,4 @@
-"""What a command's users see on stderr: our sentences, and nothing of zarr-python's."""
+"""The users of a command see our sentences on stderr, and nothing of zarr-python's."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ WAYS: dict[str, dict[int, dict[str, Any]]] = {
 }
 
 
-#: How stores and files are written.
+#: Formats of stores and files.
 KINDS = ("v3", "v2", "nc", "hdf5")
 
 
