@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -102,6 +103,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: runs with --large"))
+
+
+@contextlib.contextmanager
+def _kept_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    for name in {*before, *os.environ} - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif os.environ.get(name) != before[name]:
+            os.environ[name] = before[name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment_of_module() -> Iterator[None]:
+    """Undo what the fixtures of a module, or libraries that they call, did to the environment: Ray sets variables."""
+    with _kept_environment():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _environment_of_test() -> Iterator[None]:
+    with _kept_environment():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,8 @@ def outcome(command: list[str], arguments: list[str], **options: Any) -> tuple[i
 def is_warm(server: warm.Server, *options: str, **environment: str) -> bool:
     status, out, err = outcome(server.command, [*options, "-c", _IS_WARM], env=os.environ | environment)
     assert status == 0, err
+    if out != b"True\n":
+        print(Path(server.command[0]).with_name("stderr").read_text())  # where the server says why
     return {b"True\n": True, b"False\n": False}[out]
 
 
@@ -348,9 +350,9 @@ def test_a_request_that_differs_in_its_start_is_warm(server: warm.Server, tmp_pa
     assert is_warm(server, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1", RANK="3", PYTHON_EXEC="python")
     assert is_warm(server, "-W", "error", "-u", "-B", "-X", "faulthandler")
     for name, value in (
-        ("OMP_NUM_THREADS", "2"),
-        ("OPENBLAS_NUM_THREADS", "2"),
-        ("PYTHONHASHSEED", "0"),
+        ("OMP_NUM_THREADS", "7"),
+        ("OPENBLAS_NUM_THREADS", "7"),
+        ("PYTHONHASHSEED", "17"),
         ("PYTHONDEVMODE", ""),
         ("PYTHONIOENCODING", "utf-8"),
         ("ZARR_CONFIG", str(tmp_path)),
@@ -375,6 +377,26 @@ def test_a_request_that_differs_in_its_start_is_warm(server: warm.Server, tmp_pa
             assert outcome(server.command, arguments, stdin=text) == (0, b"False\n", b"")
     assert outcome(server.command, [str(tmp_path / "absent.py")])[0] == 2
     assert outcome(["sh", "-c", 'exec "$@" <&-', "sh", *server.command], ["-c", _IS_WARM])[1] == b"False\n"
+
+
+def test_an_environment_of_all_tests_makes_every_request_real(tmp_path: Path) -> None:
+    """Users, test runners and clusters set variables around all tests: a request with the same ones is warm."""
+    (tmp_path / "sitecustomize.py").write_text("import threading  # nothing unusual\n")
+    for around in (
+        {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "3", "MKL_NUM_THREADS": "2"},
+        {"PYTHONPATH": str(tmp_path)},
+        {"PYTHONSAFEPATH": "1"},
+        {"PYTHONHASHSEED": "17", "PYTHONBREAKPOINT": "none", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"},
+        {"LC_ALL": "C", "LD_LIBRARY_PATH": "/nowhere", "MALLOC_ARENA_MAX": "2", "KMP_AFFINITY": "none"},
+    ):
+        with case(around):
+            server = warm.Server(("decimal", "numpy"), around)
+            assert is_warm(server, **around)
+            code = "import sys, os; print(sys.path, {n: os.environ.get(n) for n in (*sys.argv[1:], 'OMP_NUM_THREADS')})"
+            arguments, environment = ["-c", code, *around], os.environ | around
+            oracle = outcome([sys.executable], arguments, env=environment)
+            assert outcome(server.command, arguments, env=environment) == oracle
+            server.close()
 
 
 def test_a_variable_that_a_module_reads_is_not_noticed(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ or register for exit, the randomised hashes of strings, the number of threads of
 
 The server itself hands some requests over to a real interpreter, which the client then becomes: options other than -c,
 -m, -u, -B, -W and -X faulthandler; a variable of the environment that Python, torch or a preloaded module reads at its
-start, and that the server has not or has otherwise (OMP_NUM_THREADS and its like count as 1 if unset); a
-folder on sys.path with a module that would hide a preloaded one; -W where a preloaded module warns at its import.
+start, and that the environment of all tests has not or has otherwise (OMP_NUM_THREADS and its like may be 1); a folder
+on sys.path with a module that would hide a preloaded one; -W where a preloaded module warns at its import.
 
 What differs from a real start and is not handed over: the modules of the server are in `sys.modules`; threads of BLAS
 and OpenMP are one; the process is no child of the client but of the server (`child_of` tells its number), in a
@@ -126,7 +126,6 @@ class Server:
         for name in ("python", *COMMANDS):
             Path(self._directory, name).chmod(0o700)
         self.command = [str(self.executable)]
-        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with socket.socket(socket.AF_UNIX) as listener, Path(self._directory, "stderr").open("w") as said:
             listener.bind(self._address)
             listener.listen(128)
@@ -135,7 +134,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                env=_ENVIRONMENT | threads | variables,
+                env=_ENVIRONMENT | variables,
                 pass_fds=[listener.fileno()],
                 process_group=0,  # a terminal interrupts those of its foreground alone
             )

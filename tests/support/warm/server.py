@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 _HERE = __file__
-_OWN_FOLDER = sys.path.pop(0)
+_OWN_FOLDER = str(Path(__file__).parent)
+if not sys.flags.safe_path:
+    sys.path.pop(0)
 sys.path.append(_OWN_FOLDER)
 # fmt: off
 from client import (  # type: ignore[import-not-found]  # noqa: E402
@@ -80,7 +82,7 @@ _READ_AT_START = (
 _APPLIED = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONFAULTHANDLER", "PYTHON_EXEC"}
 #: Variables that modules look at as they are imported, without an effect on what they do later.
 _WITHOUT_EFFECT = {"PATH", "TMPDIR", "TMP", "TEMP", "COLUMNS", "LINES"}
-#: Variables that the server itself has, and other interpreters need not have.
+#: Variables that are 1 while the server imports, as a process with threads cannot be forked.
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -89,10 +91,15 @@ class Preloaded:
 
     def __init__(self, modules: Iterable[str]) -> None:
         self.environment = dict(os.environ)
+        #: sys.path without what differs from process to process.
         self.path = [entry for entry in sys.path if entry not in _entries(self.environment)]
         self.filters = list(warnings.filters)
         self.warned: list[str] = []
+        os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
         self.read = self._import(modules)
+        for name in _ONE_THREAD:
+            del os.environ[name]
+        os.environ.update({name: self.environment[name] for name in _ONE_THREAD if name in self.environment})
         self.set = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
         self.added_filters = [entry for entry in warnings.filters if entry not in self.filters]
         self.tops = {name for name in sys.modules if "." not in name and _folder_of(name)} - {"__main__"}
@@ -136,7 +143,7 @@ class Preloaded:
         for name in {*environment, *self.environment}:
             mine, other = self.environment.get(name), environment.get(name)
             is_read = name in self.read or name.startswith(_READ_AT_START)
-            if name in _ONE_THREAD and other is None:
+            if name in _ONE_THREAD and other in (None, "1"):
                 continue
             if name in self.set and other == self.set[name]:  # as where the client's owner has imported the module, too
                 continue
@@ -144,11 +151,12 @@ class Preloaded:
                 return f"the environment variable {name} is {other!r}, and {mine!r} in the server"
         if self.warned and (command.warnings or environment.get("PYTHONWARNINGS")):
             return f"modules warn at their import: {self.warned[0]}"
-        for entry in [command.path, *_entries(environment)]:
+        of_server = _entries(self.environment)
+        for entry in [*command.path, *_entries(environment)]:
             folder = os.path.realpath(entry)
             for name in _listing(entry):
                 top = name.partition(".")[0]
-                if top in ("sitecustomize", "usercustomize"):
+                if top in ("sitecustomize", "usercustomize") and entry not in of_server:
                     return f"{entry} has {name}"
                 if top in self.tops and _folder_of(top) != folder and _is_module(entry, name):
                     return f"{entry}/{name} would be imported as {top}"
@@ -161,7 +169,9 @@ class Command:
     def __init__(self, arguments: list[str]) -> None:
         self.warnings: list[str] = []
         self.is_unbuffered = self.has_faulthandler = self.writes_no_bytecode = False
-        self.objection = self.path = ""
+        self.objection = ""
+        #: The folder that Python puts at the head of sys.path.
+        self.path: list[str] = []
         self.arguments = arguments
         rest = list(arguments)
         while rest and rest[0].startswith("-") and rest[0] not in ("-c", "-m", "-"):
@@ -191,16 +201,18 @@ class Command:
             self.objection = "no script"
         elif rest[0] in ("-c", "-m"):
             self.kind, self.what, self.argv = rest[0], rest[1], [rest[0], *rest[2:]]
-            self.path = directory if self.kind == "-m" else ""
+            path = directory if self.kind == "-m" else ""
             if self.kind == "-m" and self.what in sys.modules and not hasattr(sys.modules[self.what], "__path__"):
                 self.objection = f"{self.what} is imported"
         else:
             self.what = rest[0]
             if not os.path.isabs(self.what):
                 self.what = f"{directory}/{self.what.removeprefix('./')}"
-            self.path = os.path.dirname(os.path.realpath(self.what))
+            path = os.path.dirname(os.path.realpath(self.what))
             if not os.path.isfile(self.what) or self.what.endswith((".pyc", ".zip", ".pyz")):
                 self.objection = f"{self.what} is no script"
+        if not (sys.flags.safe_path or self.objection):
+            self.path = [path]
 
 
 def _entries(environment: dict[str, str]) -> list[str]:
@@ -406,7 +418,7 @@ def _become(preloaded: Preloaded, command: Command, environment: dict[str, str])
     tempfile.tempdir = None
     sys.path_importer_cache.clear()
     linecache.clearcache()
-    sys.path[:] = [command.path, *dict.fromkeys([*_entries(environment), *preloaded.path])]
+    sys.path[:] = [*command.path, *dict.fromkeys([*_entries(environment), *preloaded.path])]
     sys.dont_write_bytecode = bool(command.writes_no_bytecode or environment.get("PYTHONDONTWRITEBYTECODE"))
     faulthandler.disable()
     sys._xoptions.clear()
