@@ -19,12 +19,14 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape
 
+from benchmarks.harness.loopback import LoopbackServer
+
 PAGE = 1000
 _CODES = {403: "AccessDenied", 404: "NoSuchBucket", 503: "SlowDown"}
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
 
 
-class ListingServer(http.server.ThreadingHTTPServer):
+class ListingServer(LoopbackServer):
     """Serves the keys of one bucket, in the order of their UTF-8 bytes.
 
     Attributes
@@ -45,11 +47,8 @@ class ListingServer(http.server.ThreadingHTTPServer):
         How many requests there were at once at most.
     """
 
-    daemon_threads = True
-    request_queue_size = 256
-
     def __init__(self, objects: Iterable[tuple[str, int]], *, delay_s: float = 0.0, page: int = PAGE) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.delay_s, self.page = delay_s, page
         self.requests: list[str] = []
         self.prefixes: set[str] = set()
@@ -149,22 +148,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-@contextmanager
-def serving_keys(
-    objects: Iterable[tuple[str, int]], *, delay_s: float = 0.0, page: int = PAGE
-) -> Iterator[ListingServer]:
-    """Serve keys on threads of this process."""
-    server = ListingServer(objects, delay_s=delay_s, page=page)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 def made_keys(number: int) -> list[tuple[str, int]]:
     """Return keys and sizes of a set of images: a few folders, and numbers with as many digits."""
     return [(f"train/{i % 7:02d}/image-{i:08d}.jpeg", 100_000 + i % 1000) for i in range(number)]
@@ -183,6 +166,6 @@ def serving_in_process(number: int, delay_s: float) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    with serving_keys(made_keys(int(sys.argv[1])), delay_s=float(sys.argv[2])) as _server:
+    with ListingServer(made_keys(int(sys.argv[1])), delay_s=float(sys.argv[2])) as _server:
         print(_server.endpoint, flush=True)
         sys.stdin.read()

@@ -28,6 +28,8 @@ from xml.sax.saxutils import escape, unescape
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.harness.loopback import LoopbackServer
+
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 BUCKET = "bucket"
@@ -177,13 +179,10 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class _Listener(http.server.ThreadingHTTPServer):
-    request_queue_size = 256
-    daemon_threads = True
-
-    def __init__(self, port: int, owner: ObjectServer) -> None:
+class _Listener(LoopbackServer):
+    def __init__(self, owner: ObjectServer) -> None:
         self.owner = owner
-        super().__init__(("127.0.0.1", port), _Exchange)
+        super().__init__(_Exchange)
 
     def shutdown_request(self, request: Any) -> None:
         self.close_request(request)  # without a shutdown, so that a reset is one
@@ -215,17 +214,15 @@ class ObjectServer:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._listener = _Listener(0, self)
-        self.port = self._listener.server_address[1]
-        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
+        self._listener = _Listener(self)
+        self.port = self._listener.server_port
 
     def __enter__(self) -> ObjectServer:
-        self._thread.start()
+        self._listener.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown()
-        self._listener.server_close()
+        self._listener.__exit__()
 
     def options(self, scheme: str = "s3") -> dict[str, Any]:
         """Return `storage_options` of the bucket."""

@@ -33,7 +33,7 @@ from benchmarks.suites.scale_cluster import (
 )
 from benchmarks.suites.scale_probe import Limits, run_probe
 from benchmarks.suites.scale_rates import LAYOUTS, SCENARIOS, Layout, gets_per_chunk, listings, load_of
-from tests.support.counting_server import CountingServer, counting_server
+from tests.support.counting_server import CountingServer
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.plan.block_order import MOST_BLOCKS
 from zarrfeed.plan.state import EpochState
@@ -178,7 +178,7 @@ def test_ranks_and_nodes_are_as_even_as_the_formulas_say() -> None:
 def site(tmp_path: Path) -> Iterator[CountingServer]:
     """Serve an empty directory."""
     (tmp_path / "site").mkdir()
-    with counting_server(tmp_path / "site") as server:
+    with CountingServer(tmp_path / "site") as server:
         yield server
 
 

@@ -15,7 +15,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import ObjectStore
 
 import zarrfeed
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.real_servers import NotHereError, isolate, serving_s3
 from zarrfeed.base.errors import printable
@@ -45,7 +45,7 @@ def test_no_credentials_are_in_the_cache_or_in_any_message(
     options: dict[str, Any] = {"cache": cache, "cache_limit": "1MiB"}
     token, password, signature = "a-session-token-of-nobody", "a-password-of-nobody", "a-signature-of-nobody"
     try:
-        with serving_s3(files) as server, counting_server(files) as web:
+        with serving_s3(files) as server, CountingServer(files) as web:
             secret = [server.options["access_key_id"], *server.secrets, token, password, signature]
             behind_user = obstore.store.HTTPStore.from_url(
                 f"{web.url.replace('//', f'//somebody:{password}@')}/a.zarr", client_options={"allow_http": True}

@@ -5,6 +5,7 @@ All servers are on 127.0.0.1, and send whole objects.
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ import pytest
 import torch
 import zarr
 
+from benchmarks.harness.loopback import LoopbackServer
 from tests.support.oracle import assert_parity, numbered
 from tests.support.scripts import run_script
 from zarrfeed import ZarrIterableDataset
@@ -27,7 +29,7 @@ PATIENCE_S = 60.0
 N, ROWS = 400, 4
 
 
-class HoldingServer(http.server.ThreadingHTTPServer):
+class HoldingServer(LoopbackServer):
     """A web server of a directory that holds requests for some paths back until `may_answer` says otherwise.
 
     Attributes
@@ -38,19 +40,13 @@ class HoldingServer(http.server.ThreadingHTTPServer):
         Path -> number of GETs.
     """
 
-    request_queue_size = 256
-    daemon_threads = True
-
     def __init__(self, root: Path, may_answer: Callable[[str, int], bool] = lambda _path, _number: True) -> None:
         self.root = root
         self.may_answer = may_answer
         self.asked: Counter[str] = Counter()
         self.changed = threading.Condition()
         self.is_over = False
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self._thread = threading.Thread(target=self.serve_forever)
-        self._thread.start()
+        super().__init__(_Handler)
 
     def hold(self, path: str) -> None:
         with self.changed:
@@ -58,13 +54,11 @@ class HoldingServer(http.server.ThreadingHTTPServer):
             number = self.asked[path]
             self.changed.wait_for(lambda: self.is_over or self.may_answer(path, number), PATIENCE_S)
 
-    def close(self) -> None:
+    def server_close(self) -> None:
         with self.changed:
             self.is_over = True
             self.changed.notify_all()
-        self.shutdown()
-        self.server_close()
-        self._thread.join(PATIENCE_S)
+        super().server_close()
 
     def handle_error(self, *_: Any) -> None:
         pass
@@ -88,15 +82,8 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., HoldingServer]]:
-    servers: list[HoldingServer] = []
-
-    def start(**options: Any) -> HoldingServer:
-        servers.append(HoldingServer(tmp_path, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with contextlib.ExitStack() as servers:
+        yield lambda **options: servers.enter_context(HoldingServer(tmp_path, **options))
 
 
 @pytest.fixture

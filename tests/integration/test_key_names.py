@@ -19,7 +19,7 @@ from zarr.storage import FsspecStore, MemoryStore, ObjectStore
 import zarrfeed
 import zarrfeed.objects
 from benchmarks.harness.object_server import ObjectServer, Stored
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, checkpoint
 from zarrfeed.compat.dataflux import DatafluxCheckpoint
 from zarrfeed.storage.key_urls import url_of
@@ -159,7 +159,7 @@ def test_each_member_of_a_group_is_read(tmp_path: Path) -> None:
 
 
 def test_each_object_is_listed_and_read(server: ObjectServer, folder: Path) -> None:
-    with counting_server(folder) as web:
+    with CountingServer(folder) as web:
         sources: list[tuple[str, dict[str, Any], bool]] = [
             ("s3://bucket/objects", {"storage_options": server.options()}, True),
             (f"{folder}/objects", {}, True),

@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 
 import zarrfeed
 from benchmarks.harness.object_server import Act, ObjectServer, Request, Stored
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
@@ -146,7 +146,7 @@ def test_stores_on_a_web_server(tmp_path: Path) -> None:
     for number in range(6):
         rows = np.repeat(np.arange(4 * number, 4 * number + 4), 2).reshape(4, 2)
         zarr.create_array(tmp_path / f"s{number}.zarr", data=rows, chunks=(3, 2))
-    with counting_server(tmp_path) as web:
+    with CountingServer(tmp_path) as web:
         data = zarrfeed.open([f"{web.url}/s{number}.zarr" for number in range(6)])
         read(ZarrIterableDataset(data, batch_size=5, shuffle=True), 24)
         with pytest.raises(StoreReadError, match=r"s9\.zarr: no Zarr array is there"):

@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.counting_server import CountingServer, counting_server
+from tests.support.counting_server import CountingServer
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError
 from zarrfeed.storage.cache_options import CacheOptions
@@ -34,7 +34,7 @@ LONG_AGO = 1_000_000_000
 def site(tmp_path: Path) -> Iterator[CountingServer]:
     """Serve an empty directory."""
     (tmp_path / "site").mkdir()
-    with counting_server(tmp_path / "site") as server:
+    with CountingServer(tmp_path / "site") as server:
         yield server
 
 
@@ -100,13 +100,13 @@ def test_an_object_that_changed_is_never_served_from_the_cache(site: CountingSer
 def test_versions_come_from_headers_or_from_the_user(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     for tells, is_cached in (("time", True), ("tag", True), ("nothing", False)):
-        with counting_server(tmp_path / "site", tells) as server:
+        with CountingServer(tmp_path / "site", tells) as server:
             url = write_array(server)
             stats = read(zarrfeed.open(url, cache=tmp_path / tells, cache_limit="1GiB"), epochs=2)
             assert sum(server.chunk_gets().values()) == N // ROWS * (1 if is_cached else 2)
             assert bool(stats.cache.troubles) != is_cached
     assert "cache_version=" in stats.cache.troubles[0]
-    with counting_server(tmp_path / "site", "nothing") as server:
+    with CountingServer(tmp_path / "site", "nothing") as server:
         url = write_array(server)
         for version, gets in (("1", 1), ("1", 0), ("2", 1)):
             data = zarrfeed.open(url, cache=tmp_path / "nothing", cache_limit="1GiB", cache_version=version)
@@ -117,7 +117,7 @@ def test_versions_come_from_headers_or_from_the_user(tmp_path: Path) -> None:
 
 def test_an_object_that_changed_a_moment_ago_has_no_version_without_a_tag(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
-    with counting_server(tmp_path / "site", "time") as server:
+    with CountingServer(tmp_path / "site", "time") as server:
         url = write_array(server)
         (server.directory / "a.zarr" / "c" / "5" / "0").touch()
         os.utime(server.directory / "a.zarr" / "c" / "5" / "0", (2**33, 2**33))  # a clock that is ahead

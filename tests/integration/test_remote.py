@@ -19,6 +19,7 @@ import zarr
 from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import ObjectStore
 
+from benchmarks.harness.loopback import LoopbackServer
 from tests.support.oracle import ZARR_FORMATS, AnyArray, Layout, ZarrFormat, assert_parity, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
 from zarrfeed.metadata.array import read_layout
@@ -95,22 +96,12 @@ def writable(url: str) -> ObjectStore[Any]:
 def web(tmp_path: Path) -> Iterator[str]:
     """Serve `tmp_path` on the web; yield the URL."""
 
-    class Patient(http.server.ThreadingHTTPServer):
-        request_queue_size = 256  # with 5, the requests of an epoch wait for their connections to be tried again
-
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = Patient(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(PATIENCE_S)
+    with LoopbackServer(functools.partial(Quiet, directory=tmp_path)) as server:
+        yield server.url
 
 
 # --- object stores ----------------------------------------------------------------------------------------------

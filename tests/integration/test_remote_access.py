@@ -26,6 +26,7 @@ import zarr
 from zarr.storage import LocalStore, MemoryStore
 
 import zarrfeed
+from benchmarks.harness.loopback import LoopbackServer
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import assert_parity, numbered
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
@@ -64,22 +65,16 @@ class Server:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        class Quiet(http.server.ThreadingHTTPServer):
-            request_queue_size = 256
-            daemon_threads = True
-
+        class Quiet(LoopbackServer):
             def handle_error(self, *_: Any) -> None:
                 pass
 
-        self._server = Quiet(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
+        self._server = Quiet(Handler)
+        self.url = self._server.url
+        self._server.__enter__()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(PATIENCE_S)
+        self._server.__exit__()
 
 
 def answer_with(status: int, body: str = "") -> Answer:

@@ -22,7 +22,7 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from tests.support.distributed_stores import make_damaged
 from zarrfeed.base.errors import LostWorkerError
 from zarrfeed.spec.error_policy import Faults
@@ -172,7 +172,7 @@ def test_processes_warm_the_cache_of_the_caller(damaged: Path, tmp_path: Path, p
     for path in site.rglob("*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
     zarr.consolidate_metadata(site / "a.zarr")
-    with counting_server(site) as server:
+    with CountingServer(site) as server:
         url = f"{server.url}/a.zarr"
 
         def warm(cache: str, executor: Any) -> Any:

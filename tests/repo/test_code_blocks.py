@@ -23,7 +23,6 @@ import os
 import re
 import subprocess
 import textwrap
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ import pytest
 import zarr
 from PIL import Image
 
+from benchmarks.harness.loopback import LoopbackServer
 from tests.support import warm
 from tests.support.cases import case
 from tests.support.paths import ROOT
@@ -207,25 +207,15 @@ WEB_SERVER = "https://data.example.org"
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Serve `tmp_path`: its folders are the buckets of S3, too. Yield the address."""
 
-    class Server(http.server.ThreadingHTTPServer):
-        request_queue_size = 256
-
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
             pass
 
-    serving = Server(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
-    thread = threading.Thread(target=serving.serve_forever)
-    thread.start()
-    address = f"http://127.0.0.1:{serving.server_port}"
-    for name, value in {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    try:
-        yield address
-    finally:
-        serving.shutdown()
-        serving.server_close()
-        thread.join(_TIMEOUT_S)
+    with LoopbackServer(functools.partial(Quiet, directory=tmp_path)) as serving:
+        options = {"AWS_ENDPOINT_URL": serving.url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        for name, value in options.items():
+            monkeypatch.setenv(name, value)
+        yield serving.url
 
 
 def test_every_block_says_what_it_is() -> None:

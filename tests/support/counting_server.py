@@ -6,41 +6,33 @@ import email.utils
 import http.server
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+from benchmarks.harness.loopback import LoopbackServer
 
-class CountingServer(http.server.ThreadingHTTPServer):
+
+class CountingServer(LoopbackServer):
     """Serves the files below a directory, and ranges of them.
 
     Attributes
     ----------
     gets, heads
-        How often each path was asked for.
+        Path -> number of requests.
     tells
-        Which headers tell the version of a file.
+        Headers that tell the version of a file: "tag" and "time", which are both if none is given.
     """
 
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, directory: Path, tells: frozenset[str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, directory: Path, *tells: str) -> None:
+        super().__init__(_Handler)
         self.directory = directory
-        self.tells = tells
+        self.tells = tells or ("tag", "time")
         self.gets: Counter[str] = Counter()
         self.heads: Counter[str] = Counter()
         self.counting = threading.Lock()
         self.paused = threading.Event()  # a request waits
         self._left = -1  # chunks that are answered before requests wait; -1: none waits
         self._may_go_on = threading.Event()
-
-    @property
-    def url(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def pause_after(self, chunks: int) -> None:
         """Answer so many more requests for chunks; let those after them wait."""
@@ -127,17 +119,3 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if not is_head:
             self.wfile.write(data[begin:end])
-
-
-@contextmanager
-def counting_server(directory: Path, *tells: str) -> Iterator[CountingServer]:
-    """Serve a directory; `tells` are "tag" and "time", of the version of a file."""
-    server = CountingServer(directory, frozenset(tells or ("tag", "time")))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.harness.loopback import LoopbackServer
+
 PATIENCE_S = 60.0
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
@@ -67,45 +69,34 @@ class Exchange(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class _Listener(http.server.ThreadingHTTPServer):
-    request_queue_size = 256
-    daemon_threads = True
+class _Listener(LoopbackServer):
     allow_reuse_port = True
 
     def __init__(self, port: int, owner: FaultServer) -> None:
         self.owner = owner
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        super().__init__(("127.0.0.1", port), Exchange)
+        super().__init__(Exchange, port)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self._lock:
-            self._open.add(connection)
         return connection, address
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            if request not in self._open:
-                return
-            self._open.discard(request)
-        super().shutdown_request(request)
+        if self.take(request):  # it was not reset, which a polite end would undo
+            super().shutdown_request(request)
 
     def reset(self, connection: socket.socket) -> None:
         """Close a connection with a reset: `SO_LINGER` is set, and nothing may shut it down in a polite way before."""
-        with self._lock:
-            self._open.discard(connection)
+        self.take(connection)
         connection.close()
 
-    def reset_all(self) -> None:
+    def server_close(self) -> None:
         """Reset every connection, whatever is under way on it."""
-        with self._lock:
-            connections, self._open = list(self._open), set()
-        for connection in connections:
+        for connection in self.take():
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.shutdown(socket.SHUT_RD)  # wakes the thread that reads
             connection.close()
+        super().server_close()
 
     def handle_error(self, *_: Any) -> None:
         pass
@@ -184,7 +175,6 @@ class FaultServer:
         self._port: int = self._reserved.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self._listener: _Listener | None = None
-        self._thread: threading.Thread | None = None
         self.start()
 
     def __enter__(self) -> Self:
@@ -196,19 +186,13 @@ class FaultServer:
     def start(self) -> None:
         """Accept connections, at first and after `die`."""
         self._listener = _Listener(self._port, self)
-        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+        self._listener.__enter__()
 
     def die(self) -> None:
         """Accept no connections any more, and reset those that there are."""
-        listener, thread = self._listener, self._thread
-        self._listener = None
-        if listener is None or thread is None:
-            return
-        listener.shutdown()
-        listener.server_close()  # it waits for no thread: they are daemons
-        listener.reset_all()
-        thread.join(PATIENCE_S)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.__exit__()
 
     def close(self) -> None:
         """Stop for good."""

@@ -17,7 +17,7 @@ from zarr.buffer import cpu
 from zarr.storage import MemoryStore, ZipStore
 
 import zarrfeed
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from zarrfeed import StoreReadError
 from zarrfeed.metadata.array_watch import MOST_ASKED, ArrayWatch, watched_arrays
 from zarrfeed.spec.error_policy import Faults
@@ -210,7 +210,7 @@ def test_far_documents_are_read_again_or_all_asked_for_at_each_look(tmp_path: Pa
     count = MOST_ASKED + 6
     for number in range(count):
         _array(tmp_path / f"{number:03d}.zarr")
-    with counting_server(tmp_path) as server:
+    with CountingServer(tmp_path) as server:
         one = _fields(zarrfeed.open(f"{server.url}/003.zarr"))
         watch = ArrayWatch(Faults(retries=0))
         for turn in range(2):

@@ -13,7 +13,7 @@ import zarr
 from zarr.storage import LocalStore, MemoryStore
 
 import zarrfeed
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from zarrfeed import StaleMetadataWarning, ZarrIterableDataset
 from zarrfeed.metadata.array_watch import ArrayWatch
 from zarrfeed.spec.error_policy import Faults
@@ -138,7 +138,7 @@ def test_an_own_document_that_is_absent_or_forbidden_is_a_difference(tmp_path: P
 
 def test_each_array_costs_more_than_one_request(tmp_path: Path) -> None:
     _group(tmp_path / "g.zarr", 3, "xyz")
-    with counting_server(tmp_path) as server:
+    with CountingServer(tmp_path) as server:
         for names in (["x"], ["x", "y"]):
             server.chunk_gets()
             zarrfeed.open(f"{server.url}/g.zarr", variables=names)

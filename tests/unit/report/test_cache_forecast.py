@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.counting_server import CountingServer, counting_server
+from tests.support.counting_server import CountingServer
 from zarrfeed import ZarrIterableDataset
 
 pytest.importorskip("obstore")
@@ -31,7 +31,7 @@ LIMITS: tuple[Any, ...] = (
 def site(tmp_path: Path) -> Iterator[CountingServer]:
     """Serve an empty directory."""
     (tmp_path / "site").mkdir()
-    with counting_server(tmp_path / "site") as server:
+    with CountingServer(tmp_path / "site") as server:
         yield server
 
 

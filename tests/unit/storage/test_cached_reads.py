@@ -18,7 +18,7 @@ import zarr
 from zarr.codecs import numcodecs as zarr_numcodecs
 
 import zarrfeed
-from tests.support.counting_server import CountingServer, counting_server
+from tests.support.counting_server import CountingServer
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from zarrfeed.base.native import core
@@ -42,7 +42,7 @@ KINDS = ("numbers", "numbers in shards", "text", "text in shards", "text in shar
 def site(tmp_path: Path) -> Iterator[CountingServer]:
     """Serve an empty directory."""
     (tmp_path / "site").mkdir()
-    with counting_server(tmp_path / "site") as server:
+    with CountingServer(tmp_path / "site") as server:
         yield server
 
 
@@ -139,7 +139,7 @@ def test_missing_chunks_and_unknown_versions_are_no_entries(site: CountingServer
     url, root = write(site, "numbers"), site.directory / "a.zarr"
     (root / "c" / "2").unlink()
     os.utime(root / "c" / "5", (2**33, 2**33))  # a clock that is ahead
-    with counting_server(site.directory, "time") as server:
+    with CountingServer(site.directory, "time") as server:
         data = zarrfeed.open(f"{server.url}/a.zarr", cache=tmp_path / "cache", cache_limit="1GiB")
         stats = read(data, root, epochs=2)
         assert server.chunk_gets()["/a.zarr/c/5"] == 2

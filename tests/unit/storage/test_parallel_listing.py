@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zarrfeed
-from benchmarks.harness.listing_server import ListingServer, serving_keys
+from benchmarks.harness.listing_server import ListingServer
 from zarrfeed.objects import Listing, list_objects
 from zarrfeed.storage import parallel_listing
 from zarrfeed.storage.parallel_listing import UnorderedError, without_markers
@@ -28,7 +28,7 @@ def short_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @contextmanager
 def serving(objects: Iterable[tuple[str, int]], **options: Any) -> Iterator[ListingServer]:
-    with serving_keys(objects, page=PAGE, **options) as server:
+    with ListingServer(objects, page=PAGE, **options) as server:
         yield server
 
 
@@ -300,7 +300,7 @@ def test_a_change_in_the_middle_is_seen_by_refresh_alone(tmp_path: Any) -> None:
 def test_a_million_keys_take_less_than_150_megabytes() -> None:
     import resource
 
-    with serving_keys((f"train/shard-0017/image-{i:08d}.jpeg", i) for i in range(1_000_000)) as server:
+    with ListingServer((f"train/shard-0017/image-{i:08d}.jpeg", i) for i in range(1_000_000)) as server:
         listed(server, "s3://bucket/none")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found: Listing = list_objects("s3://bucket", storage_options=server.options)

@@ -16,7 +16,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 
 import zarrfeed
 from tests.support import warm
-from tests.support.counting_server import CountingServer, counting_server
+from tests.support.counting_server import CountingServer
 from tests.support.oracle import NUMCODECS_WARNING
 from zarrfeed.tools import cli
 
@@ -61,7 +61,7 @@ def site(tmp_path: Path) -> Iterator[CountingServer]:
     for path in (tmp_path / "site").rglob("*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
     zarr.consolidate_metadata(tmp_path / "site" / "g.zarr")
-    with counting_server(tmp_path / "site") as server:
+    with CountingServer(tmp_path / "site") as server:
         yield server
 
 
@@ -138,7 +138,7 @@ def test_a_limit_that_is_too_low_is_told(
 def test_objects_without_a_version_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "site").mkdir()
     zarr.create_array(tmp_path / "site" / "a.zarr", data=np.arange(N), chunks=(ROWS,))
-    with counting_server(tmp_path / "site", "nothing") as server:
+    with CountingServer(tmp_path / "site", "nothing") as server:
         url, cache = f"{server.url}/a.zarr", tmp_path / "cache"
         run("cache", "warm", url, "--cache", cache, "--cache-limit", "1GiB", status=cli.EXIT_FAILED)
         assert "declare a version: cache_version=" in capsys.readouterr().out
@@ -215,7 +215,7 @@ def test_a_store_whose_name_begins_like_another_is_not_cleared(
     (tmp_path / "site").mkdir()
     for name in ("a", "a2", "a/b"):
         zarr.create_array(tmp_path / "site" / name, data=np.arange(8), chunks=(4,))
-    with counting_server(tmp_path / "site") as server:
+    with CountingServer(tmp_path / "site") as server:
         for name in ("a2", "a/b"):
             run("cache", "warm", f"{server.url}/{name}", "--cache", tmp_path / "cache", "--cache-limit", "1GiB")
         run("cache", "clear", tmp_path / "cache", "--store", f"{server.url}/a")

@@ -1,0 +1,74 @@
+"""A web server on 127.0.0.1 that ends with its block: for benchmarks and tests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+_PATIENCE_S = 60.0
+
+
+class LoopbackServer(http.server.ThreadingHTTPServer):
+    """Answers on a thread of its own, with a thread for each connection; a context manager.
+
+    Clients keep their connections open. At the end they are closed, so that no thread waits for a next request: a
+    process that has a thousand such threads forks and exits slowly.
+
+    Parameters
+    ----------
+    handler
+        Makes the handler of a connection, as `http.server` has it.
+    port
+        0: any that is free.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256  # with 5, clients that connect at once have to try again
+
+    def __init__(self, handler: Callable[..., socketserver.BaseRequestHandler], port: int = 0) -> None:
+        self._connections: set[socket.socket] = set()
+        self._connecting = threading.Lock()
+        super().__init__(("127.0.0.1", port), handler)
+        self._serving = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address, without a slash at its end."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> Self:
+        self._serving.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+        self._serving.join(_PATIENCE_S)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        with self._connecting:
+            self._connections.add(connection)
+        return connection, address
+
+    def close_request(self, request: Any) -> None:
+        self.take(request)
+        super().close_request(request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for connection in self.take():
+            with contextlib.suppress(OSError):  # it has ended
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def take(self, connection: socket.socket | None = None) -> list[socket.socket]:
+        """Take a connection, or all of them, from those that are closed at the end; return those that were there."""
+        with self._connecting:
+            taken = self._connections & {connection} if connection else set(self._connections)
+            self._connections -= taken
+        return list(taken)
