@@ -200,18 +200,18 @@ def test_chunks_of_many_cells_and_of_more_than_a_claim_are_shared_by_the_threads
     assert_parity(tmp_path / "a", read_all(array), num_threads=4)
 
 
-def test_chunks_that_are_not_in_the_page_cache_are_the_same(tmp_path: Path) -> None:
+def test_chunks_that_are_not_in_the_page_cache_are_the_same(disk_path: Path) -> None:
     layout = Layout(shape=(64, 16, 16), chunks=(4, 8, 16), codec="zstd")
-    array = layout.write(tmp_path / "a")
+    array = layout.write(disk_path / "a")
     expected = read_all(array)
-    removed = chunk_files(tmp_path / "a")[5]
-    drop_from_page_cache(chunk_files(tmp_path / "a"))
+    removed = chunk_files(disk_path / "a")[5]
+    drop_from_page_cache(chunk_files(disk_path / "a"))
     removed.unlink()
     expected = expected.copy()
-    cell = [int(part) for part in removed.relative_to(tmp_path / "a" / "c").parts]
+    cell = [int(part) for part in removed.relative_to(disk_path / "a" / "c").parts]
     box = tuple(slice(i * c, (i + 1) * c) for i, c in zip(cell, layout.chunks, strict=True))
     expected[box] = 0
-    dataset = assert_parity(tmp_path / "a", expected)
+    dataset = assert_parity(disk_path / "a", expected)
     assert dataset.stats().chunks_missing >= 1
 
 
@@ -234,19 +234,19 @@ for num_threads in (1, 2, 4):
 
 
 def test_epochs_that_begin_with_nothing_in_the_page_cache_do_not_crash(
-    tmp_path: Path, pytestconfig: pytest.Config
+    disk_path: Path, pytestconfig: pytest.Config
 ) -> None:
     """A decode thread added the fetch threads to the list to which start() was still adding decode threads.
 
     One cold epoch in about 40 ended in a segmentation fault, or in a RuntimeError out of the join of a thread that was
     lost; hence a process of its own.
     """
-    Layout(shape=(64, 600), chunks=(4, 600)).write(tmp_path / "a")
+    Layout(shape=(64, 600), chunks=(4, 600)).write(disk_path / "a")
     script = [
         *warm.command(),
         "-c",
         _COLD_EPOCHS_SCRIPT,
-        str(tmp_path / "a"),
+        str(disk_path / "a"),
         "300" if pytestconfig.getoption("--large") else "100",
     ]
     run = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)

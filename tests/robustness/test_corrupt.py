@@ -470,14 +470,14 @@ def test_a_corrupt_chunk_of_the_targets_names_the_targets(budget: str, tmp_path:
         dataset.close()
 
 
-def test_a_corrupt_chunk_that_is_not_in_the_page_cache_is_an_error_too(tmp_path: Path) -> None:
-    Layout(shape=(64, 600), chunks=(4, 600), codec="zstd").write(tmp_path / "a")
-    victim = tmp_path / "a" / "c" / "9" / "0"
+def test_a_corrupt_chunk_that_is_not_in_the_page_cache_is_an_error_too(disk_path: Path) -> None:
+    Layout(shape=(64, 600), chunks=(4, 600), codec="zstd").write(disk_path / "a")
+    victim = disk_path / "a" / "c" / "9" / "0"
     victim.write_bytes(truncate(victim.read_bytes()))
-    drop_from_page_cache(chunk_files(tmp_path / "a"))
+    drop_from_page_cache(chunk_files(disk_path / "a"))
     with (
         no_thread_left(),
-        ZarrIterableDataset(tmp_path / "a", batch_size=4) as dataset,
+        ZarrIterableDataset(disk_path / "a", batch_size=4) as dataset,
         pytest.raises(CorruptChunkError, match="c/9/0"),
     ):
         list(dataset)

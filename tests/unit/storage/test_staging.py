@@ -38,6 +38,12 @@ LAYOUTS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """Return a directory where a file may get the inode of one that was deleted, unlike in memory."""
+    return disk_path
+
+
+@pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """Return a directory on another file system than `tmp_path`."""
     if not Path("/dev/shm").is_dir() or Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
