@@ -10,11 +10,12 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import warm
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.preload import preload_forkserver
@@ -76,7 +77,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: Where a file system in memory usually is, and how much must be free there: all tests write 600 MB.
 _IN_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
-_BASETEMP = pytest.StashKey[str]()
 
 
 def _keep_tests_in_memory(config: pytest.Config) -> None:
@@ -86,16 +86,31 @@ def _keep_tests_in_memory(config: pytest.Config) -> None:
         free = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
         room = min(shutil.disk_usage(_IN_MEMORY).free, *(number // 2 for number in free))
         if room >= _ROOM and os.access(_IN_MEMORY, os.W_OK):
-            config.option.basetemp = config.stash[_BASETEMP] = tempfile.mkdtemp(prefix="tests-", dir=_IN_MEMORY)
+            config.option.basetemp = folder = tempfile.mkdtemp(prefix="tests-", dir=_IN_MEMORY)
+            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _BASETEMP in config.stash:
-        shutil.rmtree(config.stash[_BASETEMP], ignore_errors=True)
+#: Key of the folder in what test processes are told.
+_SERVERS = "warm servers"
+_SERVERS_FOLDER = pytest.StashKey[str]()
+
+
+def _share_warm_servers(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        warm.share(Path(config.workerinput[_SERVERS]), os.getppid())
+    else:
+        config.stash[_SERVERS_FOLDER] = folder = warm.new_folder()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[_SERVERS] = node.config.stash[_SERVERS_FOLDER]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     _keep_tests_in_memory(config)
+    _share_warm_servers(config)
     # A shell starts background jobs with SIGINT ignored, which children inherit: tests that interrupt would hang.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
+import hashlib
 import os
 import shutil
 import signal
@@ -58,8 +60,8 @@ TRAINER = ("transformers", "transformers.trainer", "accelerate")
 #: Commands that installations put beside `python`, and their modules: those that `variables` makes warm.
 COMMANDS = {"zarrfeed": "zarrfeed", "torchrun": "torch.distributed.run"}
 
-#: As it is before a test changes it.
-_ENVIRONMENT = dict(os.environ)
+#: As they are before a test changes them.
+_ENVIRONMENT, _PYTHON = dict(os.environ), sys.executable
 _START_S = 120.0
 
 
@@ -85,7 +87,7 @@ def executable(*modules: str, **variables: str) -> Path:
 def variables() -> dict[str, str]:
     """Return variables of the environment by which shells, torchrun and `COMMANDS` find a warm Python."""
     python = executable()
-    return {"PATH": f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHON_EXEC": str(python)}
+    return {"PATH": f"{python.parent}:{Path(_PYTHON).parent}:{os.environ['PATH']}", "PYTHON_EXEC": str(python)}
 
 
 def child_of(client: int) -> int:
@@ -106,31 +108,56 @@ def kill(client: subprocess.Popen[Any]) -> None:
         os.kill(child_of(client.pid), signal.SIGKILL)
 
 
-class Server:
-    """The process of server.py, which imports modules. It ends with this process, whatever ends that."""
+def new_folder() -> str:
+    """Make a folder for a server, or for servers to `share`."""
+    return tempfile.mkdtemp(prefix="warm-", dir="/tmp")  # the path of a socket has 107 bytes at most
 
-    def __init__(self, modules: tuple[str, ...], variables: dict[str, str]) -> None:
-        self._directory = tempfile.mkdtemp(prefix="warm-", dir="/tmp")  # the path of a socket has 107 bytes at most
-        self._owner = os.getpid()
+
+def share(folder: Path, owner: int) -> None:
+    """Use the servers that lie in a folder from now on, and put new ones there, which end with process `owner`.
+
+    Test processes share them: to start one takes 3 to 6 CPU seconds.
+    """
+    global _shared
+    _shared = folder, owner
+
+
+class Server:
+    """The process of server.py, which imports modules. It ends with its owner, whatever ends that.
+
+    Parameters
+    ----------
+    modules, variables
+        See `command`.
+    directory
+        Its socket and executables are here. If another process has started a server here, it is used.
+    owner
+        A process; by default this one.
+    """
+
+    def __init__(
+        self, modules: tuple[str, ...], variables: dict[str, str], directory: Path | None = None, owner: int = 0
+    ) -> None:
+        self._directory = directory or Path(new_folder())
         self._address = f"{self._directory}/socket"
         self.executable = Path(self._directory, "python")
+        self.command = [str(self.executable)]
+        self._owner = owner or os.getpid()
+        if not self.executable.exists():
+            self._directory.mkdir(exist_ok=True)
+            self._start(modules, variables)
+
+    def _start(self, modules: tuple[str, ...], variables: dict[str, str]) -> None:
         # A first line has no room for a long path, and a path with a blank ends there.
-        Path(self._directory, "interpreter").symlink_to(sys.executable)
-        self.executable.write_text(
-            f"#!{self._directory}/interpreter -IBS\n"
-            f"import sys; sys.path.insert(0, {str(_FOLDER)!r})\n"
-            f"import client; client.main({sys.executable!r}, {self._directory!r})\n"
-        )
+        Path(self._directory, "interpreter").symlink_to(_PYTHON)
         for name, module in COMMANDS.items():
             Path(self._directory, name).write_text(f'#!/bin/sh\nexec {self.executable} -m {module} "$@"\n')
-        for name in ("python", *COMMANDS):
             Path(self._directory, name).chmod(0o700)
-        self.command = [str(self.executable)]
         with socket.socket(socket.AF_UNIX) as listener, Path(self._directory, "stderr").open("w") as said:
             listener.bind(self._address)
             listener.listen(128)
             self.process = subprocess.Popen(
-                [sys.executable, str(_FOLDER / "server.py"), str(listener.fileno()), str(os.getpid()), *modules],
+                [_PYTHON, str(_FOLDER / "server.py"), str(listener.fileno()), str(self._owner), *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -138,7 +165,14 @@ class Server:
                 pass_fds=[listener.fileno()],
                 process_group=0,  # a terminal interrupts those of its foreground alone
             )
-        atexit.register(self.close)
+        self.executable.write_text(
+            f"#!{self._directory}/interpreter -IBS\n"
+            f"import sys; sys.path.insert(0, {str(_FOLDER)!r})\n"
+            f"import client; client.main({_PYTHON!r}, {str(self._directory)!r})\n"
+        )
+        self.executable.chmod(0o700)
+        if self._owner == os.getpid():
+            atexit.register(self.close)
 
     def child_of(self, client: int) -> int:
         with contextlib.suppress(OSError):
@@ -154,10 +188,19 @@ class Server:
 
 
 _servers: list[Server] = []
+_shared: tuple[Path, int] | None = None
 
 
 @functools.cache
 def _server(_owner: int, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Server:
     """Return the server of a process; one that was forked from it gets a server of its own."""
-    _servers.append(Server((*DEFAULT, *modules), dict(variables)))
+    modules = (*DEFAULT, *modules)
+    if _shared is None:
+        _servers.append(Server(modules, dict(variables)))
+    else:
+        folder, owner = _shared
+        name = hashlib.sha256(repr((modules, variables)).encode()).hexdigest()[:8]
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _servers.append(Server(modules, dict(variables), folder / name, owner))
     return _servers[-1]

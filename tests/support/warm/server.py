@@ -272,10 +272,11 @@ class Server:
         self._started: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self._owner = os.pidfd_open(owner)
-        self._selector.register(self._owner, selectors.EVENT_READ, self.end)
-        if os.getppid() != owner:
+        try:
+            self._owner = os.pidfd_open(owner)
+        except ProcessLookupError:
             self.end()
+        self._selector.register(self._owner, selectors.EVENT_READ, self.end)
         signal.signal(signal.SIGTERM, lambda *_: self.end())
 
     def serve(self) -> tuple[Command, dict[str, str]]:
