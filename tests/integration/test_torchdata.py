@@ -57,7 +57,9 @@ def test_torchdata_saves_and_resumes_mid_epoch(store: str, num_workers: int, per
 
     loader = make(store, num_workers, **settings)
     take(iter(loader))
-    feed, seen, states = iter(loader), [], {}
+    feed = iter(loader)
+    seen: list[Any] = []
+    states: dict[int, Any] = {}
     for steps in (1, 8, 29):
         seen += take(feed, steps - len(seen))
         assert_same(seen, whole[1][:steps])
