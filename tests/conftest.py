@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import warm
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
+from tests.support.huge_pages import use_huge_pages
 from tests.support.preload import preload_forkserver
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector away from imported modules and test items, which live until the end.
 
     Each full collection walked them by the million: while pytest collects, in each test that collects, in each fork.
+    They go to huge pages, as each DataLoader worker is forked from this process.
     """
     gc.disable()
     try:
@@ -133,6 +135,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.collect()  # so that the collector forgets how many there were: it waits for a quarter of them to be new
+        use_huge_pages()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,7 +71,7 @@ def launch(module: str, python: list[str], directory: Path, *arguments: str) -> 
         }
         code = f"import os, sys; os.environ.update({of_torchrun}); import {module}; {module}.main(*sys.argv[1:])"
         environment = {**os.environ, **OFFLINE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+        environment["PYTHONPATH"] = str(ROOT)
         processes.append(
             subprocess.Popen(
                 [*python, "-c", code, store, str(output), *arguments],

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +38,7 @@ class Node:
         ]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            "PYTHONPATH": str(ROOT),
             "SAMPLE_LOG": str(directory / "log"),
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else a node that joins is not told an address (torch 2.13)
             "GLOO_SOCKET_IFNAME": "lo",

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.flat import iterable_dataset
 from tests.unit.torch.test_prefetch import LateDevice, on
@@ -50,6 +50,8 @@ class Pass:
 
 BATCH, BATCHES = 4, 5
 N = BATCH * BATCHES
+#: More forks of a run find nothing else, and are dear: the process has hundreds of MB.
+MOST_FORKS = 4
 
 
 def make() -> Any:
@@ -74,6 +76,7 @@ class Interleavings(RuleBasedStateMachine):
         self.named = False
         self.claims: dict[int, tuple[int, int]] = {}
         self.since = [0] * len(self.loaders)
+        self.forks = 0
 
     @rule(target=passes, loader=st.integers(0, 3))
     def start(self, loader: int) -> Pass:
@@ -138,8 +141,10 @@ class Interleavings(RuleBasedStateMachine):
         self._claim(loaded, epoch, batches)
         self.since[loaded] = next(self.turns)
 
+    @precondition(lambda self: self.forks < MOST_FORKS)
     @rule()
     def fork(self) -> None:
+        self.forks += 1
         child = os.fork()
         if child == 0:
             os._exit(0 if sorted(int(i) for batch in self.loaders[3] for i in batch) == list(range(N)) else 1)

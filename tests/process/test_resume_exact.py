@@ -391,7 +391,7 @@ def lists(batches: Iterator[Any], count: int | None = None) -> list[list[int]]:
 def test_workers_deliver_the_very_same_batches_and_then_the_next_epoch(
     store: str, num_workers: int, persistent: bool, options: dict[str, Any]
 ) -> None:
-    whole_run = loader_of(store, num_workers, persistent=persistent, **options)
+    whole_run = loader_of(store, num_workers, persistent=True, **options)  # its workers start once
     whole = [lists(iter(whole_run)) for _ in range(3)]
     assert whole[0] != whole[1] or options.get("shuffle") is False
     saving = loader_of(store, num_workers, persistent=persistent, **options)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,7 +76,7 @@ class Cluster:
             **os.environ,
             **job,
             "PATH": f"{self.directory / 'bin'}:{warm.executable().parent}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            "PYTHONPATH": str(ROOT),
             "SAMPLE_LOG": str(self.directory / "log"),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",

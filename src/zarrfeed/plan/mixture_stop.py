@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -70,22 +71,7 @@ def epoch_steps(mixture: Mixture, lengths: Sequence[int], stop: Stop) -> int:
     check_stop(stop)
     if not isinstance(stop, str):
         return int(stop)
-    if stop == "first":
-        # In each column, the first position of the second pass is among the C positions behind the first pass.
-        steps = _steps(mixture, [np.arange(n, n + mixture.columns) for n in lengths])
-        first = [of_source[of_source >= 0] for of_source in steps]
-        return min(int(of_source.min()) for of_source in first if len(of_source))
-    # In each column, the last position of the first pass is among the last C positions of the pass.
-    longest = max(lengths)
-    asked = [source for source, n in enumerate(lengths) if stop == "all" or n == longest]
-    steps = _steps(mixture, [np.arange(max(0, n - mixture.columns), n) for n in lengths])
-    for source in asked:
-        if steps[source].min() < 0:
-            raise ConfigError(
-                f"stop = {stop!r}: source {source} has {lengths[source]} samples, and is never read to its end, as its "
-                "weight becomes 0 before that"
-            )
-    return 1 + max(int(steps[source].max()) for source in asked)
+    return _steps_by_rule(mixture, tuple(lengths), stop)
 
 
 def check_stop(stop: object) -> None:
@@ -113,6 +99,27 @@ def source_ends(mixture: Mixture, lengths: Sequence[int], steps: int) -> list[So
         passes = 0 if last < 0 else 1 + last // length
         ends.append(SourceEnd(int((front // mixture.columns).sum()), passes, *divmod(first, length)))
     return ends
+
+
+@lru_cache(maxsize=64)
+def _steps_by_rule(mixture: Mixture, lengths: tuple[int, ...], stop: str) -> int:
+    """Return what `epoch_steps` does for a rule; the plan of each worker asks, and each state of each rank."""
+    if stop == "first":
+        # In each column, the first position of the second pass is among the C positions behind the first pass.
+        steps = _steps(mixture, [np.arange(n, n + mixture.columns) for n in lengths])
+        first = [of_source[of_source >= 0] for of_source in steps]
+        return min(int(of_source.min()) for of_source in first if len(of_source))
+    # In each column, the last position of the first pass is among the last C positions of the pass.
+    longest = max(lengths)
+    asked = [source for source, n in enumerate(lengths) if stop == "all" or n == longest]
+    steps = _steps(mixture, [np.arange(max(0, n - mixture.columns), n) for n in lengths])
+    for source in asked:
+        if steps[source].min() < 0:
+            raise ConfigError(
+                f"stop = {stop!r}: source {source} has {lengths[source]} samples, and is never read to its end, as its "
+                "weight becomes 0 before that"
+            )
+    return 1 + max(int(steps[source].max()) for source in asked)
 
 
 def _steps(mixture: Mixture, positions: Sequence[Int64]) -> list[Int64]:

@@ -101,3 +101,14 @@ def test_bad_arguments_are_refused(lengths: Any, stop: Any, message: str) -> Non
         epoch_steps(Mixture((1, 1), 0), lengths, stop)
     with pytest.raises(ConfigError, match="steps = -1, must be"):
         source_ends(Mixture((1, 1), 0), [5, 5], -1)
+
+
+def test_the_end_of_an_epoch_is_searched_once_for_all_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> Mixture:
+        return Mixture((5, 3), seed=20_261)
+
+    first = epoch_steps(made(), (70, 30), "all")
+    monkeypatch.setattr(Mixture, "steps_of", None)
+    assert epoch_steps(made(), [70, 30], "all") == first
+    with pytest.raises(TypeError):
+        epoch_steps(made(), (70, 31), "all")
