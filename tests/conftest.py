@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +18,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
+from tests.support.inline_writes import write_inline
+from tests.support.memory_files import memory_folder
 from tests.support.preload import preload_forkserver
 
 if TYPE_CHECKING:
@@ -79,6 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     rebuild_quietly(os.environ)
     settings.load_profile("large" if config.getoption("--large") else "ci")
     preload_forkserver()
+    write_inline()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,6 +133,51 @@ def _environment_of_module() -> Iterator[None]:
 def _environment_of_test() -> Iterator[None]:
     with _kept_environment():
         yield
+
+
+#: Tests that are about values: their `tmp_path` lies in memory. What files, disks, crashes and processes do
+#: is tested on a disk in other folders and by tests marked `on_disk`; with --large, all files lie on a disk.
+_IN_MEMORY = (
+    "parity/",
+    "robustness/test_bad_input.py",
+    "robustness/test_corrupt.py",
+    "unit/compat/",
+    "unit/engine/",
+    "unit/metadata/",
+    "unit/plan/",
+    "unit/report/",
+    "unit/spec/",
+    "unit/tools/",
+    "unit/torch/",
+)
+
+
+def _may_be_in_memory(item: pytest.Item) -> bool:
+    if item.get_closest_marker("on_disk"):
+        return False
+    return item.path.relative_to(Path(__file__).parent).as_posix().startswith(_IN_MEMORY)
+
+
+@pytest.fixture(scope="session")
+def _memory(pytestconfig: pytest.Config) -> Iterator[Path | None]:
+    with contextlib.nullcontext() if pytestconfig.getoption("--large") else memory_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _memory: Path | None
+) -> Iterator[Path]:
+    """Make a folder for a test, in memory if files are not its matter; there it stays only if the test fails."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    if _memory is None or not _may_be_in_memory(request.node):
+        yield tmp_path_factory.mktemp(name)
+        return
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_memory))
+    failed_before = request.session.testsfailed
+    yield folder
+    if request.session.testsfailed == failed_before:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -200,6 +200,7 @@ def test_chunks_of_many_cells_and_of_more_than_a_claim_are_shared_by_the_threads
     assert_parity(tmp_path / "a", read_all(array), num_threads=4)
 
 
+@pytest.mark.on_disk
 def test_chunks_that_are_not_in_the_page_cache_are_the_same(tmp_path: Path) -> None:
     layout = Layout(shape=(64, 16, 16), chunks=(4, 8, 16), codec="zstd")
     array = layout.write(tmp_path / "a")

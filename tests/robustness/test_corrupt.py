@@ -470,6 +470,7 @@ def test_a_corrupt_chunk_of_the_targets_names_the_targets(budget: str, tmp_path:
         dataset.close()
 
 
+@pytest.mark.on_disk
 def test_a_corrupt_chunk_that_is_not_in_the_page_cache_is_an_error_too(tmp_path: Path) -> None:
     Layout(shape=(64, 600), chunks=(4, 600), codec="zstd").write(tmp_path / "a")
     victim = tmp_path / "a" / "c" / "9" / "0"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import pytest
+
 from zarrfeed.tools.advise.disk_rate import DiskRate, measure_disk
+
+pytestmark = pytest.mark.on_disk
 
 
 def test_files_are_read_within_bounds_and_metadata_are_not(tmp_path: Path) -> None:
