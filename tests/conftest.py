@@ -138,15 +138,20 @@ def _environment_of_test() -> Iterator[None]:
 #: Tests that are about values: their `tmp_path` lies in memory. What files, disks, crashes and processes do
 #: is tested on a disk in other folders and by tests marked `on_disk`; with --large, all files lie on a disk.
 _IN_MEMORY = (
+    "integration/test_key_names.py",
     "parity/",
     "robustness/test_bad_input.py",
     "robustness/test_corrupt.py",
+    "robustness/test_power_failure.py",
     "unit/compat/",
     "unit/engine/",
     "unit/metadata/",
     "unit/plan/",
     "unit/report/",
     "unit/spec/",
+    "unit/storage/test_codec_",
+    "unit/storage/test_complete_rows.py",
+    "unit/storage/test_pipeline.py",
     "unit/tools/",
     "unit/torch/",
 )
