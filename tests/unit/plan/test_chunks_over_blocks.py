@@ -44,7 +44,15 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
         np.arange(40, 250, 7),
         np.arange(40, 250),
     ]
-    offsets: list[tuple[int, ...]] = [(0,), (0, 1), tuple(range(-9, 20)), (0, -37, 40), tuple(range(0, 40, 9)), (25, 3)]
+    offsets: list[tuple[int, ...]] = [
+        (0,),
+        (0, 1),
+        tuple(range(-9, 20)),
+        (0, -37, 40),
+        (0, 15),
+        tuple(range(0, 40, 9)),
+        (25, 3),
+    ]
     for kind in ("one array", "stores", "padded", "list of rows", "even rows"):
         lengths = [n] if kind != "stores" else [130, 40, 130]
         base, edges = stored(tmp_path / kind, lengths, 10)
