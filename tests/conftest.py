@@ -19,6 +19,7 @@ from tests.support import warm
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.huge_pages import use_huge_pages
+from tests.support.inline_writes import write_inline
 from tests.support.preload import preload_forkserver
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ _IN_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 
 def _keep_tests_in_memory(config: pytest.Config) -> None:
     """Let `tmp_path` be in memory where there is room: the inodes of a disk cost a sixth of the processor's time."""
-    if config.option.basetemp is None and not hasattr(config, "workerinput") and _IN_MEMORY.is_dir():
+    if hasattr(config, "workerinput") or config.option.basetemp is not None or config.getoption("--large"):
+        return
+    if _IN_MEMORY.is_dir():
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
         room = min(shutil.disk_usage(_IN_MEMORY).free, *(number // 2 for number in free))
@@ -118,6 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
     rebuild_quietly(os.environ)
     settings.load_profile("large" if config.getoption("--large") else "ci")
     preload_forkserver()
+    write_inline()
 
 
 @pytest.hookimpl(wrapper=True)

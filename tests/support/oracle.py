@@ -236,7 +236,7 @@ def encoded_array(size: int, codecs: Sequence[str | dict[str, Any]], root: Path)
 @cache
 def _place_of_chunk() -> tuple[tempfile.TemporaryDirectory[str], int, core.EpochPlan]:
     """Make, once, the folder of the chunk that `decode` reads, its file, which stays open, and the plan."""
-    directory = tempfile.TemporaryDirectory()
+    directory = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     file = os.open(Path(directory.name) / "c.0.0", os.O_RDWR | os.O_CREAT)
     return directory, file, Order(1, 1, shuffle=False, seed=0, lanes=1).plan(0).to_core()
 

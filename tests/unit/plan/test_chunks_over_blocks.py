@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 import zarrfeed
+from tests.support.cases import case
 from zarrfeed.plan import chunks_over_blocks as module
 from zarrfeed.plan import sample_set
 from zarrfeed.plan.chunks_over_blocks import chunks_over_blocks
@@ -35,12 +36,7 @@ def stored(path: Path, lengths: list[int], chunk: int) -> tuple[StoredField, Edg
     return field, fields.edges
 
 
-@pytest.mark.parametrize("at_once", [3, 1 << 18])
-def test_the_chunks_are_those_of_the_rows_of_each_sample(
-    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", at_once)
-    monkeypatch.setattr(sample_set, "AT_ONCE", at_once)
+def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     n = 300
     lists = [np.flatnonzero(random.random(n - 80) < share) + 40 for share in (0.02, 0.3, 0.9)] + [
@@ -48,7 +44,15 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(
         np.arange(40, 250, 7),
         np.arange(40, 250),
     ]
-    offsets: list[tuple[int, ...]] = [(0,), (0, 1), tuple(range(-9, 20)), (0, -37, 40), tuple(range(0, 40, 9)), (25, 3)]
+    offsets: list[tuple[int, ...]] = [
+        (0,),
+        (0, 1),
+        tuple(range(-9, 20)),
+        (0, -37, 40),
+        (0, 15),
+        tuple(range(0, 40, 9)),
+        (25, 3),
+    ]
     for kind in ("one array", "stores", "padded", "list of rows", "even rows"):
         lengths = [n] if kind != "stores" else [130, 40, 130]
         base, edges = stored(tmp_path / kind, lengths, 10)
@@ -62,21 +66,22 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(
                 field = replace(field, rows=RowMap(range(0, n - 150, 1) if of else range(0)))
             for chosen in lists:
                 selection = Selection.of_samples(as_samples(chosen), 35, edges)
+                samples = [selection.listed(np.array([place])) for place in range(len(selection.blocks))]
+                places = np.repeat(np.arange(len(samples)), [len(of_place) for of_place in samples]).tolist()
                 for layout in field.layouts:
                     find = chunk_finder(field, layout)
-                    wanted = sorted(
-                        {
-                            (place, int(chunk))
-                            for place in range(len(selection.blocks))
-                            for offset in of
-                            for chunk in find(selection.listed(np.array([place])), offset)
-                            if chunk >= 0
-                        }
-                    )
-                    found = list(
-                        zip(*map(np.ndarray.tolist, chunks_over_blocks(selection, field, layout)), strict=True)
-                    )
-                    assert found == wanted if pad is None else set(wanted) <= set(found), (kind, of, len(chosen))
+                    wanted: set[tuple[int, int]] = set()
+                    for offset in of:
+                        of_samples = find(np.concatenate(samples), offset).tolist()
+                        wanted.update(pair for pair in zip(places, of_samples, strict=True) if pair[1] >= 0)
+                    for at_once in (3, 1 << 18):
+                        monkeypatch.setattr(module, "AT_ONCE", at_once)
+                        monkeypatch.setattr(sample_set, "AT_ONCE", at_once)
+                        found = list(
+                            zip(*map(np.ndarray.tolist, chunks_over_blocks(selection, field, layout)), strict=True)
+                        )
+                        with case(kind, of, len(chosen), at_once):
+                            assert found == sorted(wanted) if pad is None else wanted <= set(found)
 
 
 def test_a_thousand_million_windows_are_looked_up_by_their_blocks(tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ from pathlib import Path
 from zarrfeed.tools.advise.disk_rate import DiskRate, measure_disk
 
 
-def test_files_are_read_within_bounds_and_metadata_are_not(tmp_path: Path) -> None:
+def test_files_are_read_within_bounds_and_metadata_are_not(disk_path: Path) -> None:
     for i in range(10):
-        folder = tmp_path / "c" / str(i)
+        folder = disk_path / "c" / str(i)
         folder.mkdir(parents=True)
         (folder / "0").write_bytes(bytes(1000))
-    (tmp_path / "zarr.json").write_text("{}")
+    (disk_path / "zarr.json").write_text("{}")
     ticks = itertools.count()
-    found = measure_disk([tmp_path], clock=lambda: next(ticks) * 1e-3)
+    found = measure_disk([disk_path], clock=lambda: next(ticks) * 1e-3)
     assert found is not None
     assert found.read_bytes == 10_000
     assert found.bytes_per_s > 0
-    bounded = measure_disk([tmp_path], most_bytes=1)
+    bounded = measure_disk([disk_path], most_bytes=1)
     assert bounded is not None
     assert bounded.read_bytes < 10_000
 
