@@ -49,7 +49,7 @@ class HoldingServer(http.server.ThreadingHTTPServer):
         self.is_over = False
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self._thread = threading.Thread(target=self.serve_forever)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
         self._thread.start()
 
     def hold(self, path: str) -> None:

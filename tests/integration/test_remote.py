@@ -103,7 +103,7 @@ def web(tmp_path: Path) -> Iterator[str]:
             pass
 
     server = Patient(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -215,7 +215,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             pass
 
     serving = Server(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
-    thread = threading.Thread(target=serving.serve_forever)
+    thread = threading.Thread(target=serving.serve_forever, args=(0.02,))
     thread.start()
     address = f"http://127.0.0.1:{serving.server_port}"
     for name, value in {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}.items():
