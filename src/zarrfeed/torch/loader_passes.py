@@ -66,8 +66,8 @@ class WorkerPass(CountedPass):
                 self.close()
             raise
         except BaseException as error:
-            # Frames of torch are a cycle with the error of a worker, and hold the iterator. The garbage collector ends
-            # the iterator's queues before the iterator, which then cannot tell its workers, and waits 5 s for each.
+            # Frames of torch are a cycle with the error of a worker, and hold the iterator and so the workers, which
+            # would live until the garbage collector comes.
             batches = None
             traceback.clear_frames(error.__traceback__)
             self.close()

@@ -159,3 +159,25 @@ def test_a_loop_that_keeps_its_batches_does_not_run_out_of_descriptors(
     assert len(held) >= N
     assert sorted(n for batch in held for n in index_of(batch)) == sorted([*range(N)] * rows)
     assert opened < 160
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_loader_in_a_cycle_are_not_told_to_end(
+    store: Path, monkeypatch: pytest.MonkeyPatch, persistent: bool
+) -> None:
+    """The garbage collector ends queues before the iterator that would tell the workers through them."""
+    iterators: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    monkeypatch.setattr(iterators, "__init__", iterators.__init__.__wrapped__)  # without what conftest.py adds
+    terminated: list[Any] = []
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", terminated.append)
+    loader = ZarrDataLoader(
+        ZarrIterableDataset(store, batch_size=10), num_workers=1, persistent_workers=persistent, prefetch_factor=1
+    )
+    batches = iter(loader)
+    next(batches)
+    cycle: list[Any] = [loader, batches]
+    cycle.append(cycle)
+    del loader, batches, cycle
+    gc.collect()
+    assert not multiprocessing.active_children()
+    assert not terminated  # after 5 s without an end
