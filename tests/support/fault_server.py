@@ -37,6 +37,7 @@ class Exchange(http.server.BaseHTTPRequestHandler):
     """One connection; its `server` is a `_Listener`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body does not wait 40 ms for the client's word that it has the headers
     server: _Listener
 
     def do_GET(self) -> None:
