@@ -66,5 +66,5 @@ def keep_until_shutdown(iterator: Iterator[Any]) -> None:
     `__del__`, which then cannot tell its workers that they are to end, and waits 5 s for each of them: on whatever
     thread the collector came to run, perhaps zarr-python's event loop.
     """
-    held = [vars(iterator).get(name) for name in ("_index_queues", "_worker_result_queue", "_workers")]
+    held = [getattr(iterator, name, None) for name in ("_index_queues", "_worker_result_queue", "_workers")]
     weakref.finalize(iterator, held.clear).atexit = False
