@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -149,6 +151,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: runs with --large"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _workers_of_torch_end_at_once() -> None:
+    """Let workers of torch's own loaders end at once when the garbage collector finds their iterator in a cycle.
+
+    It waits 5 s for each of them otherwise, in whatever test it happens to run; see `keep_until_shutdown`.
+    """
+    module: Any = sys.modules.get("torch.utils.data.dataloader")
+    if module is None or hasattr(module._MultiProcessingDataLoaderIter.__init__, "__wrapped__"):
+        return
+    from zarrfeed.torch.worker_shutdown import keep_until_shutdown
+
+    start = module._MultiProcessingDataLoaderIter.__init__
+
+    @functools.wraps(start)
+    def start_and_keep(iterator: Any, loader: Any) -> None:
+        start(iterator, loader)
+        keep_until_shutdown(iterator)
+
+    module._MultiProcessingDataLoaderIter.__init__ = start_and_keep
 
 
 @contextlib.contextmanager

@@ -114,7 +114,6 @@ class _Asked:
 class _Exchange(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16  # an answer without a body is one packet
-    disable_nagle_algorithm = True  # a body does not wait 40 ms for the client's word that it has the headers
     server: _Listener
 
     def _go(self) -> None:

@@ -66,7 +66,6 @@ class HoldingServer(LoopbackServer):
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     server: HoldingServer
 
     def __init__(self, *arguments: Any) -> None:

@@ -22,6 +22,9 @@ NUM_SAMPLES, STEPS, SAVE_EVERY = 2048, 32, 10
 
 pytestmark = pytest.mark.timeout(900)
 
+#: A lost node is forgotten after 6 s, and not after 15.
+_RENDEZVOUS = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=6,is_host=0"
+
 
 class Node:
     """An agent of torchrun with one rank, as on a node of its own."""
@@ -32,7 +35,11 @@ class Node:
             *(*warm.command(), "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic"),
             # seconds that a node waits for a second one; and the store of all is not a node's, but this process's
-            *("--rdzv-conf=last_call_timeout=5,is_host=0", "--local-addr=127.0.0.1", "--monitor-interval=0.2"),
+            *(
+                f"--rdzv-conf={_RENDEZVOUS}",
+                "--local-addr=127.0.0.1",
+                "--monitor-interval=0.2",
+            ),
             *(str(WRAPPER), str(EXAMPLE), "--data", str(directory / "train.zarr")),
             *("--checkpoint", str(directory / "run.pt"), "--epochs", "2"),
         ]

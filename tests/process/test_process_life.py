@@ -556,7 +556,9 @@ def test_workers_end_with_a_killed_training_process_that_torch_does_not_watch(st
         """
         import torch.utils.data._utils.worker
         from zarrfeed import ZarrDataLoader
+        from zarrfeed.torch import distributed
 
+        distributed._TO_END_S = 0.2
         torch.utils.data._utils.worker.ManagerWatchdog.is_alive = lambda _: True
         for _ in ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork"):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -229,9 +229,16 @@ os.close(writing)
 os.waitpid(worker, 0)
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    late = f"import sys, time; sys.path.insert(0, {str(ROOT / _FOLDER)!r}); import client; receive = client._receive\n"
+    late += "client._receive = lambda server: (receive(server), time.sleep(0.3))[0]\n"  # the process begins before
+    late += f"client.main({sys.executable!r}, {str(server.executable.parent)!r})"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         for send in (os.kill, os.killpg):
-            for command in ([sys.executable], server.command):
+            for command in (
+                [sys.executable],
+                server.command,
+                *([[sys.executable, "-IBS", "-c", late]] if number == signal.SIGTERM else []),
+            ):
                 with (
                     case(number.name, send.__name__, command[0]),
                     subprocess.Popen([*command, "-c", code], **pipes, text=True, start_new_session=True) as process,  # type: ignore[call-overload]

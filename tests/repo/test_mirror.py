@@ -178,7 +178,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "compat/lightning.py": ("integration/test_lightning_checkpoints.py",),
     "storage/shard_folder.py": ("unit/torch/test_shard_writer.py", "unit/storage/test_retention.py"),
     "torch/shard_reader.py": ("unit/torch/test_shard_writer.py", "process/test_distributed_checkpoint.py"),
-    "torch/worker_shutdown.py": ("process/test_process_life.py",),
+    "torch/worker_shutdown.py": ("process/test_process_life.py", "unit/torch/test_worker_queue.py"),
     "tools/info_command.py": ("unit/tools/test_plot.py", "unit/tools/test_cli.py"),
     "tools/plot/": ("unit/tools/test_plot.py",),
     "tools/cli_parser.py": ("unit/tools/test_cli.py", "unit/base/test_suggestions.py"),

@@ -67,7 +67,6 @@ class CountingServer(LoopbackServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # headers and body in one packet
-    disable_nagle_algorithm = True  # the end of a body does not wait 40 ms for the client's word that it has the rest
     server: CountingServer
 
     def log_message(self, *args: object) -> None:

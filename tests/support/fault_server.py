@@ -76,11 +76,6 @@ class _Listener(LoopbackServer):
         self.owner = owner
         super().__init__(Exchange, port)
 
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connection, address = super().get_request()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection, address
-
     def shutdown_request(self, request: Any) -> None:
         if self.take(request):  # it was not reset, which a polite end would undo
             super().shutdown_request(request)

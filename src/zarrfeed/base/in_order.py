@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
+from zarrfeed.base.waits import result_of
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -26,7 +28,7 @@ def results_in_order(
             pending.extend(pool.submit(function, item) for item in islice(left, ahead - len(pending)))
             if not pending:
                 return
-            yield pending.popleft().result()
+            yield result_of(pending.popleft())
     finally:
         for future in pending:
             future.cancel()

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
 from zarrfeed.base.native import core
+from zarrfeed.base.waits import result_of
 from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
@@ -224,7 +225,7 @@ class CsrReader:
         wanted = next((one for one in tuple(self._ahead) if np.array_equal(one.index, index)), None)
         if wanted is None:
             return None
-        batch = wanted.batch.result()  # until then `close` finds it among the others
+        batch = result_of(wanted.batch)  # until then `close` finds it among the others
         while self._ahead and self._ahead.popleft() is not wanted:
             pass  # other rows were wanted in its place; it is made all the same, since blocks are loaded in order
         return batch

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.base.native import core
+from zarrfeed.base.waits import result_of
 from zarrfeed.engine.arrays import Array, BatchArrays
 from zarrfeed.engine.images import pixels_of
 from zarrfeed.engine.stats import Stats
@@ -253,7 +254,7 @@ class ImageReader:
         wanted = next((one for one in tuple(self._ahead) if np.array_equal(one.index, index)), None)
         if wanted is None:
             return None
-        decoding = wanted.batch.result()  # until then `close` finds it among the others
+        decoding = result_of(wanted.batch)  # until then `close` finds it among the others
         while self._ahead and (first := self._ahead.popleft()) is not wanted:
             first.batch.cancel()  # other samples were wanted in their place
         return decoding

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from zarrfeed.base.in_order import results_in_order
 from zarrfeed.storage.shared_access import SharedAccess
 
 _A = TypeVar("_A")
@@ -32,7 +33,7 @@ def side_by_side(read: Callable[[_A], _B], sources: Sequence[_A], shared: Shared
             yield read(sources[0])
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix=name) as pool:
             try:
-                yield from pool.map(read, sources[1:])
+                yield from results_in_order(pool, read, sources[1:], len(sources))
                 is_whole = True
             finally:
                 if not is_whole:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zarrfeed.base.errors import ClosedError, CorruptCheckpointError, MemoryBudgetError
 from zarrfeed.base.units import format_bytes
+from zarrfeed.base.waits import result_of, wait_for
 from zarrfeed.storage.checkpoint_format import (
     NO_CHECKSUM,
     PART_BYTES,
@@ -194,7 +195,7 @@ class CheckpointReader(_BinaryFile):
     def _result(self, number: int, part: Future[Bytes]) -> Bytes:
         """Return a part; one that was begun before an error that the caller knows, and failed too, is read anew."""
         try:
-            return part.result()
+            return result_of(part)
         except BaseException as error:
             del self._parts[number]  # so that it is read anew when it is asked for again
             if self._begun.pop(number) == self._failures or not isinstance(error, Exception):
@@ -213,7 +214,7 @@ class CheckpointReader(_BinaryFile):
         """Return a part that is here, or comes."""
         if number not in self._parts:
             while not self._make_room(number):
-                wait(self._parts.values(), return_when="FIRST_COMPLETED")
+                wait_for(self._parts.values(), return_when=FIRST_COMPLETED)
             self._begin(number)
         return self._parts[number]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numcodecs.blosc
 import numcodecs.registry
@@ -21,6 +22,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.waits import wait_for
 
 #: The oldest and the newest release of zarr-python that pass the tests; pyproject.toml promises the oldest.
 TESTED_RELEASES = ("3.1.4", "3.4.2")
@@ -31,7 +33,8 @@ try:
     from zarr.core.array_spec import ArrayConfig, ArraySpec
     from zarr.core.codec_pipeline import BatchedCodecPipeline
     from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
-    from zarr.core.sync import sync
+    from zarr.core.sync import _get_executor, _get_loop
+    from zarr.core.sync import sync as _sync
     from zarr.dtype import ZDType
     from zarr.errors import ZarrUserWarning
     from zarr.registry import get_codec_class
@@ -72,6 +75,8 @@ __all__ = [
     "with_metadata",
     "with_store",
 ]
+
+_T = TypeVar("_T")
 
 #: The parsed metadata of an array, as `zarr.Array.metadata` has it.
 ArrayMetadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
@@ -227,6 +232,38 @@ def read_document(array: zarr.Array[Any], key: str) -> bytes | None:
     """
     content = sync((array.store_path / key).get())
     return None if content is None else content.to_bytes()
+
+
+def sync(read: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
+    """Return what a coroutine returns on zarr-python's event loop, as `zarr.core.sync.sync` does.
+
+    Ctrl-C ends the wait, also if the interrupt came before the wait began, which zarr-python's function leaves out.
+
+    Raises
+    ------
+    TimeoutError
+        If the coroutine has not returned after `timeout` seconds; it goes on. And whatever the coroutine raises.
+    """
+    loop = _get_loop()
+    if asyncio._get_running_loop() is loop or loop.is_closed():
+        return _sync(read)  # raises what zarr-python raises
+    if zarr.config.get("threading.max_workers", None) is not None:
+        _get_executor()
+    reading = asyncio.run_coroutine_threadsafe(_caught(read), loop)
+    if not wait_for([reading], timeout):
+        raise TimeoutError(f"Coroutine {read} failed to finish within {timeout} s")
+    result, error = reading.result()
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+async def _caught(read: Coroutine[Any, Any, _T]) -> tuple[_T | None, Exception | None]:
+    """Return what a coroutine returns or raises: asyncio would raise some errors anew, as others."""
+    try:
+        return await read, None
+    except Exception as error:  # noqa: BLE001 (it is raised where the result is awaited)
+        return None, error
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

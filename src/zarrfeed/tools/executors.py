@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NoReturn, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from zarrfeed.base.errors import ConfigError, LostWorkerError, ZarrfeedError
 from zarrfeed.base.redaction import redact
 from zarrfeed.base.system import usable_cores
+from zarrfeed.base.waits import wait_for
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -109,7 +110,7 @@ def run_all(
                 pending[_submit(executor, function, item)] = item, 1
             if not pending:
                 return
-            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            done = wait_for(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 item, tries = pending.pop(future)
                 error = future.exception()
@@ -122,7 +123,7 @@ def run_all(
     finally:
         for future in pending:
             future.cancel()
-        wait(pending)
+        wait_for(pending)
 
 
 def run_in_order(
@@ -148,7 +149,7 @@ def run_in_order(
             if not pending:
                 return
             item, future, tries = pending[0]
-            wait([future])
+            wait_for([future])
             error = future.exception()
             if error is None:
                 pending.popleft()

@@ -33,7 +33,7 @@ from zarrfeed.torch.sent_batch import SentBatch, as_made
 from zarrfeed.torch.session import Session
 from zarrfeed.torch.streaming import StreamingDataset
 from zarrfeed.torch.worker_queue import report_unsent_batches
-from zarrfeed.torch.worker_shutdown import with_flags
+from zarrfeed.torch.worker_shutdown import keep_until_shutdown, with_flags
 
 
 class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
@@ -225,6 +225,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
                     cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
                 self.collate_fn = SentBatch  # of the workers of this loader, not of one that a library makes of it
                 batches = cast(Iterator[SentBatch], super().__iter__())
+                keep_until_shutdown(batches)
             except BaseException:  # workers that stay would be one pass behind, or some of them would
                 self._iterator = None
                 raise

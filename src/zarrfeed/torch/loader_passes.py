@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,6 +66,10 @@ class WorkerPass(CountedPass):
                 self.close()
             raise
         except BaseException as error:
+            # Frames of torch are a cycle with the error of a worker, and hold the iterator and so the workers, which
+            # would live until the garbage collector comes.
+            batches = None
+            traceback.clear_frames(error.__traceback__)
             self.close()
             if not isinstance(error, Exception):
                 self._loader.drop_workers(self)

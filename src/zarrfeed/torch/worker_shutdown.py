@@ -12,6 +12,7 @@ import mmap
 import multiprocessing
 import os
 import weakref
+from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -56,3 +57,14 @@ def with_flags(context: BaseContext | None) -> BaseContext:
     context = copy.copy(context or multiprocessing.get_context())
     context.Event = Flag  # type: ignore[assignment, method-assign]
     return context
+
+
+def keep_until_shutdown(iterator: Iterator[Any]) -> None:
+    """Keep alive by what torch's iterator ends its workers, until the iterator itself is gone.
+
+    The garbage collector ends the queues and processes of an iterator in a cycle before it calls the iterator's
+    `__del__`, which then cannot tell its workers that they are to end, and waits 5 s for each of them: on whatever
+    thread the collector came to run, perhaps zarr-python's event loop.
+    """
+    held = [getattr(iterator, name, None) for name in ("_index_queues", "_worker_result_queue", "_workers")]
+    weakref.finalize(iterator, held.clear).atexit = False

@@ -39,6 +39,8 @@ def main(interpreter: str, directory: str) -> NoReturn:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     server = socket.socket(socket.AF_UNIX)
     witness, of_server = socket.socketpair()
+    # Before the process can begin: no signal that its output provokes comes to the client, and not to the witness.
+    witness_pid, question = _fork_witness(witness, of_server, files)
     request = {
         "client": os.getpid(),
         "arguments": arguments,
@@ -62,6 +64,8 @@ def main(interpreter: str, directory: str) -> NoReturn:
         except OSError:
             what = FAILED
     if what == REAL:
+        question.close()
+        os.waitpid(witness_pid, 0)  # the interpreter finds no child that it did not start
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(interpreter, [interpreter, *arguments])
     if what != STARTED:
@@ -69,10 +73,7 @@ def main(interpreter: str, directory: str) -> NoReturn:
             sys.exit(f"the server of warm processes does not answer:\n{said.read()}")
     of_server.close()
     os.close(here)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in files:  # they are open in the process alone, whose end others may wait for
-        os.dup2(nothing, number)
-    question = _fork_witness(witness, server)
+    _let_go(files)
     status = _serve(server, question)
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -119,15 +120,23 @@ def _umask() -> int:
     return mask
 
 
-def _fork_witness(of_server: socket.socket, server: socket.socket) -> socket.socket:
-    """Fork the witness, in which all signals stay blocked; return where to ask it about signals."""
+def _let_go(files: list[int]) -> None:
+    """Leave files open in the process alone, for whose end others may wait."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in files:
+        os.dup2(nothing, number)
+
+
+def _fork_witness(of_server: socket.socket, server_end: socket.socket, files: list[int]) -> tuple[int, socket.socket]:
+    """Fork the witness, in which all signals stay blocked; return its number, and where to ask it about signals."""
     question, answer = socket.socketpair()
-    if os.fork():
+    if pid := os.fork():
         of_server.close()
         answer.close()
-        return question
+        return pid, question
     question.close()
-    server.close()
+    server_end.close()
+    _let_go(files)
     while number := answer.recv(1):
         # A moment, as the kernel signals the processes of a group one after the other.
         got = signal.sigtimedwait(number, 0.02)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import signal
+import threading
+import time
 import tomllib
 
 import pytest
@@ -10,7 +14,7 @@ import zarr
 
 from tests.support.paths import ROOT
 from tests.support.scripts import run_new_script
-from zarrfeed.storage.zarr_internals import TESTED_RELEASES
+from zarrfeed.storage.zarr_internals import TESTED_RELEASES, sync
 
 
 def numbers(release: str) -> tuple[int, ...]:
@@ -53,3 +57,25 @@ def test_a_release_without_a_name_that_is_needed_is_told_in_a_sentence(name: str
     oldest, newest = TESTED_RELEASES
     assert f"zarrfeed does not work with zarr {zarr.__version__}: cannot import name {attribute!r}" in done.stdout
     assert done.stdout.endswith(f"pip install 'zarr>={oldest},<={newest}'\n")
+
+
+def test_an_interrupt_that_another_thread_gets_does_not_end_a_read() -> None:
+    """As when it comes a moment before the main thread waits: no signal ends the wait itself."""
+    begun, release = threading.Event(), threading.Event()
+
+    async def read() -> None:
+        begun.set()
+        await asyncio.to_thread(release.wait, 30.0)
+
+    def interrupt() -> None:
+        begun.wait()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        sync(read(), timeout=60.0)
+    assert time.monotonic() - begin < 20
+    release.set()
+    thread.join()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import resource
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -67,6 +69,22 @@ def test_a_batch_that_cannot_be_pickled_is_an_error_of_the_loop(store: Path) -> 
             with pytest.raises(BatchTransferError, match="cannot be sent from a DataLoader worker") as caught:
                 next(iter(loader))
             assert "what transform and collate_fn return must be what pickle can send" in str(caught.value), name
+            traceback.clear_frames(caught.tb)  # torch's are a cycle with the error; so its workers end at once
+
+
+def test_workers_outlive_the_error_of_one_of_them(store: Path) -> None:
+    """Until the garbage collector came, which then waited 5 s for each worker."""
+    dataset = ZarrIterableDataset(store, batch_size=10, transform=lambda batch: batch[:, 1 << 20])
+    before = multiprocessing.active_children()
+    gc.disable()
+    try:
+        for loader in (ZarrDataLoader(dataset, num_workers=2), ZarrDataLoader(dataset, num_workers=1, timeout=60)):
+            with pytest.raises(IndexError) as caught:
+                next(iter(loader))
+            assert "out of bounds" in str(caught.value)  # held until here
+            assert multiprocessing.active_children() == before
+    finally:
+        gc.enable()
 
 
 def test_batches_before_and_after_one_that_cannot_be_pickled_arrive(store: Path) -> None:
@@ -141,3 +159,25 @@ def test_a_loop_that_keeps_its_batches_does_not_run_out_of_descriptors(
     assert len(held) >= N
     assert sorted(n for batch in held for n in index_of(batch)) == sorted([*range(N)] * rows)
     assert opened < 160
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_loader_in_a_cycle_are_not_told_to_end(
+    store: Path, monkeypatch: pytest.MonkeyPatch, persistent: bool
+) -> None:
+    """The garbage collector ends queues before the iterator that would tell the workers through them."""
+    iterators: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    monkeypatch.setattr(iterators, "__init__", iterators.__init__.__wrapped__)  # without what conftest.py adds
+    terminated: list[Any] = []
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", terminated.append)
+    loader = ZarrDataLoader(
+        ZarrIterableDataset(store, batch_size=10), num_workers=1, persistent_workers=persistent, prefetch_factor=1
+    )
+    batches = iter(loader)
+    next(batches)
+    cycle: list[Any] = [loader, batches]
+    cycle.append(cycle)
+    del loader, batches, cycle
+    gc.collect()
+    assert not multiprocessing.active_children()
+    assert not terminated  # after 5 s without an end

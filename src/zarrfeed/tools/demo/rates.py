@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 import zarr
 
+from zarrfeed.base.waits import result_of
 from zarrfeed.engine.stats import Stats
 from zarrfeed.report.explain import Explanation
 from zarrfeed.tools.demo.generated import CHUNK_SAMPLES, GeneratedStore, checksums
@@ -163,7 +164,7 @@ def plain_zarr(store: GeneratedStore, *, seed: int, num_threads: int) -> Iterato
     with ThreadPoolExecutor(num_threads) as pool:
         ahead = [pool.submit(read, begin) for begin in buffers[0]]
         for number, begins in enumerate(buffers):
-            rows = np.concatenate([chunk.result() for chunk in ahead])
+            rows = np.concatenate([result_of(chunk) for chunk in ahead])
             ahead = [pool.submit(read, begin) for following in buffers[number + 1 : number + 2] for begin in following]
             index = (begins[:, None] + np.arange(CHUNK_SAMPLES)).ravel()
             permuted = rng.permutation(len(rows))

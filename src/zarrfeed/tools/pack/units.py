@@ -17,6 +17,7 @@ import numpy as np
 from numcodecs.vlen import VLenBytes
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.waits import result_of
 from zarrfeed.storage.chunk_encoder import join_shard
 from zarrfeed.tools.pack.digest import MODULUS, digest_rows
 from zarrfeed.tools.pack.job import Gathering, PackJob, PartOfStore, Unit
@@ -292,7 +293,7 @@ def off_main_thread(function: Callable[[], Result]) -> Result:
     if threading.current_thread() is not threading.main_thread():
         return function()
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
+        return result_of(pool.submit(function))
 
 
 def _is_all(rows: Rows, fill: bytes) -> bool:

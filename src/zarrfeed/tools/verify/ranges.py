@@ -19,6 +19,7 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
+from zarrfeed.base.waits import result_of
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.executors import host_name, run_in_order
@@ -145,7 +146,7 @@ def parts_in_order(check: ArrayCheck, begin: int, end: int) -> Generator[tuple[i
                 pending.append((stop, check.submit(begin, stop)))
                 begin = stop
             stop, future = pending[0]
-            yield stop, future.result()
+            yield stop, result_of(future)
             pending.popleft()
     finally:
         for _, future in pending:
