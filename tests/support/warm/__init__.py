@@ -173,6 +173,8 @@ class Server:
         self.executable.chmod(0o700)
         if self._owner == os.getpid():
             atexit.register(self.close)
+        else:
+            self.process.returncode = 0  # else Popen warns at the end of this process that it still runs
 
     def child_of(self, client: int) -> int:
         with contextlib.suppress(OSError):
