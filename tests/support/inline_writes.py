@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+from zarr.core.sync import sync
 
 #: Functions of zarr-python that encode a chunk, or that write, look for or delete a local file.
 _OF_WRITERS = {"_encode", "_encode_sync", "_put", "encode", "is_file", "unlink"}
@@ -24,7 +27,16 @@ def write_inline() -> None:
             return _run(function, args, options)
         return in_a_thread(function, *args, **options)
 
+    sync(_fill_pool())
     asyncio.to_thread = to_thread
+
+
+async def _fill_pool() -> None:
+    """Start all threads by which zarr-python reads, so that none begins while a test counts threads."""
+    await asyncio.to_thread(int)  # makes the pool
+    executor: Any = asyncio.get_running_loop()._default_executor  # type: ignore[attr-defined]
+    barrier = threading.Barrier(executor._max_workers)
+    await asyncio.gather(*(asyncio.to_thread(barrier.wait) for _ in range(barrier.parties)))
 
 
 async def _run(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
