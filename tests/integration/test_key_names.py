@@ -20,6 +20,7 @@ import zarrfeed
 import zarrfeed.objects
 from benchmarks.harness.object_server import ObjectServer, Stored
 from tests.support.counting_server import CountingServer
+from tests.support.later import Later
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, checkpoint
 from zarrfeed.compat.dataflux import DatafluxCheckpoint
 from zarrfeed.storage.key_urls import url_of
@@ -29,7 +30,7 @@ from zarrfeed.tools.pack.sources.source import SourceOptions
 from zarrfeed.tools.portable import as_location
 
 obstore = pytest.importorskip("obstore")
-ZarrfeedCheckpointIO = pytest.importorskip("zarrfeed.compat.lightning", exc_type=ImportError).ZarrfeedCheckpointIO
+compat: Any = Later("zarrfeed.compat.lightning")
 
 #: Each with the name that a URL library would make of it, where that is another one.
 NAMES = (
@@ -225,13 +226,13 @@ def test_a_checkpoint_is_removed_by_the_name_that_it_was_saved_by(tmp_path: Path
     """A URL library makes one name of the other: the one that was named goes, and the other stays."""
     for one, other in (("step 1", "step%201"), ("step%201", "step 1"), ("a#b", "a"), ("a?b", "a")):
         with ObjectServer() as server:
-            files = ZarrfeedCheckpointIO(storage_options=server.options())
+            files = compat.ZarrfeedCheckpointIO(storage_options=server.options())
             for name in (one, other):
                 files.save_checkpoint({"name": name}, url_of("s3://bucket/run 1", name))
             files.remove_checkpoint(url_of("s3://bucket/run 1", one))
             assert server.keys() == [f"run 1/{other}"]
             assert files.load_checkpoint(url_of("s3://bucket/run 1", other)) == {"name": other}
-        files = ZarrfeedCheckpointIO()
+        files = compat.ZarrfeedCheckpointIO()
         for name in (one, other):
             files.save_checkpoint({"name": name}, (tmp_path / name).as_uri())
         files.remove_checkpoint((tmp_path / one).as_uri())

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pytest
-import torch
 import zarr
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from tests.support import warm
+from tests.support.later import Later
 from tests.support.paths import ROOT
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
+
+lightning: Any = Later("lightning")
+models: Any = Later("tests.support.lightning_models")
 
 N = 211  # a prime
 BATCH_SIZE = 6
@@ -45,24 +46,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-class Recorder(lightning.LightningModule):
-    """Learns nothing, and writes down what it is given, epoch by epoch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.epochs: dict[int, list[list[int]]] = {}
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        samples, index = batch
-        assert torch.equal(samples[:, 0], index)
-        self.epochs.setdefault(self.current_epoch, []).append(index.tolist())
-        return self.weight.sum()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def make_loader(store: str, num_workers: int, *, persistent: bool = False) -> ZarrDataLoader:
     dataset = ZarrIterableDataset(store, batch_size=BATCH_SIZE, shuffle=True, seed=3, return_index=True, num_threads=1)
     if num_workers == 0:
@@ -76,18 +59,22 @@ def fit(
     loader: ZarrDataLoader, directory: Path, *, checkpoint: Path | None = None, **settings: Any
 ) -> dict[int, list[list[int]]]:
     """Train, save after every fifth batch, and return the batches of each epoch."""
-    module = Recorder()
+    module = models.Recorder()
+    saves = lightning.pytorch.callbacks.ModelCheckpoint(
+        directory, filename="{step}", every_n_train_steps=5, save_top_k=-1
+    )
     trainer = lightning.Trainer(
         accelerator="cpu",
         default_root_dir=directory,
-        callbacks=[ModelCheckpoint(directory, filename="{step}", every_n_train_steps=5, save_top_k=-1)],
+        callbacks=[saves],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         **settings,
     )
     trainer.fit(module, loader, ckpt_path=checkpoint)
-    return module.epochs
+    epochs: dict[int, list[list[int]]] = module.epochs
+    return epochs
 
 
 def samples_of(batches: list[list[int]]) -> list[int]:
@@ -138,19 +125,19 @@ def test_a_checkpoint_resumes_with_another_number_of_workers(
 def test_a_checkpoint_of_the_end_of_an_epoch_resumes_with_the_next(store: str, tmp_path: Path) -> None:
     """Lightning does not load the loader's state from such a checkpoint, and only says which epoch begins."""
 
-    class AtEnd(lightning.Callback):
+    class AtEnd(lightning.Callback):  # type: ignore[misc]
         def on_train_epoch_end(self, trainer: Any, _: Any) -> None:
             trainer.save_checkpoint(tmp_path / f"end-{trainer.current_epoch}.ckpt")
 
-    module = Recorder()
+    module = models.Recorder()
     lightning.Trainer(max_epochs=3, callbacks=[AtEnd()], **QUIET).fit(module, make_loader(store, 0))
-    resumed = Recorder()
+    resumed = models.Recorder()
     lightning.Trainer(max_epochs=3, **QUIET).fit(resumed, make_loader(store, 0), ckpt_path=tmp_path / "end-0.ckpt")
     assert resumed.epochs == {1: module.epochs[1], 2: module.epochs[2]}
 
 
 def test_loaders_that_are_made_anew_for_each_epoch_read_different_ones(store: str) -> None:
-    class Reloading(Recorder):
+    class Reloading(models.Recorder):  # type: ignore[misc]
         def train_dataloader(self) -> ZarrDataLoader:
             return make_loader(store, 0)
 
@@ -161,7 +148,7 @@ def test_loaders_that_are_made_anew_for_each_epoch_read_different_ones(store: st
 
 
 def test_a_second_fit_goes_on_with_new_orders(store: str) -> None:
-    loader, modules = make_loader(store, 0), (Recorder(), Recorder())
+    loader, modules = make_loader(store, 0), (models.Recorder(), models.Recorder())
     for module in modules:
         lightning.Trainer(max_epochs=2, **QUIET).fit(module, loader)
     assert len({str(batches) for module in modules for batches in module.epochs.values()}) == 4

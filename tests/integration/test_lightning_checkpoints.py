@@ -9,20 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pytest
 import torch
 import zarr
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from obstore.fsspec import register
 
+from tests.support.later import Later
 from tests.support.real_servers import Endpoint, NotHereError, serving_s3
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset, checkpoint
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
-from zarrfeed.compat.lightning import ZarrfeedCheckpointIO
 from zarrfeed.storage.checkpoint_folder import open_folder
+
+lightning: Any = Later("lightning")
+models: Any = Later("tests.support.lightning_models")
+compat: Any = Later("zarrfeed.compat.lightning")
 
 N, BATCH_SIZE = 60, 6
 
@@ -61,33 +62,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-class Model(lightning.LightningModule):
-    """Fits a line, and writes down which samples it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 1)
-        self.seen: list[list[int]] = []
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        samples, index = batch
-        self.seen.append(index.tolist())
-        self.log("progress", float(self.global_step))
-        return torch.nn.functional.mse_loss(self.layer(samples / N)[:, 0], index / N)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=0.1)
-
-
 def make_loader(store: str) -> ZarrDataLoader:
     dataset = ZarrIterableDataset(store, batch_size=BATCH_SIZE, shuffle=True, seed=3, return_index=True, num_threads=1)
     return ZarrDataLoader(dataset)
 
 
-def fit(store: str, directory: str, plugin: Any, *, resume: str | None = None, **settings: Any) -> Model:
+def fit(store: str, directory: str, plugin: Any, *, resume: str | None = None, **settings: Any) -> Any:
     torch.manual_seed(0)
-    model = Model()
-    saving = ModelCheckpoint(
+    model = models.Line(N)
+    saving = lightning.pytorch.callbacks.ModelCheckpoint(
         directory,
         filename="{step}",
         every_n_train_steps=3,
@@ -114,11 +97,12 @@ def files_of(url: str, **options: Any) -> list[str]:
 
 
 def test_a_run_is_saved_to_s3_and_goes_on_from_there(s3: Endpoint, store: str) -> None:
-    whole = fit(store, f"{s3.url}/whole", ZarrfeedCheckpointIO(), max_epochs=2)
+    whole = fit(store, f"{s3.url}/whole", compat.ZarrfeedCheckpointIO(), max_epochs=2)
     assert files_of(f"{s3.url}/whole") == ["last.ckpt", "step=15.ckpt", "step=18.ckpt"], "the others were removed"
-    first = fit(store, f"{s3.url}/run", ZarrfeedCheckpointIO(), max_steps=14, max_epochs=2)
+    first = fit(store, f"{s3.url}/run", compat.ZarrfeedCheckpointIO(), max_steps=14, max_epochs=2)
     assert files_of(f"{s3.url}/run") == ["last.ckpt", "step=12.ckpt", "step=9.ckpt"]
-    second = fit(store, f"{s3.url}/run", ZarrfeedCheckpointIO(), resume=f"{s3.url}/run/step=12.ckpt", max_epochs=2)
+    saved = f"{s3.url}/run/step=12.ckpt"
+    second = fit(store, f"{s3.url}/run", compat.ZarrfeedCheckpointIO(), resume=saved, max_epochs=2)
     assert first.seen[:12] + second.seen == whole.seen
     for name, value in whole.state_dict().items():
         assert torch.equal(second.state_dict()[name], value), "weights, too"
@@ -128,20 +112,21 @@ def test_a_run_is_saved_to_s3_and_goes_on_from_there(s3: Endpoint, store: str) -
 
 
 def test_asynchronous_saves_go_through_it(s3: Endpoint, store: str) -> None:
-    fit(store, f"{s3.url}/async", AsyncCheckpointIO(ZarrfeedCheckpointIO()), max_epochs=1)
+    saves = lightning.pytorch.plugins.io.AsyncCheckpointIO(compat.ZarrfeedCheckpointIO())
+    fit(store, f"{s3.url}/async", saves, max_epochs=1)
     assert "step=9.ckpt" in files_of(f"{s3.url}/async")
 
 
 def test_a_local_run_is_saved_whole(store: str, tmp_path: Path) -> None:
-    fit(store, str(tmp_path), ZarrfeedCheckpointIO(), max_epochs=1)
+    fit(store, str(tmp_path), compat.ZarrfeedCheckpointIO(), max_epochs=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "step=6.ckpt", "step=9.ckpt"]
     (tmp_path / "step=9.ckpt").write_bytes((tmp_path / "step=9.ckpt").read_bytes()[:-100])
     with pytest.raises(CorruptCheckpointError):
-        fit(store, str(tmp_path), ZarrfeedCheckpointIO(), resume=str(tmp_path / "step=9.ckpt"), max_epochs=2)
+        fit(store, str(tmp_path), compat.ZarrfeedCheckpointIO(), resume=str(tmp_path / "step=9.ckpt"), max_epochs=2)
 
 
 def test_saving_loading_and_removing(tmp_path: Path) -> None:
-    plugin, path = ZarrfeedCheckpointIO(), tmp_path / "a" / "b.ckpt"
+    plugin, path = compat.ZarrfeedCheckpointIO(), tmp_path / "a" / "b.ckpt"
     plugin.save_checkpoint({"step": 1}, path)
     plugin.save_checkpoint({"step": 2}, path)
     assert plugin.load_checkpoint(path) == {"step": 2}
@@ -156,12 +141,12 @@ def test_saving_loading_and_removing(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_plugin_is_loaded_on_request(tmp_path: Path) -> None:
     torch.save({"step": 3}, tmp_path / "plain.ckpt")
     with pytest.raises(CorruptCheckpointError, match="allow_plain=True"):
-        ZarrfeedCheckpointIO().load_checkpoint(tmp_path / "plain.ckpt")
-    assert ZarrfeedCheckpointIO(allow_plain=True).load_checkpoint(tmp_path / "plain.ckpt") == {"step": 3}
+        compat.ZarrfeedCheckpointIO().load_checkpoint(tmp_path / "plain.ckpt")
+    assert compat.ZarrfeedCheckpointIO(allow_plain=True).load_checkpoint(tmp_path / "plain.ckpt") == {"step": 3}
 
 
 def test_a_save_that_fails_says_why_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
-    plugin, path = ZarrfeedCheckpointIO(), tmp_path / "a.ckpt"
+    plugin, path = compat.ZarrfeedCheckpointIO(), tmp_path / "a.ckpt"
     plugin.save_checkpoint({"step": 1}, path)
     with pytest.MonkeyPatch.context() as patch:
 
@@ -188,11 +173,11 @@ def test_a_save_that_fails_says_why_and_leaves_the_older_checkpoint(tmp_path: Pa
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        ZarrfeedCheckpointIO(**arguments)
+        compat.ZarrfeedCheckpointIO(**arguments)
 
 
 def test_options_of_a_single_save(tmp_path: Path) -> None:
-    plugin = ZarrfeedCheckpointIO()
+    plugin = compat.ZarrfeedCheckpointIO()
     with pytest.raises(ConfigError, match="storage_options: got a int"):
         plugin.save_checkpoint({}, tmp_path / "a.ckpt", storage_options=3)
     with pytest.raises(ConfigError, match="regoin"):

@@ -6,13 +6,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.integration.test_lightning import QUIET, STEPS, N, Recorder, make_loader, samples_of, store
+from tests.integration.test_lightning import QUIET, STEPS, N, lightning, make_loader, models, samples_of, store
 from zarrfeed import ConfigError, ZarrDataLoader
 
 __all__ = ["store"]  # a fixture
@@ -24,37 +22,12 @@ pytestmark = [
 TWICE = "trained on a second time"
 
 
-class Scheduled(Recorder):
-    """Asks how many steps there will be, as a schedule of learning rates does: before the checkpoint is read."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        steps = int(self.trainer.estimated_stepping_batches)
-        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)]
-
-
-class OfBoth(Scheduled):
-    """Reads two loaders side by side, and writes down what the second one delivers."""
-
-    def training_step(self, batch: Any, number: int) -> torch.Tensor:
-        return super().training_step(batch["second"], number)
-
-
-class InModule(lightning.LightningDataModule):
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def train_dataloader(self) -> ZarrDataLoader:
-        return make_loader(self.path, 0)
-
-
 def fit(
-    folder: Path, loaders: Any, module: Recorder | None = None, *, checkpoint: Path | None = None, **settings: Any
+    folder: Path, loaders: Any, module: Any = None, *, checkpoint: Path | None = None, **settings: Any
 ) -> tuple[dict[int, list[list[int]]], list[str]]:
     """Train with checkpoints after every fifth batch; return the batches of each epoch, and our warnings."""
-    module = module or Scheduled()
-    saves = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=5, save_top_k=-1)
+    module = module or models.Scheduled()
+    saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, filename="{step}", every_n_train_steps=5, save_top_k=-1)
     options = {name: value for name, value in QUIET.items() if name != "enable_checkpointing"}
     trainer = lightning.Trainer(default_root_dir=folder, callbacks=[saves], **{"max_epochs": 2, **options, **settings})
     with warnings.catch_warnings(record=True) as caught:
@@ -66,21 +39,23 @@ def fit(
 @pytest.mark.parametrize("saved_at", [5, STEPS + 4])
 @pytest.mark.parametrize(
     ("kind", "module"),
-    [("workers 0", Scheduled), ("workers 2", Scheduled), ("data module", Scheduled), ("two loaders", OfBoth)],
+    [("workers 0", "Scheduled"), ("workers 2", "Scheduled"), ("data module", "Scheduled"), ("two loaders", "OfBoth")],
 )
 def test_a_loader_that_is_made_before_the_checkpoint_is_read_gets_its_state(
-    store: str, tmp_path: Path, kind: str, module: type[Recorder], saved_at: int
+    store: str, tmp_path: Path, kind: str, module: str, saved_at: int
 ) -> None:
+    make = getattr(models, module)
+
     def loaders() -> Any:
         if kind == "data module":
-            return InModule(store)
+            return models.InModule(lambda: make_loader(store, 0))
         if kind == "two loaders":
             return {"first": make_loader(store, 0), "second": make_loader(store, 0)}
         return make_loader(store, int(kind[-1]))
 
-    whole, _ = fit(tmp_path, loaders(), module())
+    whole, _ = fit(tmp_path, loaders(), make())
     epoch, step = divmod(saved_at, STEPS)
-    rest, said = fit(tmp_path, loaders(), module(), checkpoint=tmp_path / f"step={saved_at}.ckpt")
+    rest, said = fit(tmp_path, loaders(), make(), checkpoint=tmp_path / f"step={saved_at}.ckpt")
     assert not said
     assert list(rest) == list(range(epoch, 2))
     assert samples_of(whole[epoch][:step] + rest[epoch]) == list(range(N))
@@ -89,7 +64,7 @@ def test_a_loader_that_is_made_before_the_checkpoint_is_read_gets_its_state(
     if "workers" not in kind or kind[-1] == "0":
         assert [rest[later] for later in rest] == [whole[epoch][step:], *(whole[e] for e in range(epoch + 1, 2))]
     again = saved_at + 5  # a checkpoint of the resumed run
-    rest, _ = fit(tmp_path, loaders(), module(), checkpoint=tmp_path / f"step={again}.ckpt")
+    rest, _ = fit(tmp_path, loaders(), make(), checkpoint=tmp_path / f"step={again}.ckpt")
     epoch, step = divmod(again, STEPS)
     assert samples_of(whole[epoch][:step] + rest[epoch]) == list(range(N))
 
@@ -99,7 +74,7 @@ def test_a_checkpoint_without_a_state_of_the_loader_is_said_to_repeat_batches(st
     checkpoint = torch.load(tmp_path / "step=10.ckpt", weights_only=False)
     states = checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader")
     torch.save(checkpoint, tmp_path / "without.ckpt")
-    for module in (Recorder(), Scheduled()):
+    for module in (models.Recorder(), models.Scheduled()):
         _, said = fit(tmp_path, make_loader(store, 0), module, checkpoint=tmp_path / "without.ckpt", max_epochs=1)
         (text,) = said
         assert "epoch 0 behind its first 10 batches" in text
@@ -108,27 +83,15 @@ def test_a_checkpoint_without_a_state_of_the_loader_is_said_to_repeat_batches(st
         rest, said = fit(tmp_path, loader, type(module)(), checkpoint=tmp_path / "without.ckpt", max_epochs=1)
         assert not said
         assert len(rest[0]) == STEPS - 10
-    _, said = fit(tmp_path, make_loader(store, 0), Recorder(), max_epochs=1)
+    _, said = fit(tmp_path, make_loader(store, 0), models.Recorder(), max_epochs=1)
     assert not said, "nothing is resumed"
-
-
-class Overfitting(Recorder):
-    def __init__(self) -> None:
-        super().__init__()
-        self.validated: list[list[int]] = []
-
-    def validation_step(self, batch: Any, _: int) -> None:
-        self.validated.append(batch[1].tolist())
-
-    def predict_step(self, batch: Any, _: int) -> Any:
-        return batch[1]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_overfit_batches_reads_the_same_batches_in_every_epoch(store: str, num_workers: int) -> None:
     first = [batch[1].tolist() for batch in make_loader(store, num_workers)][:3]
     for batches in (3, 3 / STEPS + 1e-6):
-        module = Overfitting()
+        module = models.Overfitting()
         trainer = lightning.Trainer(max_epochs=3, overfit_batches=batches, num_sanity_val_steps=0, **QUIET)
         trainer.fit(module, make_loader(store, num_workers), make_loader(store, 0))
         assert module.epochs == dict.fromkeys(range(3), first)
@@ -144,7 +107,7 @@ def test_predictions_are_of_every_sample_once(store: str, num_workers: int) -> N
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
     )
-    predicted: Any = lightning.Trainer(**QUIET).predict(Overfitting(), loader)
+    predicted: Any = lightning.Trainer(**QUIET).predict(models.Overfitting(), loader)
     assert np.array_equal(np.sort(np.concatenate(predicted)), np.arange(N))
 
 

@@ -16,23 +16,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
-import ray.data
 import zarr
-from ray.data import DataContext
-from ray.data.block import BlockAccessor
-from ray.train.v2._internal.execution.callback import RayTrainCallback
 
 import zarrfeed
-import zarrfeed.compat.ray
 from tests.support.distributed_stores import make_damaged
+from tests.support.later import Later
 from tests.support.packing import MANY_UNITS, Killer, check_many_units, make_source
 from tests.support.paths import ROOT
 from tests.support.ray_cluster import processes_with_a_task, ray_cluster
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import ConfigError, CorruptChunkError, UnsupportedError, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.compat.ray import ZarrfeedDatasource, block_ends, nearest_edges
 from zarrfeed.tools.pack import pack
+
+ray: Any = Later("ray")
+ray_data: Any = Later("ray.data")
+blocks_of_ray: Any = Later("ray.data.block")
+callbacks_of_ray: Any = Later("ray.train.v2._internal.execution.callback")
+compat: Any = Later("zarrfeed.compat.ray")
 
 #: Callbacks of Ray Train that start processes, for datasets of Ray and for a driver that dies; here they do nothing.
 _IDLE_PROCESSES = ("DatasetsCallback", "PlacementGroupCleanerCallback")
@@ -79,11 +79,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_of(blocks: Iterable[Any]) -> dict[str, Any]:
     """Return the columns of some tables."""
-    batches = [BlockAccessor.for_block(block).to_numpy() for block in blocks]
+    batches = [blocks_of_ray.BlockAccessor.for_block(block).to_numpy() for block in blocks]
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def read(source: ZarrfeedDatasource, parallelism: int = 4) -> dict[str, Any]:
+def read(source: Any, parallelism: int = 4) -> dict[str, Any]:
     """Run all tasks in this process; return the columns, in the order of the tasks."""
     return rows_of(block for task in source.get_read_tasks(parallelism) for block in task())
 
@@ -91,7 +91,7 @@ def read(source: ZarrfeedDatasource, parallelism: int = 4) -> dict[str, Any]:
 def test_columns_are_what_zarr_python_reads(store: Path) -> None:
     """Shards, packed numbers, text and records of one group; the index tells which sample a row is."""
     group: Any = zarr.open_group(store, mode="r")
-    columns = read(ZarrfeedDatasource(store, return_index=True))
+    columns = read(compat.ZarrfeedDatasource(store, return_index=True))
     assert list(columns) == ["name", "records.a", "records.b", "t2m", "x", "y", "index"]
     assert columns["index"].tolist() == list(range(N))
     for name in ("x", "y"):
@@ -106,30 +106,30 @@ def test_columns_are_what_zarr_python_reads(store: Path) -> None:
 def test_whatever_open_describes_is_read(store: Path) -> None:
     """Zarr v2, many stores, targets, selections, windows, patches, arrays in memory and static ones."""
     numbers, x = np.arange(N), np.asarray(zarr.open_array(store / "x", mode="r")[:])
-    both = read(ZarrfeedDatasource([store / "x", store.with_name("v2.zarr")], return_index=True))
+    both = read(compat.ZarrfeedDatasource([store / "x", store.with_name("v2.zarr")], return_index=True))
     assert np.array_equal(both["samples"], np.concatenate([x, x]))
     assert both["index"].tolist() == list(range(2 * N))
 
-    some = read(ZarrfeedDatasource(zarrfeed.open(store / "x", store / "y").select(slice(5, None, 3))))
+    some = read(compat.ZarrfeedDatasource(zarrfeed.open(store / "x", store / "y").select(slice(5, None, 3))))
     assert np.array_equal(some["samples"], x[5::3])
     assert np.array_equal(some["targets"], numbers[5::3])
 
-    windows = read(ZarrfeedDatasource(zarrfeed.open({"x": store / "x"}).window((-2, 0)), return_index=True))
+    windows = read(compat.ZarrfeedDatasource(zarrfeed.open({"x": store / "x"}).window((-2, 0)), return_index=True))
     assert windows["index"].tolist() == list(range(2, N)), "windows go across the borders of tasks"
     assert np.array_equal(windows["x"], np.stack([x[:-2], x[2:]], axis=1))
 
     patches = zarrfeed.open(store / "x").patch({0: 7, 2: 2}, sampling="grid", stride={0: 7, 2: 1})
     boxes = [x[i : i + 7, :, k : k + 2] for i in range(0, N - 6, 7) for k in range(2)]
-    assert np.array_equal(read(ZarrfeedDatasource(patches))["samples"], np.stack(boxes))
+    assert np.array_equal(read(compat.ZarrfeedDatasource(patches))["samples"], np.stack(boxes))
 
     mask = np.arange(3, dtype=np.int32)
-    static = read(ZarrfeedDatasource(zarrfeed.open({"n": numbers, "y": store / "y"}).static(mask=mask)))
+    static = read(compat.ZarrfeedDatasource(zarrfeed.open({"n": numbers, "y": store / "y"}).static(mask=mask)))
     assert np.array_equal(static["mask"], np.broadcast_to(mask, (N, 3)))
     assert np.array_equal(static["n"], numbers)
 
 
 def test_a_chunk_is_read_by_one_task_and_a_block_is_bounded(store: Path) -> None:
-    source = ZarrfeedDatasource({"x": store / "x"}, return_index=True)
+    source = compat.ZarrfeedDatasource({"x": store / "x"}, return_index=True)
     assert source.estimate_inmemory_data_size() == N * (6 * 4 + 8)
     for parallelism in (1, 3, 5, 100):
         tasks = source.get_read_tasks(parallelism)
@@ -139,14 +139,14 @@ def test_a_chunk_is_read_by_one_task_and_a_block_is_bounded(store: Path) -> None
         assert all(part[0] % 16 == 0 for part in parts)
         assert [task.metadata.num_rows for task in tasks] == [len(part) for part in parts]
         assert sum(task.metadata.size_bytes for task in tasks) == source.estimate_inmemory_data_size()
-    context = DataContext.get_current().copy()
+    context = ray_data.DataContext.get_current().copy()
     for rows, lengths in ((40, {32, 11}), (5, {5, 1})):  # whole chunks, or parts of one
         context.target_max_block_size = 32 * rows + 31
         (task,) = source.get_read_tasks(1, data_context=context)
         assert {block.num_rows for block in task()} <= lengths | {N % 16 % 5}
     (task,) = source.get_read_tasks(1, per_task_row_limit=3)
     assert rows_of(task())["index"].tolist() == [0, 1, 2]
-    text = ZarrfeedDatasource(store / "name")
+    text = compat.ZarrfeedDatasource(store / "name")
     assert text.estimate_inmemory_data_size() is None
 
 
@@ -156,14 +156,14 @@ def test_edges_and_ends() -> None:
     for _ in range(200):
         edges = np.concatenate(([0], np.cumsum(rng.integers(1, 9, rng.integers(1, 20)))))
         count, rows = int(rng.integers(1, 25)), int(rng.integers(1, 20))
-        cuts = nearest_edges(edges, count)
+        cuts = compat.nearest_edges(edges, count)
         assert cuts[0] == 0
         assert cuts[-1] == edges[-1]
         assert set(cuts) <= set(edges.tolist())
         assert all(np.diff(cuts) > 0)
         assert len(cuts) <= count + 1
         for begin, end in pairwise(cuts):
-            ends = block_ends(edges, begin, end, rows)
+            ends = compat.block_ends(edges, begin, end, rows)
             assert ends[-1] == end
             assert all(0 < length <= rows for length in np.diff([begin, *ends]))
 
@@ -171,27 +171,27 @@ def test_edges_and_ends() -> None:
 def test_what_cannot_be_a_table_is_refused(store: Path) -> None:
     data = zarrfeed.open(store / "x")
     with pytest.raises(UnsupportedError, match=r"samples: Arrow has no bfloat16; use Data.cast\('float32'\)"):
-        ZarrfeedDatasource(data.cast("bfloat16"))
+        compat.ZarrfeedDatasource(data.cast("bfloat16"))
     with pytest.raises(ConfigError, match=r"two columns would be named 'x': open an array under another name"):
-        ZarrfeedDatasource({"x": store / "x"}, {"x": store / "y"})
+        compat.ZarrfeedDatasource({"x": store / "x"}, {"x": store / "y"})
     with pytest.raises(ConfigError, match=r"two columns would be named 'index'"):
-        ZarrfeedDatasource({"index": store / "y"}, return_index=True)
+        compat.ZarrfeedDatasource({"index": store / "y"}, return_index=True)
     with pytest.raises(ConfigError, match="a mixture is an order"):
-        ZarrfeedDatasource(zarrfeed.mix([data, data]))
+        compat.ZarrfeedDatasource(zarrfeed.mix([data, data]))
     with pytest.raises(ConfigError, match="on_error = 'skip', must be 'raise'"):
-        ZarrfeedDatasource(data, faults={"on_error": "skip"})
+        compat.ZarrfeedDatasource(data, faults={"on_error": "skip"})
     with pytest.raises(ConfigError, match="num_threads = 0"):
-        ZarrfeedDatasource(data, num_threads=0)
+        compat.ZarrfeedDatasource(data, num_threads=0)
     with pytest.raises(ConfigError, match="return_index"):
-        ZarrfeedDatasource(data, return_index=1)  # type: ignore[arg-type]
+        compat.ZarrfeedDatasource(data, return_index=1)
 
 
 def test_sparse_rows_are_columns_once_they_are_dense(tmp_path: Path) -> None:
     dense = numbered_rows(60, 20)
     stored = put_csr(zarr.create_group(tmp_path / "cells.zarr"), dense)
     with pytest.raises(UnsupportedError, match=r"Arrow has no sparse matrices; use Data.dense\(\)"):
-        ZarrfeedDatasource(stored)
-    assert np.array_equal(read(ZarrfeedDatasource(zarrfeed.open(stored).dense()))["samples"], dense)
+        compat.ZarrfeedDatasource(stored)
+    assert np.array_equal(read(compat.ZarrfeedDatasource(zarrfeed.open(stored).dense()))["samples"], dense)
 
 
 def test_without_ray_the_import_says_what_to_install() -> None:
@@ -206,8 +206,8 @@ def test_without_ray_the_import_says_what_to_install() -> None:
 def test_ray_data_reads_each_sample_once(store: Path) -> None:
     """Two workers read; an array in memory, too large to be sent with each task, goes through the object store."""
     large = np.arange(N * 1000).reshape(N, 1000)
-    source = ZarrfeedDatasource({"x": store / "x", "large": large}, return_index=True)
-    dataset = ray.data.read_datasource(source, override_num_blocks=4)
+    source = compat.ZarrfeedDatasource({"x": store / "x", "large": large}, return_index=True)
+    dataset = ray_data.read_datasource(source, override_num_blocks=4)
     assert dataset.schema().names == ["x", "large", "index"]
     batches = list(dataset.iter_batches(batch_size=None))
     rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
@@ -222,7 +222,7 @@ def test_a_task_reads_no_chunk_of_another_one(tmp_path: Path) -> None:
     """Small arrays, too, which a `ZarrDataset` reads as a whole."""
     broken = zarr.create_array(tmp_path / "x.zarr", data=np.arange(64.0), chunks=(16,))
     (tmp_path / "x.zarr" / "c" / "2").write_bytes(b"no chunk")
-    tasks = ZarrfeedDatasource(broken).get_read_tasks(4)
+    tasks = compat.ZarrfeedDatasource(broken).get_read_tasks(4)
     for number in (0, 1, 3):
         assert rows_of(tasks[number]())["samples"].tolist() == list(range(16 * number, 16 * number + 16))
     with pytest.raises(CorruptChunkError, match=r"x.zarr.*c/2"):
@@ -230,7 +230,7 @@ def test_a_task_reads_no_chunk_of_another_one(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_docstrings_do_what_they_show() -> None:
-    assert doctest.testmod(zarrfeed.compat.ray) == (0, 7)
+    assert doctest.testmod(importlib.import_module("zarrfeed.compat.ray")) == (0, 7)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -238,7 +238,7 @@ def test_a_bad_chunk_is_an_error_on_the_driver(tmp_path: Path) -> None:
     broken = zarr.create_array(tmp_path / "x.zarr", data=np.arange(64.0), chunks=(16,))
     (tmp_path / "x.zarr" / "c" / "2").write_bytes(b"no chunk")
     with pytest.raises(ray.exceptions.RayTaskError, match=r"x.zarr.*c/2") as raised:
-        ray.data.read_datasource(ZarrfeedDatasource(broken)).materialize()
+        ray_data.read_datasource(compat.ZarrfeedDatasource(broken)).materialize()
     assert isinstance(raised.value.cause, CorruptChunkError)
 
 
@@ -299,7 +299,9 @@ def test_a_worker_that_is_killed_leaves_the_samples_as_they_were(
     monkeypatch.syspath_prepend(EXAMPLES)
     ray_train: Any = importlib.import_module("ray_train")
     for name in _IDLE_PROCESSES:
-        monkeypatch.setattr(f"ray.train.v2.api.data_parallel_trainer.{name}", lambda **_: RayTrainCallback())
+        monkeypatch.setattr(
+            f"ray.train.v2.api.data_parallel_trainer.{name}", lambda **_: callbacks_of_ray.RayTrainCallback()
+        )
 
     kill_after = random.Random().randrange(33, 64)  # in the middle of epoch 1, which has 32 steps, as epoch 0 has
     metrics = ray_train.fit(tmp_path, 2, kill_after=kill_after, train=train_and_tell)

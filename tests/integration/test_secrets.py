@@ -24,6 +24,7 @@ import zarrfeed
 import zarrfeed.objects
 from benchmarks.harness.object_server import Act, ObjectServer
 from tests.support.dcp import dcp
+from tests.support.later import Later
 from tests.support.paths import ROOT
 from tests.support.real_servers import isolate
 from zarrfeed import ZarrfeedError, checkpoint
@@ -38,7 +39,7 @@ from zarrfeed.tools import cli, executors
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
 obstore = pytest.importorskip("obstore")
-ZarrfeedCheckpointIO = pytest.importorskip("zarrfeed.compat.lightning", exc_type=ImportError).ZarrfeedCheckpointIO
+compat: Any = Later("zarrfeed.compat.lightning")
 
 SECRET = "S3CRET"
 #: Nobody listens there.
@@ -116,7 +117,7 @@ def failing_calls(folder: Path) -> Iterator[tuple[str, Callable[[str, Any], Any]
     )
     yield (
         "ZarrfeedCheckpointIO",
-        lambda url, options: ZarrfeedCheckpointIO(**once).save_checkpoint({}, url, storage_options=options),
+        lambda url, options: compat.ZarrfeedCheckpointIO(**once).save_checkpoint({}, url, storage_options=options),
     )
     yield "verify", lambda url, options: zarrfeed.verify(url, storage_options=options, timeout=1)
     yield "pack", lambda url, options: zarrfeed.pack(url, folder / "o.zarr", storage_options=options, timeout=1)

@@ -7,14 +7,16 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
 import zarr
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
+from tests.support.later import Later
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
+
+lightning: Any = Later("lightning")
+models: Any = Later("tests.faults.process.host_models")
 
 N, BATCH_SIZE = 211, 6
 STEPS = -(-N // BATCH_SIZE)
@@ -22,37 +24,20 @@ STEPS = -(-N // BATCH_SIZE)
 _WORKERS_EVERY = 4
 
 
-class _Model(lightning.LightningModule):
-    """Learns nothing, writes down what it is given, and may ask how many steps there will be."""
-
-    def __init__(self, *, asks: bool) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.asks = asks
-        self.epochs: dict[int, list[int]] = {}
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        self.epochs.setdefault(self.current_epoch, []).extend(batch.tolist())
-        return self.weight.sum()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        if self.asks:
-            assert self.trainer.estimated_stepping_batches > 0  # which lets the Trainer make its loaders
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def _fit(
     directory: Path, seed: int, workers: int, *, asks: bool, every: int, checkpoint: Path | None = None, **settings: Any
-) -> tuple[_Model, int]:
+) -> tuple[Any, int]:
     """Train, save after so many steps, and return the model, and how many warnings spoke of repeated batches."""
     dataset = ZarrIterableDataset(
         directory / "samples.zarr", batch_size=BATCH_SIZE, shuffle=True, seed=seed, num_threads=1
     )
     options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork", "timeout": 60}
     loader = ZarrDataLoader(dataset, **(options if workers else {}))
-    model = _Model(asks=asks)
+    model = models.Model(asks=asks)
     quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    saves = ModelCheckpoint(directory, filename="{step}", every_n_train_steps=every, save_top_k=-1)
+    saves = lightning.pytorch.callbacks.ModelCheckpoint(
+        directory, filename="{step}", every_n_train_steps=every, save_top_k=-1
+    )
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
