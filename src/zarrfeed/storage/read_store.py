@@ -11,7 +11,7 @@ What holds:
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, TypeAlias
 
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -63,7 +63,7 @@ class ReadStore(ObjectStore[Any]):
                 raise
             return None
 
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
         """Yield the keys below a prefix, as of `zarr.abc.store.Store`."""
         async for page in PageStream(self.store, prefix):
             for meta in page:

@@ -227,7 +227,7 @@ def _add_cache(commands: Any) -> None:
     clear.add_argument(
         "--store", metavar="STORE", help="only entries of the array or group there, by URL or path (default: all)"
     )
-    _add_store_arguments(clear)
+    _add_store_arguments(clear, opens=False)
 
 
 def _add_cache_group(parser: argparse.ArgumentParser) -> None:
@@ -238,7 +238,15 @@ def _add_cache_group(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_store_arguments(parser: argparse.ArgumentParser, *, opens: bool = True) -> None:
+    if opens:
+        parser.add_argument(
+            "--zarr-format",
+            type=int,
+            choices=(2, 3),
+            help="look for documents of this format alone, in a store that has both, or on a server that refuses what "
+            "does not exist (default: 3 before 2)",
+        )
     parser.add_argument(
         "--storage-option",
         dest="storage_options",
@@ -292,6 +300,7 @@ def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
         variables=arguments.variables,
         decode_cf=decode_cf,
         storage_options=_storage_options(arguments),
+        zarr_format=arguments.zarr_format,
         timeout=arguments.timeout,
     )
 
@@ -342,6 +351,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         mixing=Mixing(arguments.lanes, arguments.mix, arguments.block),
         faults=Faults(timeout=arguments.timeout),
         storage_options=_storage_options(arguments),
+        zarr_format=arguments.zarr_format,
     )
     problems = bench.run()
     for problem in problems:
