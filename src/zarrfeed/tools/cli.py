@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
@@ -436,7 +436,7 @@ def _storage_option(text: str) -> dict[str, Any]:
     """Return what `KEY=VALUE` or a JSON object says. A value that is JSON, such as true or 3, is what it says there."""
     key, is_pair, value = text.partition("=")
     try:
-        options = json.loads(text if text.startswith("{") else value)
+        options = parse_json(text if text.startswith("{") else value)
     except ValueError:
         options = value
     if not text.startswith("{"):
