@@ -275,7 +275,7 @@ def test_many_requests_are_in_flight_and_no_more_than_the_memory_allows() -> Non
         await asyncio.wait_for(met.wait(), PATIENCE_S)
 
     store.before, store.most, store.total = meet, 0, 0
-    with make(array) as dataset:
+    with make(array, faults={"retries": 0}) as dataset:
         allowed = dataset.explain().memory.max_requests
         drain(dataset, data)
     assert store.total == 400  # each chunk once
