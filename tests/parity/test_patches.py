@@ -41,7 +41,7 @@ def check(data: zarrfeed.Data, array: Voxels, size: Sequence[int], *, pad: Any =
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("budget", [None, "1 MiB"])
+@pytest.mark.parametrize("budget", [None, "1.1 MiB"])
 @pytest.mark.parametrize(
     "options",
     [

@@ -25,7 +25,7 @@ import zarrfeed
 from tests.support.counting_server import CountingServer
 from tests.support.distributed_stores import make_damaged
 from zarrfeed.base.errors import LostWorkerError
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.tools import cli
 from zarrfeed.tools.cache import commands
@@ -125,12 +125,12 @@ def test_a_process_that_is_killed_breaks_the_pool_and_what_was_checked_is_kept(t
 
 def test_a_worker_that_sees_another_store_is_an_error(damaged: Path, tmp_path: Path) -> None:
     job = ranges.RangeJob(
-        ranges.describe_store(damaged), "plain", "of another one", Faults(), None, num_threads=1, budget=1 << 28
+        ranges.describe_store(damaged), "plain", "of another one", StoreAccess(), num_threads=1, budget=1 << 28
     )
     with pytest.raises(zarrfeed.ConfigError, match=r"finds another array at .*: all workers must see the same store"):
         ranges.check_range(job, (0, 1))
     gone = ranges.RangeJob(
-        ranges.describe_store(tmp_path / "nothing.zarr"), "plain", "", Faults(), None, num_threads=1, budget=1 << 28
+        ranges.describe_store(tmp_path / "nothing.zarr"), "plain", "", StoreAccess(), num_threads=1, budget=1 << 28
     )
     with pytest.raises(zarrfeed.StoreReadError, match=r"nothing\.zarr"):
         ranges.check_range(gone, (0, 1))
@@ -180,6 +180,7 @@ def test_processes_warm_the_cache_of_the_caller(damaged: Path, tmp_path: Path, p
                 path=url, cache=tmp_path / cache, cache_limit="1GiB", cache_version=None, arrays=["plain", "values"]
             )
             arguments.memory_budget, arguments.timeout, arguments.executor = "1GiB", 60.0, executor
+            arguments.zarr_format = None
             return commands.warm(arguments, None)
 
         by_threads, by_processes = warm("a", None), warm("b", pool)
@@ -194,7 +195,7 @@ def test_processes_warm_the_cache_of_the_caller(damaged: Path, tmp_path: Path, p
         # a worker of another machine has another directory at this path, or none
         options = CacheOptions.parse(tmp_path / "b", "1GiB")
         assert options is not None
-        job = WarmJob.of(url, Faults(), None, options, 1 << 30)
+        job = WarmJob.of(url, StoreAccess(cache=options), 1 << 30)
         with pytest.raises(
             zarrfeed.ConfigError, match=r"does not see the cache .*/b: run `zarrfeed cache warm` on each"
         ):

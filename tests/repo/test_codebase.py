@@ -69,6 +69,11 @@ def test_one_module_uses_internals_of_zarr() -> None:
     assert {"zarr.core.sync.sync", "_store"} <= using["zarr_internals.py"]
 
 
+def test_json_is_parsed_in_one_place() -> None:
+    """A document that nests too deep is a RecursionError of json, which nobody expects of it."""
+    assert [p.name for p in PYTHON if re.search(r"\bjson\.loads?\(", p.read_text())] == ["documents.py"]
+
+
 def test_versions_agree() -> None:
     """Tags say the version. Without them it is that of the newest section of the changelog, which is under way."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, of_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """Return what a document in JSON says.
+
+    Parameters
+    ----------
+    text
+        The document.
+    of_object
+        A function that makes the value of an object from its members, in order. None: a dict.
 
     Raises
     ------
@@ -15,6 +23,6 @@ def parse_json(text: str | bytes) -> Any:
         If it is none, or nests deeper than Python can follow.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=of_object)
     except RecursionError as error:
         raise ValueError("nests too deep") from error

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import copyreg
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
+
+from zarrfeed.base.documents import parse_json
 
 _HIDDEN = "***"
 
@@ -138,7 +139,7 @@ def _secrets_in(options: Mapping[Any, Any]) -> Iterator[str]:
                 yield text
             if text.startswith("{"):  # the JSON of a service account
                 with suppress(ValueError):
-                    yield from _secrets_in(json.loads(text))
+                    yield from _secrets_in(parse_json(text))
 
 
 def _is_harmless(name: str, value: str) -> bool:

@@ -58,13 +58,15 @@ _MOST_CELLS = 1 << 18
 _MOST_LIST_ITEMS = 1 << 27
 
 
-def open_array(source: ArrayLike) -> zarr.Array[Any]:
+def open_array(source: ArrayLike, zarr_format: ZarrFormat | None = None) -> zarr.Array[Any]:
     """Open `source` with zarr-python, for reading.
 
     Parameters
     ----------
     source
         A path (of a directory or a zip file), a URL, or an open `zarr.Array`.
+    zarr_format
+        2 or 3, of a path or a URL at which documents of the other format are not looked for. None: either.
 
     Returns
     -------
@@ -86,7 +88,7 @@ def open_array(source: ArrayLike) -> zarr.Array[Any]:
     if not isinstance(source, str | Path):
         refuse_dask(source)
         raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
-    node = open_node(source)
+    node = open_node(source, zarr_format)
     if isinstance(node, zarr.Group):
         raise not_an_array(str(source), node)
     return as_meant(node, printable(source))
@@ -142,7 +144,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     sample_axis
         The axis whose indices are samples; negative ones count from the end.
     access
-        How the store is asked, where it is not local.
+        How the store is asked, where it is not local, and the format that is read.
 
     Raises
     ------
@@ -151,7 +153,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     UnsupportedError
         If the engine does not decode the array's dtype, codecs or chunk grid; names the array and the reason.
     """
-    array = open_array(source)
+    array = open_array(source, None if access is None else access.zarr_format)
     metadata = array.metadata
     name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
     name = printable(name.removeprefix("file://"))

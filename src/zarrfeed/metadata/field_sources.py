@@ -41,8 +41,19 @@ def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, za
     except Exception as error:  # a store is anybody's code
         path = printable(str(group.store_path).removeprefix("file://"))
         name = f"{part}: {path}" if part else path
-        raise ConfigError(f"{name}: zarr-python cannot list the group: {reason_of(error)}") from error
+        what = f"{name}: zarr-python cannot list the group: {reason_of(error)}{_remedy_of(group)}"
+        raise ConfigError(what) from error
     return arrays
+
+
+def _remedy_of(group: zarr.Group) -> str:
+    """Return what to do where a group cannot be listed: web servers list nothing that their clients understand."""
+    if type(getattr(group.store, "store", None)).__name__ != "HTTPStore":
+        return ""
+    return (
+        "; a web server lists no arrays: consolidate the metadata (zarr.consolidate_metadata), or name the arrays, "
+        f'such as {{"x": "{printable(str(group.store_path))}/x"}}'
+    )
 
 
 def checked_mapping(part: str, source: Mapping[str, Any]) -> dict[str, Any]:

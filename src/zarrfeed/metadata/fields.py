@@ -412,11 +412,11 @@ class _PartReader:
         else:
             is_local = isinstance(source, str | Path) and not is_url(source)  # messages have the path as it was given
             opened: Any = source if is_local else open_source(source, self._access)
-            node = open_node(opened) if is_local else opened
+            node = open_node(opened, self._access.zarr_format) if is_local else opened
             if anndata.is_csr(node):
                 self._read_matrix(key, name, node)
                 return
-            array = open_array(opened if isinstance(node, zarr.Group) else node)
+            array = open_array(opened if isinstance(node, zarr.Group) else node, self._access.zarr_format)
             dimensions = dimension_names(array)
             if axes and not any(dimensions or ()):
                 dimensions = axes

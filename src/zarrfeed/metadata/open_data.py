@@ -157,8 +157,6 @@ def open(
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict")
     options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group)
-    if zarr_format not in (None, 2, 3):
-        raise ConfigError(f"zarr_format = {zarr_format!r}, must be 2, 3 or None")
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options, zarr_format)
     grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from zarrfeed.plan.field_rows import FindChunks, chunk_finder, follows_rule
-from zarrfeed.plan.sample_set import AT_ONCE, Int64, distinct
+from zarrfeed.plan.field_rows import FindChunks, chunk_finder, find_rows, follows_rule
+from zarrfeed.plan.sample_set import AT_ONCE, Int64, common_runs, distinct
 from zarrfeed.plan.selection import Selection
+from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.field import StoredField, VlenField, window_of
 from zarrfeed.spec.layout import Layout
 
@@ -38,9 +39,63 @@ def chunks_over_blocks(selection: Selection, field: StoredField | VlenField, lay
             unclear[some] = ((low < 0) | (high < 0)).any(axis=1)
         low[unclear[some]] = -1
         found.add(np.broadcast_to(place[some, None], low.shape), low, high)
-    if unclear.any():  # where another layout, or no array, has some of the rows: row by row
-        found.add_pairs(*_pairs_of_samples(selection, offsets, find_chunks, distinct(place[unclear])))
+    if unclear.any():  # where another layout, or no array, has some of the rows
+        places = distinct(place[unclear])
+        if layout.parts is not None and (isinstance(field, VlenField) or field.rows is None):
+            found.add_pairs(*_pairs_in_parts(selection, offsets, field, layout.parts, apart, places))
+        else:  # row by row
+            found.add_pairs(*_pairs_of_samples(selection, offsets, find_chunks, places))
     return found.sorted()
+
+
+def _pairs_in_parts(
+    selection: Selection,
+    offsets: Int64,
+    field: StoredField | VlenField,
+    parts: ArrayParts,
+    apart: int,
+    places: Int64,
+) -> tuple[Int64, Int64]:
+    """Return places of blocks and chunks of a layout that has parts of the rows: of some blocks.
+
+    Neighbours that are as many as offsets are apart read all rows from the first offset of the first one to the last
+    offset of the last one, and those rows lie in parts.
+    """
+    found = _Pairs()
+    place, begin, last = _runs_in_segments(selection, field, places)
+    is_long = last - begin >= apart
+    for some, most in ((np.flatnonzero(is_long), apart), (np.flatnonzero(~is_long), 1)):
+        breaks = np.flatnonzero(np.diff(offsets) > most)
+        first, behind = offsets[np.append(0, breaks + 1)], offsets[np.append(breaks, len(offsets) - 1)]
+        at_once = max(1, AT_ONCE // len(first))
+        for runs in (some[i : i + at_once] for i in range(0, len(some), at_once)):
+            # the rows of runs and groups of offsets, one entry for each of them
+            low = np.stack([find_rows(field, begin[runs], offset) for offset in first.tolist()], axis=1).ravel()
+            high = np.stack([find_rows(field, last[runs], offset) for offset in behind.tolist()], axis=1).ravel()
+            of_block = np.repeat(place[runs], len(first))
+            # and of each part that they meet from here on
+            part = np.searchsorted(parts.end, low, side="right")
+            counts = np.maximum(0, np.searchsorted(parts.begin, high, side="right") - part)
+            part = np.repeat(part - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            low = np.maximum(np.repeat(low, counts), parts.begin[part])
+            high = np.minimum(np.repeat(high, counts), parts.end[part] - 1)
+            there = low <= high
+            found.add(np.repeat(of_block, counts)[there], parts.chunk_of(low[there]), parts.chunk_of(high[there]))
+    return found.sorted()
+
+
+def _runs_in_segments(
+    selection: Selection, field: StoredField | VlenField, places: Int64
+) -> tuple[Int64, Int64, Int64]:
+    """Return place, first and last sample of runs of neighbours, which lie in one segment where windows are padded."""
+    place, begin, last = selection.runs(1, places)
+    window = window_of(field)
+    pad = None if window is None else window.pad
+    if pad is None or pad.borders is None:
+        return place, begin, last
+    borders = pad.borders.first
+    low, high = common_runs(begin, last + 1, borders[:-1], borders[1:])
+    return place[np.searchsorted(begin, low, side="right") - 1], low, high - 1
 
 
 def _samples_of_chunk(field: StoredField | VlenField, layout: Layout) -> int:

@@ -137,7 +137,7 @@ class SampleSet:
             edges = np.flatnonzero(np.diff(flags, prepend=0, append=0))
             return edges[::2] + begin, edges[1::2] + begin
         low, high = self.rank(np.array([begin, end])).tolist()
-        return _neighbours(self.table.list(low, high - low))
+        return neighbours(self.table.list(low, high - low))
 
 
 #: Ascending samples, each once.
@@ -182,13 +182,13 @@ def _made(form: str, pieces: Iterator[npt.NDArray[np.integer[Any]]], count: int,
     if form == "runs":
         runs = _RunList()
         for piece in pieces:
-            runs.add(*_neighbours(piece.astype(np.int64, copy=False)))
+            runs.add(*neighbours(piece.astype(np.int64, copy=False)))
         begin, end = runs.joined()
         return SampleSet("runs", (begin, end - begin))
     if form == "flags":
         flags = np.zeros(last // 8 + 1, dtype=np.uint8)
         for piece in pieces:
-            _set_flags(flags, *_neighbours(piece.astype(np.int64, copy=False)))
+            _set_flags(flags, *neighbours(piece.astype(np.int64, copy=False)))
         return SampleSet("flags", (flags,))
     done = 0
     listed = np.empty(count, dtype=np.int64 if form == "list" else np.uint16)
@@ -203,7 +203,7 @@ def _made(form: str, pieces: Iterator[npt.NDArray[np.integer[Any]]], count: int,
     return SampleSet(form, (listed,) if form == "list" else (listed, np.cumsum(per_page)))
 
 
-def _neighbours(samples: Int64) -> tuple[Int64, Int64]:
+def neighbours(samples: Int64) -> tuple[Int64, Int64]:
     """Return the runs of neighbours among ascending samples: the first of each, and the sample behind it."""
     if not len(samples):
         return _NO_RUNS
@@ -352,7 +352,7 @@ def collected(pieces: Iterable[Int64], num_samples: int) -> Samples:
     """Return samples that are listed some at a time, ascending."""
     found = SampleBuilder(num_samples)
     for piece in pieces:
-        found.add(*_neighbours(piece))
+        found.add(*neighbours(piece))
     return found.samples()
 
 
@@ -471,3 +471,18 @@ def common_runs(begin: Int64, end: Int64, other_begin: Int64, other_end: Int64) 
     mine = np.repeat(np.arange(len(begin)), counts)
     other = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
     return np.maximum(begin[mine], other_begin[other]), np.minimum(end[mine], other_end[other])
+
+
+def without_runs(begin: Int64, end: Int64, out_begin: Int64, out_end: Int64) -> tuple[Int64, Int64]:
+    """Return what is left of runs without others, which are sorted, and may overlap."""
+    if not len(out_begin) or not len(begin):
+        return begin, end
+    # the others as disjoint runs
+    starts = np.append(True, out_begin[1:] > out_end[:-1])
+    merged_begin = out_begin[starts]
+    merged_end = out_end[np.append(np.flatnonzero(starts)[1:] - 1, len(out_end) - 1)]
+    # and what lies between these, from the first run to the last one
+    free_begin = np.append(min(int(begin[0]), int(merged_begin[0])), merged_end)
+    free_end = np.append(merged_begin, max(int(end[-1]), int(merged_end[-1])))
+    is_free = free_begin < free_end
+    return common_runs(begin, end, free_begin[is_free], free_end[is_free])

@@ -12,8 +12,8 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.plan.left_out import LeftOut
+from zarrfeed.plan.part_rows import separate_parts
 from zarrfeed.plan.selection import Int64, Selection, selection_of
-from zarrfeed.plan.window_rows import separate_parts
 from zarrfeed.spec.field import FieldSet
 
 _LONGEST_GAP = 2**40

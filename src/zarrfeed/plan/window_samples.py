@@ -17,12 +17,12 @@ from zarrfeed.plan.sample_set import (
     Int64,
     SampleBuilder,
     Samples,
-    common_runs,
     intersected,
     rank_of,
     runs_in,
     runs_of,
     stretches,
+    without_runs,
 )
 from zarrfeed.spec.window import Borders
 
@@ -89,7 +89,7 @@ def reading_only(
         else:
             least, most = np.full_like(gap_begin, low), np.full_like(gap_begin, high)
         for forbidden in _forbidden(gap_begin, gap_end, np.maximum(least, low), np.minimum(most, high), offsets):
-            begin, end = _without(begin, end, *forbidden)
+            begin, end = without_runs(begin, end, *forbidden)
         found.add(begin, end)
     return found.samples()
 
@@ -155,21 +155,6 @@ def _forbidden(
             first, behind = first[is_there], behind[is_there]
             by_first = np.argsort(first, kind="stable")
             yield first[by_first], np.maximum.accumulate(behind[by_first]) if len(first) else behind
-
-
-def _without(begin: Int64, end: Int64, out_begin: Int64, out_end: Int64) -> tuple[Int64, Int64]:
-    """Return what is left of runs without others, which are sorted, and may overlap."""
-    if not len(out_begin) or not len(begin):
-        return begin, end
-    # the others as disjoint runs
-    starts = np.append(True, out_begin[1:] > out_end[:-1])
-    merged_begin = out_begin[starts]
-    merged_end = out_end[np.append(np.flatnonzero(starts)[1:] - 1, len(out_end) - 1)]
-    # and what lies between these, from the first run to the last one
-    free_begin = np.append(min(int(begin[0]), int(merged_begin[0])), merged_end)
-    free_end = np.append(merged_begin, max(int(end[-1]), int(merged_end[-1])))
-    is_free = free_begin < free_end
-    return common_runs(begin, end, free_begin[is_free], free_end[is_free])
 
 
 def count_between(samples: Samples, begins: Int64, ends: Int64) -> Int64:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError
 
 _MARK = "zarrfeed patch weights, 1"
@@ -117,7 +118,7 @@ class PatchWeights:
         content = Path(path).read_bytes()
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                about, values = json.loads(str(arrays["about"])), arrays["values"]
+                about, values = parse_json(str(arrays["about"])), arrays["values"]
         except Exception as error:  # of zipfile, zlib, json, NumPy
             raise ConfigError(f"{path}: holds no weights that this version wrote") from error
         if not isinstance(about, dict) or about.get("what") != _MARK:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.page import Page, Row
 
@@ -187,7 +188,7 @@ class Statistics(Page):
             If it cannot be read.
         """
         try:
-            content = json.loads(Path(path).read_text())
+            content = parse_json(Path(path).read_text())
         except ValueError:
             content = None
         if not isinstance(content, dict) or content.get("what") != _MARK:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.redaction import remember
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.cache_options import CacheOptions
@@ -39,6 +39,11 @@ class StoreAccess:
         2 or 3, of stores whose format need not be looked for. None: either.
     shared
         What this store shares with others that are opened beside it. None: nothing.
+
+    Raises
+    ------
+    ConfigError
+        If `zarr_format` is another one.
     """
 
     policy: Faults = field(default_factory=Faults)
@@ -48,6 +53,8 @@ class StoreAccess:
     shared: SharedAccess | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.zarr_format not in (None, 2, 3):
+            raise ConfigError(f"zarr_format = {self.zarr_format!r}, must be 2, 3 or None")
         if isinstance(self.storage_options, Mapping):
             remember(self.storage_options)
 

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.durable_files import make_folder, replace_whole, sync_folder
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.file_lock import Held, is_held
@@ -172,7 +173,7 @@ def read_journal(directory: Path, owner: int | None, *, may_write: bool = True) 
     except FileNotFoundError:
         return None
     try:
-        return Entries.from_json(json.loads(text))
+        return Entries.from_json(parse_json(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path}: is no journal of this version ({error!r}); delete it to go on from what the store has"

@@ -16,6 +16,7 @@ from typing import Any
 
 import zarr
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.durable_files import replace_whole, sync_folder
 
 #: Attribute of arrays; `Marks` says what is in it.
@@ -59,15 +60,15 @@ def marks_in(directory: Path) -> Marks | None:
     """Return what the array in a directory says now."""
     path = directory / "zarr.json"
     if path.exists():
-        return _parsed(json.loads(path.read_bytes()).get("attributes", {}))
+        return _parsed(parse_json(path.read_bytes()).get("attributes", {}))
     path = directory / ".zattrs"
-    return _parsed(json.loads(path.read_bytes())) if path.exists() else None
+    return _parsed(parse_json(path.read_bytes())) if path.exists() else None
 
 
 def length_in(directory: Path) -> int:
     """Return the length that the array in a directory has now."""
     path = directory / "zarr.json"
-    document = json.loads((path if path.exists() else directory / ".zarray").read_bytes())
+    document = parse_json((path if path.exists() else directory / ".zarray").read_bytes())
     return int(document["shape"][0])
 
 
@@ -91,7 +92,7 @@ def change_metadata(
     is_v3 = path.exists()
     path = path if is_v3 else directory / ".zarray"
     if length is not None:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
         if document["shape"][0] < length:
             document["shape"][0] = length
             replace_whole(path, json.dumps(document).encode())
@@ -99,7 +100,7 @@ def change_metadata(
     if attributes is None and first is None:
         return
     attributes_path = path if is_v3 else directory / ".zattrs"
-    document = json.loads(attributes_path.read_bytes()) if attributes_path.exists() else {}
+    document = parse_json(attributes_path.read_bytes()) if attributes_path.exists() else {}
     known: dict[str, Any] = document.setdefault("attributes", {}) if is_v3 else document
     known.update(attributes or {})
     if first is not None:

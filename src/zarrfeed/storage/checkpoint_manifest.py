@@ -21,6 +21,7 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError
 
 #: The name that torch's readers look for, too.
@@ -123,7 +124,7 @@ def decode(content: bytes, name: str) -> tuple[memoryview, Manifest]:
     if magic != _MAGIC or begin < 0:
         raise _not_ours(name)
     try:
-        described = json.loads(bytes(view[begin : -_TAIL.size]))
+        described = parse_json(bytes(view[begin : -_TAIL.size]))
         if described["format"] != _FORMAT:
             raise ConfigError(f"{name}: has manifest format {described['format']}, this version reads {_FORMAT}")
         return view[:begin], Manifest(

@@ -22,10 +22,11 @@ from typing import Any
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, ObjectStore
 
 from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.storage.local_files import METADATA_NAMES
+from zarrfeed.storage.read_store import ReadStore
 from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape
 
 #: Arrays of so few objects may well hold nothing but the fill value.
@@ -223,6 +224,8 @@ async def misplaced_key(store: Store, prefix: str, keys: ChunkKeys) -> str:
         return ""
     if type(store) is LocalStore:
         return misplaced_file(Path(store.root) / prefix, keys)
+    if type(store) is ObjectStore:
+        store = ReadStore(store.store)  # whose listing can be given up
     search = _Search(keys)
     try:
         for folder in search.folders():

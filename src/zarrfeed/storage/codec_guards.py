@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bz2
 import importlib
-import json
 import lzma
 import math
 import struct
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs.compat import ensure_contiguous_ndarray, ensure_text
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import DecodeError
 from zarrfeed.storage import zfp_guard
 
@@ -340,7 +340,7 @@ def _utf8_bytes(items: list[str]) -> int:
 
 
 def _decode_json(codec: Any, stored: Any, expected: Expected) -> Any:
-    _check_described(json.loads(ensure_text(stored, codec.get_config()["encoding"])), expected)
+    _check_described(parse_json(ensure_text(stored, codec.get_config()["encoding"])), expected)
     return codec.decode(stored)
 
 

@@ -185,6 +185,6 @@ def _is_lasting_text(error: Exception) -> bool:
         return False
     status = _STATUS.search(text)
     if status is not None and status[1] not in ("408", "425", "429"):
-        return status[1] < "500"
+        return status[1] < "500" or status[1] in ("501", "505")  # methods and versions that the server does not know
     lasting = ("BadScheme", "BareRedirect", "InvalidCert", _NO_NAME, *(sign for sign, _ in _NO_ANSWERS))
     return asks_for_credentials(error) or any(sign in text for sign in lasting)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.storage.errors import errno_of, reason_of
 from zarrfeed.storage.listing import Listing
@@ -50,7 +51,7 @@ class ListingFile:
         """
         try:
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                found = json.loads(arrays["about"].tobytes())
+                found = parse_json(arrays["about"].tobytes())
                 if not isinstance(found, dict) or found.get("what") != _MARK:
                     raise ConfigError(self._is("is no listing of this version"))
                 listing = Listing(arrays["blob"].tobytes(), arrays["ends"], arrays["sizes"])

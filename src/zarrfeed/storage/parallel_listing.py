@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -22,7 +22,9 @@ from zarrfeed.storage.errors import errno_of, is_transient, says_no_bucket, says
 from zarrfeed.storage.key_ranges import KeyRange, KeyRanges, keys_that_begin
 from zarrfeed.storage.listing import Listing, PackedKeys
 from zarrfeed.storage.object_source import ObjectSource
+from zarrfeed.storage.page_stream import PageStream
 from zarrfeed.storage.request_limiter import RequestLimiter
+from zarrfeed.storage.shared_access import SharedAccess
 from zarrfeed.storage.urls import what_is_wrong
 
 _T = TypeVar("_T")
@@ -106,12 +108,9 @@ class Bucket:
             code = errno.ENOENT if is_gone else errno_of(error)
             raise StoreReadError(code, f"{self.source.name}: {what_is_wrong(self.source.store, error)}") from error
 
-    def stream(self, after: str) -> AsyncIterator[Sequence[Any]]:
+    def stream(self, after: str) -> PageStream:
         """Return what lists all keys above one, page by page."""
-        import obstore
-
-        found: Any = obstore.list(self.store, self.prefix or None, offset=after or None, chunk_size=PAGE)
-        return aiter(found)
+        return PageStream(self.store, self.prefix, after=after, size=PAGE)
 
 
 class Pages:
@@ -128,7 +127,7 @@ class Pages:
     def __init__(self, bucket: Bucket, after: str = "") -> None:
         self._bucket = bucket
         self._seen = after
-        self._stream: AsyncIterator[Sequence[Any]] | None = None
+        self._stream: PageStream | None = None
         self._last = ""  # key of the stream
 
     def next(self) -> tuple[list[str], list[int], bool]:
@@ -163,7 +162,7 @@ class UnorderedPages:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._stream: AsyncIterator[Sequence[Any]] | None = None
+        self._stream: PageStream | None = None
         self._begins = False
 
     def next(self) -> tuple[list[str], list[int], bool, bool]:
@@ -181,7 +180,7 @@ class UnorderedPages:
         return page, is_last
 
 
-async def read_page(stream: AsyncIterator[Sequence[Any]]) -> tuple[tuple[list[str], list[int]], bool]:
+async def read_page(stream: PageStream) -> tuple[tuple[list[str], list[int]], bool]:
     """Return keys and sizes of a page, and whether it is the last one.
 
     A short one is the last; to be told so costs no request. The key of the listed folder itself, which is empty, is
@@ -304,7 +303,8 @@ def list_bucket(bucket: Bucket, keep: Keep, requests: int) -> Listing:
     keep
         Called with one page at a time; an error that it raises ends the listing.
     requests
-        How many requests are made at once.
+        How many requests are made at once. If the listing ends by an error or an interrupt, they are given up: an
+        answer that comes while the interpreter exits would abort the process.
 
     Raises
     ------
@@ -317,12 +317,18 @@ def list_bucket(bucket: Bucket, keep: Keep, requests: int) -> Listing:
         raise UnsupportedError(
             f"{bucket.source.name}: a web server does not tell which objects it has; give their keys"
         )
-    if type(bucket.store).__name__ == "LocalStore":
-        return list_unordered(bucket, keep)
+    shared = SharedAccess()
+    bucket = replace(bucket, access=replace(bucket.access, shared=shared))
     try:
-        return _Listing(bucket, keep, requests if bucket.heeds_offsets else 1).all()
-    except UnorderedError:
-        return list_unordered(bucket, keep)
+        if type(bucket.store).__name__ == "LocalStore":
+            return list_unordered(bucket, keep)
+        try:
+            return _Listing(bucket, keep, requests if bucket.heeds_offsets else 1).all()
+        except UnorderedError:
+            return list_unordered(bucket, keep)
+    except BaseException:
+        shared.give_up()
+        raise
 
 
 class _Listing:

@@ -11,6 +11,7 @@ What holds:
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncGenerator
 from typing import Any, TypeAlias
 
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -20,6 +21,7 @@ from zarr.storage import ObjectStore
 from zarrfeed.storage.content_encoding import decoded, encoding_of
 from zarrfeed.storage.errors import reason_of, says_no_permission, says_out_of_range
 from zarrfeed.storage.local_files import METADATA_NAMES
+from zarrfeed.storage.page_stream import PageStream
 
 #: Exceptions that zarr-python's stores take for an object that is not there.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -60,6 +62,12 @@ class ReadStore(ObjectStore[Any]):
             if not await self.is_absent(key, error):
                 raise
             return None
+
+    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
+        """Yield the keys below a prefix, as of `zarr.abc.store.Store`."""
+        async for page in PageStream(self.store, prefix):
+            for meta in page:
+                yield meta["path"]
 
     async def is_absent(self, key: str, error: Exception) -> bool:
         """Return whether an error says that there is no such object, as far as the server tells."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
@@ -227,7 +227,7 @@ def _add_cache(commands: Any) -> None:
     clear.add_argument(
         "--store", metavar="STORE", help="only entries of the array or group there, by URL or path (default: all)"
     )
-    _add_store_arguments(clear)
+    _add_store_arguments(clear, opens=False)
 
 
 def _add_cache_group(parser: argparse.ArgumentParser) -> None:
@@ -238,7 +238,15 @@ def _add_cache_group(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_store_arguments(parser: argparse.ArgumentParser, *, opens: bool = True) -> None:
+    if opens:
+        parser.add_argument(
+            "--zarr-format",
+            type=int,
+            choices=(2, 3),
+            help="look for documents of this format alone, in a store that has both, or on a server that refuses what "
+            "does not exist (default: 3 before 2)",
+        )
     parser.add_argument(
         "--storage-option",
         dest="storage_options",
@@ -292,6 +300,7 @@ def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
         variables=arguments.variables,
         decode_cf=decode_cf,
         storage_options=_storage_options(arguments),
+        zarr_format=arguments.zarr_format,
         timeout=arguments.timeout,
     )
 
@@ -342,6 +351,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         mixing=Mixing(arguments.lanes, arguments.mix, arguments.block),
         faults=Faults(timeout=arguments.timeout),
         storage_options=_storage_options(arguments),
+        zarr_format=arguments.zarr_format,
     )
     problems = bench.run()
     for problem in problems:
@@ -426,7 +436,7 @@ def _storage_option(text: str) -> dict[str, Any]:
     """Return what `KEY=VALUE` or a JSON object says. A value that is JSON, such as true or 3, is what it says there."""
     key, is_pair, value = text.partition("=")
     try:
-        options = json.loads(text if text.startswith("{") else value)
+        options = parse_json(text if text.startswith("{") else value)
     except ValueError:
         options = value
     if not text.startswith("{"):

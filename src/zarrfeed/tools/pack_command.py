@@ -90,6 +90,7 @@ def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None
             targets=arguments.targets,
             resize=arguments.resize,
             storage_options=storage_options,
+            zarr_format=arguments.zarr_format,
             timeout=arguments.timeout,
             sample_chunk=arguments.sample_chunk,
             shard=None if arguments.shard == "none" else arguments.shard,

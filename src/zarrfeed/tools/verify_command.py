@@ -74,7 +74,7 @@ def run(
     from zarrfeed.storage.access import StoreAccess
     from zarrfeed.tools.verify.terminal import show_progress, write_json
 
-    access = StoreAccess(Faults(timeout=arguments.timeout), storage_options)
+    access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
     stores = [store for path in arguments.paths for store in as_stores(path, access) or [path]]
     if len(stores) == 1:
         report = _verify_one(stores[0], arguments, storage_options, complain)
@@ -132,6 +132,7 @@ def _verify_one(
         executor=arguments.executor,
         timeout=arguments.timeout,
         storage_options=storage_options,
+        zarr_format=arguments.zarr_format,
         on_progress=progress,
         on_message=complain,
     )

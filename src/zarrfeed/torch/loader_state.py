@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError
 
 _KEY = "json"
@@ -79,7 +80,7 @@ class LoaderState:
             If it is no such state, or not one for this loader.
         """
         try:
-            state = json.loads(state_dict[_KEY])
+            state = parse_json(state_dict[_KEY])
         except (KeyError, TypeError, ValueError) as error:
             keys = sorted(state_dict)
             raise ConfigError(f"the state has the keys {keys}, must be what LoaderState saved") from error

@@ -228,9 +228,10 @@ def test_a_file_with_statistics_of_other_samples_is_refused_and_stays(tmp_path: 
     mean, std = values[:10].mean(), values[:10].std()
     np.testing.assert_allclose(read(both[1]).numpy(), (values[10:] - mean) / std)
     same_bits(read(both[0]), read(normalised).numpy())
-    file.write_text("{}")
-    with pytest.raises(ConfigError, match="holds no statistics"):
-        train.normalize("auto", stats=file)
+    for text in ("{}", "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="holds no statistics"):
+            train.normalize("auto", stats=file)
 
 
 def test_auto_leaves_targets_coordinates_and_text_alone() -> None:

@@ -53,11 +53,11 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
         tuple(range(0, 40, 9)),
         (25, 3),
     ]
-    for kind in ("one array", "stores", "padded", "list of rows", "even rows"):
-        lengths = [n] if kind != "stores" else [130, 40, 130]
+    for kind in ("one array", "stores", "padded", "padded stores", "list of rows", "even rows"):
+        lengths = [n] if "stores" not in kind else [130, 40, 130]
         base, edges = stored(tmp_path / kind, lengths, 10)
         for of in offsets:
-            pad = Pad("edge", borders=Borders(np.array([0, 55, 60, n]))) if kind == "padded" else None
+            pad = Pad("edge", borders=Borders(np.array([0, 55, 60, n]))) if "padded" in kind else None
             field = replace(base, window=Window(of, pad=pad))
             if kind == "list of rows":
                 rows = np.sort(random.integers(0, n, n))
@@ -82,6 +82,27 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
                         )
                         with case(kind, of, len(chosen), at_once):
                             assert found == sorted(wanted) if pad is None else wanted <= set(found)
+
+
+def test_a_thousand_million_windows_of_stores_in_two_layouts_are_looked_up_by_their_blocks(tmp_path: Path) -> None:
+    """Row by row, each layout took a thousand look-ups for each sample of the other one."""
+    n = 10**8
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    for number, path in enumerate(paths):
+        zarr.create_array(path, shape=(n,), chunks=((1 << 16) + number % 2,), dtype="f4")
+    data = zarrfeed.concat(paths).window(range(1000))
+    fields, selection = data.resolved.planned(return_index=False, room=0, block="chunk", aligns=True)
+    (field,) = fields.fields
+    assert isinstance(field, StoredField)
+    assert len(field.layouts) == 2
+    assert selection is not None
+    tracemalloc.start()
+    found = [chunks_over_blocks(selection, field, layout) for layout in field.layouts]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    chunks = 3 * -(-n // (1 << 16))
+    assert chunks - 9 <= sum(len(place) for place, _ in found) < 2 * chunks + 9
+    assert peak < 50 << 20
 
 
 def test_a_thousand_million_windows_are_looked_up_by_their_blocks(tmp_path: Path) -> None:

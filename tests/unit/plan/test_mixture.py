@@ -223,6 +223,12 @@ def test_changes_hold_from_the_next_row_on() -> None:
     assert mixture.steps_of(1, np.arange(8)).tolist() == [*range(8, 12), -1, -1, -1, -1]
 
 
+def test_the_least_share_leaves_out_the_times_without_the_source() -> None:
+    """Memory is divided by it: a share of 0 would leave a source none, in the times in which it is read."""
+    mixture = Mixture((1, 1, 2), 5, changes=((480, (0, 1, 1)), (960, (1, 9, 0))))
+    assert [mixture.least_share(source) for source in range(3)] == [1 / 10, 1 / 4, 1 / 2]
+
+
 def test_a_change_to_the_same_weights_changes_nothing() -> None:
     plain, changed = Mixture((7, 2, 1), 4), Mixture((7, 2, 1), 4, changes=((100, (7, 2, 1)), (500, (7, 2, 1))))
     steps = np.arange(3000)

@@ -39,6 +39,34 @@ def test_what_a_plan_keeps_is_counted_and_shown(tmp_path: Path) -> None:
         assert explained.memory_bytes <= explained.memory.budget, name
 
 
+def test_what_joins_mixtures_and_patches_list_is_counted(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    keys = [np.sort(random.choice(4000, 2000, replace=False)) for _ in range(2)]
+    for number, key in enumerate(keys):
+        group = zarr.create_group(tmp_path / f"{number}")
+        group.create_array("x", data=np.zeros(2000, "f4"), chunks=(100,), dimension_names=["t"])
+        group.create_array("t", data=key, chunks=(2000,), dimension_names=["t"])
+    both = {"a": tmp_path / "0", "b": tmp_path / "1"}
+    joined = len(np.intersect1d(keys[0], keys[1]))
+    zarr.create_array(tmp_path / "x", shape=(1000,), chunks=(10,), dtype="f4")
+    zarr.create_array(tmp_path / "v", shape=(400, 8, 8), chunks=(2, 8, 8), dtype="f4")
+    visits = 2 * 100 * 3 // 2  # one source once, the other one twice
+    cases: dict[str, tuple[Any, int, int]] = {
+        "join": (zarrfeed.join(both, on="t"), 2 * 8 * joined, 2 * 8 * joined + 8000),
+        "join of even rows": (zarrfeed.join({"a": both["a"], "b": both["a"]}, on="t"), 0, 8000),
+        "mixture": (
+            zarrfeed.mix([tmp_path / "x", tmp_path / "x"], weights=[1, 2], stop="all"),
+            visits * 230,
+            visits * 240 + 200 * 48,
+        ),
+        "patches": (zarrfeed.open(tmp_path / "v").patch({0: 2, 1: 8, 2: 8}), 200 * 230, 200 * 300),
+    }
+    for name, (of, least, most) in cases.items():
+        explained = zarrfeed.ZarrIterableDataset(of, batch_size=4, shuffle=True, memory_budget="64MiB").explain()
+        assert least <= explained.memory.plan_bytes <= most, (name, explained.memory.plan_bytes)
+        assert explained.memory_bytes <= explained.memory.budget, name
+
+
 def test_a_plan_that_has_no_room_is_refused_with_what_it_takes(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "x", shape=(1 << 24,), chunks=(1 << 12,), dtype="u1")
     mask = np.random.default_rng(0).random(1 << 24) < 0.5

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
+import zarrfeed
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, MemoryBudgetError, ZarrIterableDataset
 
@@ -142,6 +143,24 @@ def test_a_damaged_state_is_refused_and_changes_nothing(store: str, damage: Call
     with pytest.raises(ConfigError):
         dataset.load_state_dict(damage(saved(store)))
     assert dataset.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    "sources", [[[2, 1, 1]], [[2, 1, 1]] * 3, [[101, 1, 1], [2, 1, 1]], [[2, 1, 1], [2, 40, 1]], []]
+)
+def test_a_mixture_state_with_sources_that_no_order_has_is_refused(sources: list[list[int]]) -> None:
+    """Lanes of sources that were read as they stand would make another order of the rest, without a word."""
+    data = zarrfeed.mix([np.arange(100.0), np.arange(60.0)], weights=[2, 1], stop="all")
+    dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True)
+    next(iter(dataset))
+    state = json.loads(json.dumps(dataset.state_dict()))
+    assert state["sources"] == [[2, 1, 1], [2, 1, 1]]
+    again = ZarrIterableDataset(data, batch_size=4, shuffle=True)
+    before = again.state_dict()
+    with pytest.raises(ConfigError, match=r"sources = \[.*\] of a mixture of 2"):
+        again.load_state_dict(state | {"sources": sources})
+    assert again.state_dict() == before
+    again.load_state_dict(state)
 
 
 def test_lanes_of_a_state_that_have_no_room_are_refused(store: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import gzip
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import obstore
@@ -277,3 +281,32 @@ def test_answers_that_will_be_no_better_next_time_are_asked_for_again(tmp_path: 
         with pytest.raises(StoreReadError, match="sends no Content-Length"):
             zf.open(url, storage_options=HTTP)
         assert server.fault.acted <= 12, "a refusal that lasts was tried again"
+
+
+def test_a_group_on_a_web_server_that_cannot_list_is_refused_at_once(tmp_path: Path) -> None:
+    """Python's own server answers 501 to a request for a listing, which was asked five times again, for 14 s."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        asked: ClassVar[list[str]] = []
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            self.asked.append(f"{self.command} {code}")
+            super().send_error(code, message, explain)
+
+    group = zarr.create_group(tmp_path / "g", zarr_format=2)
+    group.create_array("x", data=VALUES, chunks=(10, 4))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/g"
+            with pytest.raises(ConfigError, match=r'501 Not Implemented; a web server .*name the arrays.*/g/x"\}$'):
+                zf.open(url)
+            assert Quiet.asked.count("PROPFIND 501") == 1
+            assert len(zf.open({"x": f"{url}/x"})) == len(VALUES)
+            zarr.consolidate_metadata(tmp_path / "g")
+            assert len(zf.open(url)) == len(VALUES)
+        finally:
+            server.shutdown()

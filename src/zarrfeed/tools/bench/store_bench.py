@@ -38,7 +38,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import StoredField, VlenField, record_of, sample_bytes
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField, plain_field
@@ -115,6 +115,8 @@ class StoreBench:
         Of the dataset.
     storage_options
         Of the stores of URLs.
+    zarr_format
+        2 or 3, the only format that plain zarr looks for. None: either.
     """
 
     path: str
@@ -129,6 +131,7 @@ class StoreBench:
     mixing: Mixing | None = None
     faults: Faults | None = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    zarr_format: ZarrFormat | None = None
     _first: Rate = field(init=False)
     _first_stats: Stats = field(init=False)
     _stats: Stats = field(init=False)
@@ -219,9 +222,13 @@ class StoreBench:
 
     # -- what is compared ----------------------------------------------------------------------------------------------
 
+    @property
+    def _access(self) -> StoreAccess:
+        return StoreAccess(storage_options=self.storage_options, zarr_format=self.zarr_format)
+
     def _open_plain(self) -> list[PlainField]:
         """Return how zarr-python alone delivers the fields."""
-        arrays = _open_arrays(self.path, self.targets, self._fields.parts, self.storage_options)
+        arrays = _open_arrays(self.path, self.targets, self._fields.parts, self._access)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
             assert isinstance(f, StoredField | VlenField)
@@ -232,7 +239,7 @@ class StoreBench:
         # Not a forked process: the clients of object stores do not survive a fork.
         multiprocessing.get_context("forkserver").set_forkserver_preload(["zarrfeed.tools.bench.plain"])
         return PlainLoader(
-            partial(_open_arrays, self.path, self.targets, self._fields.parts, self.storage_options),
+            partial(_open_arrays, self.path, self.targets, self._fields.parts, self._access),
             self._plain_fields,
             blocks,
             batch_size=self.batch_size,
@@ -413,13 +420,13 @@ def _flat(batch: Any) -> list[Any]:
 
 
 def _open_arrays(
-    path: str, targets: str | None, parts: Sequence[tuple[str, ...] | None], storage_options: Mapping[str, Any] | None
+    path: str, targets: str | None, parts: Sequence[tuple[str, ...] | None], access: StoreAccess
 ) -> list[zarr.Array[Any]]:
     """Open the arrays of all fields with zarr-python, in the order of the fields."""
     opened = []
     for source, keys in zip((path, targets), parts, strict=False):
         assert source is not None
-        node: Any = open_source(source, StoreAccess(storage_options=storage_options))
+        node: Any = open_source(source, access)
         for array in [node] if keys is None else [node[key] for key in keys]:
             assert isinstance(array, zarr.Array)
             opened.append(as_meant(array))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
@@ -35,19 +36,19 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
         If workers of the executor died, again and again.
     """
     budget = parse_bytes(arguments.memory_budget)
-    policy = Faults(timeout=arguments.timeout)
-    access = StoreAccess(policy, storage_options)
+    access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
     check_storage_options(access, arguments.path)
     found = find_arrays(arguments.path, arguments.arrays, access)
     cache = CacheOptions.parse(arguments.cache, arguments.cache_limit, arguments.cache_version, _group_of(arguments))
     assert cache is not None
     report = WarmReport(found.store, cache.path, cache.limit)
     with show_progress() as progress:
-        warming = Warming(StoreAccess(policy, storage_options, cache), memory_budget=budget, on_progress=progress)
+        cached = replace(access, cache=cache)
+        warming = Warming(cached, memory_budget=budget, on_progress=progress)
         if arguments.executor is None:
             report.arrays += [warming.run(array, name) for name, array in found.arrays.items()]
         else:
-            job = WarmJob.of(arguments.path, policy, storage_options, cache, budget)
+            job = WarmJob.of(arguments.path, cached, budget)
             with open_executor(arguments.executor, None) as (pool, at_once), token_in(job):
                 report.arrays += [
                     warm_by(pool, at_once, job, warming, array, name, progress) for name, array in found.arrays.items()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.cache_options import CacheOptions
 from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
@@ -46,10 +45,8 @@ class WarmJob:
     ----------
     store
         Its path or URL.
-    policy, storage_options
-        How it is reached.
-    cache
-        Where the cache is.
+    access
+        How it is reached, with the cache.
     memory_budget
         Bytes for the objects that a task copies at once.
     token
@@ -57,24 +54,20 @@ class WarmJob:
     """
 
     store: str
-    policy: Faults
-    storage_options: dict[str, Any] | None = field(repr=False)
-    cache: CacheOptions
+    access: StoreAccess
     memory_budget: int
     token: str
 
     @classmethod
-    def of(
-        cls,
-        store: str,
-        policy: Faults,
-        storage_options: Mapping[str, Any] | None,
-        cache: CacheOptions,
-        memory_budget: int,
-    ) -> WarmJob:
+    def of(cls, store: str, access: StoreAccess, memory_budget: int) -> WarmJob:
         """Return a job with a token of its own."""
-        options = None if storage_options is None else dict(storage_options)
-        return cls(as_location(store), policy, options, cache, memory_budget, f"warming-{uuid.uuid4().hex}")
+        return cls(as_location(store), access, memory_budget, f"warming-{uuid.uuid4().hex}")
+
+    @property
+    def cache(self) -> CacheOptions:
+        """Where the cache is."""
+        assert self.access.cache is not None
+        return self.access.cache
 
     @property
     def token_file(self) -> Path:
@@ -153,8 +146,7 @@ def warm_keys(job: WarmJob, name: str, keys: list[str]) -> tuple[WarmedArray, bo
             f"the worker on {host_name()} does not see the cache {job.cache.path}: run `zarrfeed cache warm` on each "
             "node without --executor, or give a directory that all workers share"
         )
-    access = StoreAccess(job.policy, job.storage_options, job.cache)
-    warming = Warming(access, memory_budget=job.memory_budget, on_progress=lambda _: None)
+    warming = Warming(job.access, memory_budget=job.memory_budget, on_progress=lambda _: None)
     warmed = WarmedArray(name)
     is_full = warming.copy(_open(job, name, warming), keys, warmed)
     return warmed, is_full
@@ -165,8 +157,7 @@ def _open(job: WarmJob, name: str, warming: Warming) -> ArrayInStore:
     with _lock:
         known = _opened.get((job.token, name))
         if known is None:
-            plain = StoreAccess(job.policy, job.storage_options)
-            array = find_arrays(job.store, [name] if name else None, plain).arrays.get(name)
+            array = find_arrays(job.store, [name] if name else None, replace(job.access, cache=None)).arrays.get(name)
             found = None if array is None else warming.find(array)
             if not isinstance(found, ArrayInStore):
                 raise ConfigError(

@@ -19,6 +19,7 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
+from zarrfeed.storage.access import ZarrFormat
 from zarrfeed.tools.executors import open_executor, run_all
 from zarrfeed.tools.pack.finish import finish
 from zarrfeed.tools.pack.job import PackJob, cut_parts, share_of
@@ -52,6 +53,7 @@ def pack(
     targets: str | PathLike[str] | None = None,
     resize: tuple[int, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
     sample_chunk: int | None = None,
     shard: int | str | None = "64MiB",
@@ -99,6 +101,8 @@ def pack(
         None: the encoded bytes are kept as they are.
     storage_options
         Of the stores of URLs.
+    zarr_format
+        2 or 3: the only format that is looked for in Zarr stores. None: format 3 before 2.
     timeout
         Seconds that a read of a Zarr store may take, retries included.
     sample_chunk
@@ -178,6 +182,7 @@ def pack(
         size=None if resize is None else (int(resize[0]), int(resize[1])),
         storage_options=storage_options,
         timeout=timeout,
+        zarr_format=zarr_format,
     )
     call = call_of([str(one) for one in paths], kind, options)
     wish = LayoutWish(

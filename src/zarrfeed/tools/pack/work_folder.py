@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.durable_files import replace_whole, sync_all, sync_file, sync_folder, sync_tree
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.file_lock import Held
@@ -165,7 +166,7 @@ class WorkFolder:
         except FileNotFoundError:
             return None
         try:
-            known = json.loads(content)
+            known = parse_json(content)
         except ValueError as error:
             raise ConfigError(f"{self.path / _PLAN}: is no plan: {error}") from error
         if not isinstance(known, dict):
@@ -213,7 +214,7 @@ class WorkFolder:
     def record(self, stage: str, number: int) -> UnitRecord | None:
         """Return the record of a unit; None if it is not done, or not all of its files are there."""
         try:
-            known = json.loads(read_side_file(self.path / _record_name(stage, number)))
+            known = parse_json(read_side_file(self.path / _record_name(stage, number)))
             record = UnitRecord.from_json(known)
             is_whole = all((self.path / name).lstat().st_size == size for name, size in record.files.items())
         except ConfigError:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.own_files import read_side_file
 from zarrfeed.tools.stats.moments import Moments
 
@@ -53,7 +54,7 @@ class PartialFile:
             return None
         try:
             with np.load(io.BytesIO(stored), allow_pickle=False) as content:
-                header = json.loads(str(content["header"]))
+                header = parse_json(str(content["header"]))
                 if header["what"] != _MARK or header["fingerprint"] != self._fingerprint:
                     return None
                 count = int(header["fields"])

@@ -18,7 +18,7 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.open import check_storage_options
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
-from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunk_keys import keys_of, misplaced_key
 from zarrfeed.tools.executors import open_executor
 from zarrfeed.tools.portable import as_location
@@ -63,6 +63,7 @@ def verify(
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
     storage_options: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> VerifyReport:
@@ -99,6 +100,8 @@ def verify(
         chunk that cannot be read then is a finding.
     storage_options
         As of `zarrfeed.open`, for a URL.
+    zarr_format
+        2 or 3: the only format that is looked for at a path or a URL. None: format 3 before 2.
     on_progress, on_message
         Functions that are called while the work goes on, and with a line of text if a progress file was found.
 
@@ -131,7 +134,7 @@ def verify(
     check_counts(num_threads=num_threads)
     check_flags(restart=restart)
     budget = parse_bytes(memory_budget)
-    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options)
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, zarr_format=zarr_format)
     check_storage_options(access, store)
     causes: tuple[tuple[Cause, str], ...] = (("missing", missing), ("link", links))
     errors = tuple(cause for cause, of in causes if of == "error")

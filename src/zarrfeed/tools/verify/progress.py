@@ -21,6 +21,7 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, ProgressFileError
 from zarrfeed.base.own_files import followed, read_side_file
 from zarrfeed.tools.verify.chunks import Part
@@ -126,7 +127,7 @@ class ProgressFile:
         """
         try:
             text = read_side_file(followed(self.path))
-            content = json.loads(text)
+            content = parse_json(text)
         except FileNotFoundError:
             return {}
         except OSError as error:

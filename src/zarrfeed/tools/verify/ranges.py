@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,6 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.base.waits import result_of
-from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access import StoreAccess
 from zarrfeed.tools.executors import host_name, run_in_order
 from zarrfeed.tools.portable import as_location, from_bytes, to_bytes
@@ -48,7 +47,7 @@ class RangeJob:
         Of the array in it.
     fingerprint
         Of its metadata, as the caller sees them.
-    policy, storage_options
+    access
         How the store is reached.
     num_threads, budget
         Of a task.
@@ -57,8 +56,7 @@ class RangeJob:
     source: bytes = field(repr=False)
     path: str
     fingerprint: str
-    policy: Faults
-    storage_options: dict[str, Any] | None = field(repr=False)
+    access: StoreAccess
     num_threads: int
     budget: int
 
@@ -81,8 +79,7 @@ class Shared:
             self.source,
             path,
             checked.fingerprint,
-            self.access.policy,
-            None if options is None else dict(options),
+            replace(self.access, storage_options=None if options is None else dict(options)),
             self.num_threads or _USUAL_THREADS,
             self.budget,
         )
@@ -119,8 +116,8 @@ def check_range(job: RangeJob, span: tuple[int, int]) -> Checked | ZarrfeedError
     ConfigError, StoreReadError
         If this process cannot open the array that the caller means.
     """
-    access = StoreAccess(job.policy, job.storage_options)
-    array, (begin, end) = _open(job, access), span
+    access = job.access
+    array, (begin, end) = _open(job), span
     checked = Checked(job.fingerprint, begin)
     try:
         check = prepare_check(array, job.path, access, num_threads=job.num_threads, budget=job.budget)
@@ -153,12 +150,12 @@ def parts_in_order(check: ArrayCheck, begin: int, end: int) -> Generator[tuple[i
             future.cancel()
 
 
-def _open(job: RangeJob, access: StoreAccess) -> zarr.Array[Any]:
+def _open(job: RangeJob) -> zarr.Array[Any]:
     source = from_bytes(job.source)
     if isinstance(source, zarr.Array):
         array = source
     else:
-        found = find_arrays(source, [job.path] if job.path else None, access)
+        found = find_arrays(source, [job.path] if job.path else None, job.access)
         if job.path not in found.arrays:
             problem = found.problems.get(job.path, "there is none")
             raise ConfigError(f"the worker on {host_name()} cannot open the array {job.path!r}: {problem}")

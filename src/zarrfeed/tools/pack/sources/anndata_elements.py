@@ -20,6 +20,7 @@ from zarrfeed.metadata.anndata_columns import Column, column_at, encoding_in, is
 from zarrfeed.metadata.array import open_node
 from zarrfeed.metadata.known_groups import member_of
 from zarrfeed.metadata.values import read_distinct
+from zarrfeed.storage.access import ZarrFormat
 from zarrfeed.storage.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.csr_rows import to_items
 from zarrfeed.tools.pack.sources.file_source import DataFile
@@ -118,8 +119,8 @@ class Contents:
     left_out: list[str] = field(default_factory=list)
 
 
-def open_root(file: DataFile) -> Any:
-    """Open a file of AnnData, by h5py or zarr-python.
+def open_root(file: DataFile, zarr_format: ZarrFormat | None = None) -> Any:
+    """Open a file of AnnData, by h5py or zarr-python; a Zarr store in one format, if it is given.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def open_root(file: DataFile) -> Any:
         If it is none, or if a version of anndata wrote it that did not say what is in it.
     """
     if file.path.is_dir():
-        root: Any = open_node(file.path)
+        root: Any = open_node(file.path, zarr_format)
     else:
         try:
             root = library("h5py", "anndata", "zarrfeed[pack]").File(file.path, "r")

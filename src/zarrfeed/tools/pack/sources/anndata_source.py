@@ -64,7 +64,9 @@ class AnnDataSource(FileSource):
         if options.sample_dim is not None or options.sample_axis != 0:
             raise ConfigError("anndata: cells lie along the first axis: leave sample_dim and sample_axis out")
         self.files = tuple(_files(paths))
-        self._open: OpenFiles[Any] = OpenFiles(lambda number: open_root(self.files[number]), close_root, 4)
+        self._open: OpenFiles[Any] = OpenFiles(
+            lambda number: open_root(self.files[number], options.zarr_format), close_root, 4
+        )
         found: list[Contents] = []
         genes: dict[str, list[str]] = {}
         for number, file in enumerate(self.files):

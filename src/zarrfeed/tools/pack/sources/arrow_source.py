@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.documents import parse_json
+from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.tools.pack.sources.arrow_columns import Column, columns_of
 from zarrfeed.tools.pack.sources.arrow_files import TableFile, open_table
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
@@ -158,17 +158,32 @@ def _samples_only(paths: Sequence[str], files: Sequence[DataFile]) -> list[DataF
             )
         if folder not in of_folder:
             state = folder / "state.json"
-            told = json.loads(state.read_text()) if state.exists() else {}
-            of_folder[folder] = {one["filename"] for one in told.get("_data_files", ())}
+            of_folder[folder] = _files_in(state) if state.exists() else set()
         if not of_folder[folder] or file.path.name in of_folder[folder]:
             kept.append(file)
     return kept
 
 
+def _files_in(state: Path) -> set[str]:
+    """Return the names of the files of a dataset of Hugging Face, by its state.json."""
+    try:
+        return {one["filename"] for one in parse_json(state.read_bytes()).get("_data_files", ())}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{printable(state)}: does not name the files of a dataset of Hugging Face") from error
+
+
+def _features_in(notes: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+    """Return what Hugging Face noted of the columns; a note that is damaged, or of another program, says nothing."""
+    try:
+        features = parse_json(notes.get(b"huggingface", b"{}"))["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
 def _columns_in(file: DataFile, table: TableFile, names: Sequence[str]) -> list[Column]:
     types = library("pyarrow", "arrow").types
-    hugging_face = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = hugging_face.get("info", {}).get("features") or {}
+    features = _features_in(table.schema.metadata or {})
     columns = []
     for name in names:
         if table.schema.names.count(name) > 1:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access import StoreAccess
 from zarrfeed.storage.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.local_files import lacking, local_path
 from zarrfeed.storage.shared_access import SharedAccess
@@ -46,7 +44,7 @@ def expanded(path: str, options: SourceOptions, *, patterns: bool = True) -> lis
     if is_url(path):
         if not patterns or not is_pattern(path):
             return [path]
-        access = StoreAccess(Faults(timeout=options.timeout), options.storage_options)
+        access = options.access
         return _some(matching_urls(path, access, SharedAccess()), path)
     local = os.path.abspath(local_path(path))  # noqa: PTH100 - resolving links would change the names
     if os.path.lexists(local):

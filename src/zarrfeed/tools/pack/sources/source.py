@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
-from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
+from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.storage.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.errors import reason_of
 
 #: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
@@ -220,6 +221,8 @@ class SourceOptions:
         Of the stores of URLs.
     timeout
         Seconds that a read of a Zarr store may take.
+    zarr_format
+        2 or 3, of Zarr stores in which documents of the other format are not looked for. None: either.
     """
 
     variables: tuple[str, ...] | None = None
@@ -230,6 +233,12 @@ class SourceOptions:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     timeout: float = DEFAULT_TIMEOUT_S
     files_are: FilesAre | None = None
+    zarr_format: ZarrFormat | None = None
+
+    @property
+    def access(self) -> StoreAccess:
+        """How Zarr stores are reached."""
+        return StoreAccess(Faults(timeout=self.timeout), self.storage_options, zarr_format=self.zarr_format)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.tools.pack.sources.files import check_field_name, check_text, some_of
@@ -130,10 +130,10 @@ def _read_csv(text: str, delimiter: str, where: str) -> _Table:
 def _read_json(text: str, has_lines: bool, where: str) -> _Table:
     try:
         if has_lines:
-            found = [json.loads(line, object_pairs_hook=_unique) for line in text.splitlines() if line.strip()]
+            found = [parse_json(line, _unique) for line in text.splitlines() if line.strip()]
         else:
-            found = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+            found = parse_json(text, _unique)
+    except ValueError as error:
         advice = "; name it .jsonl if each line is an object" if str(error).startswith("Extra data") else ""
         raise ConfigError(f"{where}: is not JSON: {error}{advice}") from error
     if isinstance(found, dict):

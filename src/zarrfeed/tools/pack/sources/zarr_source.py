@@ -71,7 +71,7 @@ class ZarrSource:
 
     def __init__(self, paths: tuple[str, ...], options: SourceOptions) -> None:
         self._policy = Faults(timeout=options.timeout)
-        access = StoreAccess(self._policy, options.storage_options)
+        access = options.access
         node = open_source(paths[0], access)
         first = _ArraysOfStore.of(paths[0], node, access, options)
         by_name = isinstance(node, zarr.Group)
@@ -115,6 +115,7 @@ class ZarrSource:
                 variables=copied if by_name else None,
                 decode_cf=False,
                 storage_options=options.storage_options,
+                zarr_format=options.zarr_format,
                 timeout=options.timeout,
             )
             version = data.version

@@ -155,6 +155,23 @@ def test_files_beside_a_saved_dataset_are_left_out(tmp_path: Path) -> None:
     assert ArrowSource([str(tmp_path)], PLAIN).num_samples == 3
 
 
+@pytest.mark.parametrize("note", ["{", "[" * 100_000, "[]", "3", '{"info": []}', '{"info": {"features": [1]}}'])
+def test_a_note_of_hugging_face_that_is_damaged_says_nothing(tmp_path: Path, note: str) -> None:
+    table = pa.table({"label": [0, 1]}).replace_schema_metadata({"huggingface": note})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert ArrowSource([str(tmp_path)], PLAIN).fields[0].attributes == {}
+
+
+@pytest.mark.parametrize(
+    "text", [b"{", b"\xff", b"[" * 100_000, b"[]", b'{"_data_files": 3}', b'{"_data_files": [{}]}']
+)
+def test_a_list_of_the_files_of_a_dataset_that_is_damaged_is_named(tmp_path: Path, text: bytes) -> None:
+    ipc_stream(tmp_path / "data-00000-of-00001.arrow", table_of(3))
+    (tmp_path / "state.json").write_bytes(text)
+    with pytest.raises(ConfigError, match=r"state\.json: does not name the files"):
+        ArrowSource([str(tmp_path)], PLAIN)
+
+
 NULLS = [1, None, 3]
 TURNED = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((2, 3, 4, 2)).transpose(0, 3, 1, 2))
 
