@@ -556,12 +556,10 @@ def put_device(chunk: Path) -> None:
 
 
 def put_socket(chunk: Path) -> None:
-    # the path of a socket may have 108 bytes only
-    folder = Path(tempfile.mkdtemp(prefix="zf-"))
+    folder = os.open(chunk.parent, os.O_RDONLY)  # as the path of a socket may have 108 bytes only
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / "s"))
-    shutil.move(folder / "s", chunk)
-    folder.rmdir()
+        server.bind(f"/proc/self/fd/{folder}/{chunk.name}")
+    os.close(folder)
 
 
 def put_long_symlink(chunk: Path) -> None:
