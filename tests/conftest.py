@@ -49,23 +49,25 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 #: Files that take longest: they begin first, so that no process is left alone with one in the end.
 _LONG = (
-    "integration/test_huggingface.py",
-    "integration/test_ray.py",
-    "process/test_ranks.py",
-    "process/test_process_life.py",
     "robustness/test_faults.py",
-    "parity/test_parity.py",
+    "integration/test_ray.py",
+    "repo/test_code_blocks.py",
+    "process/test_ranks.py",
+    "integration/test_examples.py",
+    "integration/test_huggingface.py",
+    "integration/test_gallery.py",
+    "process/test_process_life.py",
     "process/test_resume.py",
     "integration/test_lightning.py",
-    "integration/test_readme.py",
-    "integration/test_examples.py",
-    "unit/tools/test_bench_command.py",
-    "integration/test_compat_ranks.py",
-    "unit/metadata/test_groups.py",
-    "parity/test_stores.py",
-    "integration/test_torchdata.py",
+    "parity/test_codecs.py",
+    "parity/test_mixture_promises.py",
+    "process/test_packing.py",
     "robustness/test_soak.py",
-    "unit/tools/test_demo.py",
+    "integration/test_compat_ranks.py",
+    "integration/test_checkpoint_stores.py",
+    "repo/test_extras.py",
+    "process/test_resume_exact.py",
+    "parity/test_parity.py",
 )
 
 
