@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.counting_server import counting_server
+from tests.support.counting_server import CountingServer
 from zarrfeed.storage.access import ZarrFormat
 from zarrfeed.tools import cli
 
@@ -108,7 +108,7 @@ def test_commands_take_the_format(
 def test_a_cache_is_warmed_with_the_objects_of_the_format(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: ZarrFormat
 ) -> None:
-    with counting_server(folder) as server:
+    with CountingServer(folder) as server:
         arguments = ["cache", "warm", f"{server.url}/a", "--cache", str(tmp_path / "cache"), "--cache-version", "1"]
         assert cli.main([*arguments, "--zarr-format", str(number)]) == 0, capsys.readouterr().err
         asked = {path.rpartition("/")[2] for path in server.gets}

@@ -14,7 +14,7 @@ from obstore.store import from_url
 from zarr.storage import ObjectStore
 
 import zarrfeed
-from benchmarks.harness.listing_server import ListingServer, serving_keys
+from benchmarks.harness.listing_server import ListingServer
 from zarrfeed.objects import list_objects
 from zarrfeed.storage.chunk_keys import keys_of as keys_of_array
 from zarrfeed.storage.chunk_keys import misplaced_key
@@ -51,7 +51,7 @@ class Gate:
 
 @pytest.fixture
 def server() -> Iterator[ListingServer]:
-    with serving_keys(KEYS, page=10) as serving:
+    with ListingServer(KEYS, page=10) as serving:
         yield serving
 
 
